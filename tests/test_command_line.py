@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from support.paths import ROOT
 from bundle.command import Command, integer, run_command_line, set_up_logging
 from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
 from export.__main__ import main as export
-from export.commands.request import add_family_options, given_options
+from export.commands.request import OptionModels, add_family_options, given_options
 from model.__main__ import main as model
 from runtime.__main__ import main as runtime
 from voxport.__main__ import main as voxport
@@ -27,10 +29,15 @@ from voxport.commands import COMMANDS
 
 
 @pytest.fixture
-def work(monkeypatch):
+def work(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs a command `work` whose module calls the given function; returns the exit code."""
 
-    def call(action, *argv: str, add_arguments=lambda parser: None, **options) -> int:
+    def call(
+        action: Callable[[argparse.Namespace], int],
+        *argv: str,
+        add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+        **options: Any,
+    ) -> int:
         module = SimpleNamespace(__doc__="Work.", add_arguments=add_arguments, run=action)
         monkeypatch.setitem(sys.modules, "toy_work", module)
         command = Command("work", "do the work", "toy_work", "run it again")
@@ -39,7 +46,7 @@ def work(monkeypatch):
     return call
 
 
-def raise_error(error: BaseException):
+def raise_error(error: BaseException) -> Callable[[argparse.Namespace], int]:
     def action(arguments: argparse.Namespace) -> int:
         raise error
 
@@ -73,33 +80,41 @@ def raise_error(error: BaseException):
         (ModuleNotFoundError("no", name="model.families"), 2, "hides voxport's package 'model'"),
     ],
 )
-def test_every_error_is_one_line_with_its_exit_code(work, capsys, error, code, message):
+def test_every_error_is_one_line_with_its_exit_code(
+    work: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    message: str,
+) -> None:
     if isinstance(error, MemoryError):
-        error.filename = "memory"  # keeps stdout, which pytest has replaced
+        vars(error)["filename"] = "memory"  # keeps stdout, which pytest has replaced
     assert work(raise_error(error)) == code
     found = capsys.readouterr()
     assert found.out == "" and found.err.count("\n") == 1
     assert found.err.startswith("voxport: ") and message in found.err
 
 
-def test_an_error_of_the_program_itself_keeps_its_traceback(work):
+def test_an_error_of_the_program_itself_keeps_its_traceback(work: Callable[..., int]) -> None:
     with pytest.raises(ZeroDivisionError):
         work(raise_error(ZeroDivisionError()))
 
 
-def test_a_closed_stdout_takes_nothing(work, monkeypatch):
+def test_a_closed_stdout_takes_nothing(work: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as Python starts with a closed descriptor
     assert work(lambda arguments: print("text") or 0) == 0
 
 
-def test_an_error_is_the_last_line(work, capsys):
+def test_an_error_is_the_last_line(work: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     """A thread of the command may still run."""
     assert work(raise_error(UsageError("a"))) == 2
     logging.getLogger("bundle").warning("late")
     assert capsys.readouterr().err == "voxport: error: a\n"
 
 
-def test_control_characters_of_a_message_do_not_reach_the_terminal(work, capsys):
+def test_control_characters_of_a_message_do_not_reach_the_terminal(
+    work: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     def warns(arguments: argparse.Namespace) -> int:
         logging.getLogger("bundle").warning("a\x1b[31mb\u202ec\r%s\nd", "\x9b")
         return 0
@@ -108,12 +123,12 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(work, capsys)
     assert capsys.readouterr().err.partition("] ")[2] == "a [31mb c  \nd\n"
 
 
-def test_the_exit_code_is_that_of_the_command(work):
+def test_the_exit_code_is_that_of_the_command(work: Callable[..., int]) -> None:
     assert work(lambda arguments: 7) == 7
 
 
 @pytest.fixture
-def own_signals():
+def own_signals() -> Iterator[None]:
     """Gives the signals of this process back."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -122,8 +137,13 @@ def own_signals():
 
 
 @pytest.mark.usefixtures("own_signals")
-def test_termination_is_an_interruption(work, capsys):
-    assert work(lambda arguments: os.kill(os.getpid(), signal.SIGTERM) or signal.pause()) == 130
+def test_termination_is_an_interruption(work: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(arguments: argparse.Namespace) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+        return 0
+
+    assert work(stop) == 130
     assert "interrupted" in capsys.readouterr().err
 
 
@@ -134,7 +154,9 @@ def test_termination_is_an_interruption(work, capsys):
         ("expected at least 1", "--max-frames: expected at least 1"),
     ],
 )
-def test_the_field_of_an_error_is_shown_as_its_flag(work, capsys, message, shown):
+def test_the_field_of_an_error_is_shown_as_its_flag(
+    work: Callable[..., int], capsys: pytest.CaptureFixture[str], message: str, shown: str
+) -> None:
     error = UsageError(message, field="max_frames")
     assert str(error) == message
     arguments = {"add_arguments": lambda parser: parser.add_argument("--max-frames")}
@@ -142,7 +164,9 @@ def test_the_field_of_an_error_is_shown_as_its_flag(work, capsys, message, shown
     assert capsys.readouterr().err == f"voxport: error: {shown}\n"
 
 
-def test_a_field_without_a_flag_keeps_its_name(work, capsys):
+def test_a_field_without_a_flag_keeps_its_name(
+    work: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert work(raise_error(UsageError("empty", field="text"))) == 2
     assert capsys.readouterr().err == "voxport: error: text: empty\n"
 
@@ -155,7 +179,9 @@ def test_a_field_without_a_flag_keeps_its_name(work, capsys):
         (["--other"], "unrecognized arguments: --other"),
     ],
 )
-def test_wrong_arguments_are_usage_errors(work, capsys, argv, says):
+def test_wrong_arguments_are_usage_errors(
+    work: Callable[..., int], capsys: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--count", type=integer(1, 9))
 
@@ -165,12 +191,14 @@ def test_wrong_arguments_are_usage_errors(work, capsys, argv, says):
 
 
 @pytest.mark.parametrize("main", [runtime, model, voxport, export])
-def test_an_unknown_command_lists_the_commands(main, capsys):
+def test_an_unknown_command_lists_the_commands(
+    main: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["lst"]) == 2
     assert "command 'lst' is unknown; expected one of" in capsys.readouterr().err
 
 
-def test_voxport_has_every_command():
+def test_voxport_has_every_command() -> None:
     names = {
         "export",
         "verify",
@@ -212,7 +240,7 @@ def test_voxport_has_every_command():
     ],
     ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
 )
-def test_help_imports_only_the_modules_it_needs(argv, absent):
+def test_help_imports_only_the_modules_it_needs(argv: list[str], absent: set[str]) -> None:
     code = (
         f"import sys; from {argv[0]}.__main__ import main\n"
         f"try: main({argv[1:]})\nexcept SystemExit: print('MODULES', *sys.modules)"
@@ -231,14 +259,14 @@ class Second(BaseModel):
     mode: Literal["small", "exact"] = Field(default="small", description="size of the codec")
 
 
-def family_arguments(*argv: str, models=None) -> argparse.Namespace:
+def family_arguments(*argv: str, models: OptionModels | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_family_options(parser, models or {"first": First, "second": Second})
     return parser.parse_args(argv)
 
 
-def test_two_families_may_have_an_option_of_the_same_name(capsys):
-    models = {"first": First, "second": Second}
+def test_two_families_may_have_an_option_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
+    models: OptionModels = {"first": First, "second": Second}
     assert given_options(family_arguments("--mode", "exact"), "first", models) == {"mode": "exact"}
     assert given_options(family_arguments("--mode", "exact"), "second", models) == {"mode": "exact"}
     assert given_options(family_arguments(), "first", models) == {}
@@ -249,7 +277,7 @@ def test_two_families_may_have_an_option_of_the_same_name(capsys):
     assert "second: size of the codec, one of small, exact (default: small)" in shown
 
 
-def test_an_option_of_another_family_is_refused():
+def test_an_option_of_another_family_is_refused() -> None:
     with pytest.raises(UsageError, match="an option of first; this checkpoint is second") as caught:
         given_options(family_arguments("--live"), "second", {"first": First, "second": Second})
     assert caught.value.field == "live"
@@ -259,8 +287,10 @@ def test_an_option_of_another_family_is_refused():
     ("flags", "shown"),
     [([], {"info", "warning"}), (["-q"], {"warning"}), (["-v"], {"debug", "info", "warning"})],
 )
-def test_verbosity(work, flags, shown, capsys):
-    def run(arguments):
+def test_verbosity(
+    work: Callable[..., int], flags: list[str], shown: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: argparse.Namespace) -> int:
         for level in ("debug", "info", "warning"):
             getattr(logging.getLogger("runtime.x"), level)(level)
         return 0
@@ -269,7 +299,7 @@ def test_verbosity(work, flags, shown, capsys):
     assert {line.split()[-1] for line in capsys.readouterr().err.splitlines()} == shown
 
 
-def test_only_voxport_logs_progress(capsys):
+def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging()
     logging.getLogger("runtime.engines").info("opened")
     logging.getLogger("other").warning("noise")
@@ -277,7 +307,9 @@ def test_only_voxport_logs_progress(capsys):
 
 
 @pytest.mark.slow
-def test_voxport_and_the_package_are_the_same_command(bundles, tmp_path, capsys):
+def test_voxport_and_the_package_are_the_same_command(
+    bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = []
     for main, name in ((voxport, "a.wav"), (runtime, "b.wav")):
         out = tmp_path / name

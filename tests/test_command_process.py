@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -27,7 +28,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_interruption_does_not_stop_the_clean_up(second):
+def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals) -> None:
     command = [sys.executable, "-c", CLEANS_UP]
     process = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -57,7 +58,9 @@ SCRIPT = "import sys\nfrom voxport.__main__ import main\nsys.exit(main())"  # as
     [("-m", "voxport"), ("-c", SCRIPT), ("-m", "runtime"), ("-m", "export"), ("-m", "model")],
     ids=["voxport", "script", "runtime", "export", "model"],
 )
-def test_an_interruption_while_modules_are_imported_prints_no_traceback(tmp_path, command):
+def test_an_interruption_while_modules_are_imported_prints_no_traceback(
+    tmp_path: Path, command: tuple[str, str]
+) -> None:
     (tmp_path / "argparse.py").write_text(SLOW_IMPORT)
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
     process = subprocess.Popen(
@@ -84,7 +87,7 @@ sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), [
 """
 
 
-def test_a_closed_stdout_is_not_an_error():
+def test_a_closed_stdout_is_not_an_error() -> None:
     command = [sys.executable, "-c", PRINTS]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
@@ -92,7 +95,7 @@ def test_a_closed_stdout_is_not_an_error():
     assert process.stderr.read() == b"" and process.wait(30) == 0
 
 
-def test_a_full_disk_is_an_error():
+def test_a_full_disk_is_an_error() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-c", PRINTS]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)

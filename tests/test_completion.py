@@ -48,7 +48,7 @@ def completions(line: str, folder: Path, modules: Path | None = None) -> list[st
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Two bundles, one of them in the default place, two damaged ones, and another folder."""
     for name in ("artifacts/one", "two", "two.other"):
         (tmp_path / name).mkdir(parents=True)
@@ -92,11 +92,11 @@ def folder(tmp_path) -> Path:
         ("voxport say Hello --sub-", ["--sub-temperature", "--sub-top-k", "--sub-top-p"]),
     ],
 )
-def test_a_shell_is_offered(folder, line, offered):
+def test_a_shell_is_offered(folder: Path, line: str, offered: list[str]) -> None:
     assert set(completions(line, folder)) - {"-h", "--help"} == set(offered)
 
 
-def test_folders_of_bundles_come_without_a_slash(folder, monkeypatch):
+def test_folders_of_bundles_come_without_a_slash(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert bundle_folders("") == ["artifacts/", "artifacts/one", "two.other/", "two"]
     assert bundle_folders("[") == []
@@ -110,7 +110,9 @@ def test_folders_of_bundles_come_without_a_slash(folder, monkeypatch):
         ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "export.commands.export"}),
     ],
 )
-def test_an_answer_imports_only_the_modules_it_needs(folder, tmp_path, line, absent):
+def test_an_answer_imports_only_the_modules_it_needs(
+    folder: Path, tmp_path: Path, line: str, absent: set[str]
+) -> None:
     assert completions(line, folder, tmp_path / "modules")
     found = (tmp_path / "modules").read_text().split()
     assert "argcomplete" in found and not absent & set(found)
@@ -137,7 +139,7 @@ IN_SHELL = {
 
 
 @pytest.mark.parametrize("shell", IN_SHELL)
-def test_the_script_works_in_the_shell(tmp_path, shell):
+def test_the_script_works_in_the_shell(tmp_path: Path, shell: str) -> None:
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "voxport"

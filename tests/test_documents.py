@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from itertools import dropwhile, takewhile
+from typing import Any
 
 import pytest
 from support.paths import ROOT
@@ -27,7 +28,7 @@ FORMAT = (ROOT / "bundle" / "FORMAT.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NAME = re.compile(r"`(?:[A-Z]\w+\.)?([a-z_]\w*)(?:\([^`]*)?`")  # in `Stream.reset()` it is reset
 
-SECTIONS = {  # of FORMAT.md, with the records that each describes
+SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each describes
     "Manifest": [manifest.Manifest],
     "FileEntry": [manifest.FileEntry],
     "ExportJob": [manifest.ExportJob],
@@ -40,7 +41,8 @@ SECTIONS = {  # of FORMAT.md, with the records that each describes
     "Verification": [manifest.Verification],
 }
 VALUES = {"kind": list(spec.Kind), "family": FAMILIES, "target": TARGETS}  # of a key of FORMAT.md
-MEMBERS = {  # text before a table of CONTRIBUTING.md, and the classes whose members are in its first column
+# text before a table of CONTRIBUTING.md, and the classes whose members are in its first column
+MEMBERS: dict[str, list[Any]] = {
     "`CheckpointFormat`, the files": [CheckpointFormat],
     "`Family`, the hooks": [family.Family],
     "`Synthetic`, random checkpoints": [family.Synthetic],
@@ -48,7 +50,7 @@ MEMBERS = {  # text before a table of CONTRIBUTING.md, and the classes whose mem
     "An engine subclasses": [Engine, Stream],
     "| member of `Scheme`": [Scheme],
 }
-LISTS = {  # the same for members anywhere in the table
+LISTS: dict[str, list[Any]] = {  # the same for members anywhere in the table
     "`RuntimeFamily` (": [
         base.RuntimeFamily,
         base.TraceWorkload,
@@ -88,11 +90,12 @@ def members(kind: type) -> set[str]:
 
 
 def annotations(kind: type) -> dict[str, object]:
-    return vars(kind).get("__annotations__", {})
+    found: dict[str, object] = vars(kind).get("__annotations__", {})
+    return found
 
 
 @pytest.mark.parametrize("title", SECTIONS)
-def test_the_format_describes_every_field_of_a_record(title):
+def test_the_format_describes_every_field_of_a_record(title: str) -> None:
     records = SECTIONS[title]
     found = {name for row in filter(is_row, section(title).splitlines()) for name in names(row.split("|")[1])}
     for record in records:
@@ -100,7 +103,7 @@ def test_the_format_describes_every_field_of_a_record(title):
         assert not expected.keys() - found, record.__name__
 
 
-def test_every_record_of_the_manifest_is_compared():
+def test_every_record_of_the_manifest_is_compared() -> None:
     compared = {record for records in SECTIONS.values() for record in records}
     assert compared >= {each for each in vars(manifest).values() if is_record(each)}
 
@@ -110,17 +113,17 @@ def is_record(each: object) -> bool:
 
 
 @pytest.mark.parametrize("key", VALUES)
-def test_the_format_lists_every_value_of_a_key(key):
+def test_the_format_lists_every_value_of_a_key(key: str) -> None:
     row = next(line for line in FORMAT.splitlines() if line.startswith(f"| `{key}` |"))
     assert not {f"`{value}`" for value in VALUES[key]} - set(re.findall("`[^`]+`", row))
 
 
-def test_the_format_lists_every_layout():
+def test_the_format_lists_every_layout() -> None:
     rows = table(FORMAT, "## Layouts")
     assert [row[0] for row in rows[2:]] == [f"`{layout}`" for layout in spec.LAYOUTS]
 
 
-def test_both_tables_of_exit_codes_are_equal_and_those_of_the_classes():
+def test_both_tables_of_exit_codes_are_equal_and_those_of_the_classes() -> None:
     rows = table(errors.__doc__, "| code | meaning |")
     assert [row[:2] for row in rows] == table(
         (ROOT / "docs" / "commands.md").read_text(), "| code | meaning |"
@@ -135,7 +138,7 @@ def is_error(kind: object) -> bool:
 
 
 @pytest.mark.parametrize("before", MEMBERS)
-def test_a_table_of_an_interface_has_its_members_and_no_others(before):
+def test_a_table_of_an_interface_has_its_members_and_no_others(before: str) -> None:
     kinds = MEMBERS[before]
     found = names(" ".join(row[0] for row in table(CONTRIBUTING, before)[1:]))
     known = {
@@ -146,13 +149,13 @@ def test_a_table_of_an_interface_has_its_members_and_no_others(before):
 
 
 @pytest.mark.parametrize("before", LISTS)
-def test_a_table_of_several_interfaces_has_all_their_members(before):
+def test_a_table_of_several_interfaces_has_all_their_members(before: str) -> None:
     found = names(" ".join(" ".join(row) for row in table(CONTRIBUTING, before)))
     for kind in LISTS[before]:
         assert not members(kind) - found, kind.__name__
 
 
-def test_the_classes_of_a_family_are_in_the_table_of_imports():
+def test_the_classes_of_a_family_are_in_the_table_of_imports() -> None:
     row = next(line for line in CONTRIBUTING.splitlines() if line.startswith("| `model.family` |"))
     defined = {
         kind.__name__ for kind in vars(family).values() if getattr(kind, "__module__", "") == "model.family"
@@ -162,7 +165,7 @@ def test_the_classes_of_a_family_are_in_the_table_of_imports():
     )
 
 
-def test_the_rules_have_the_limits_and_the_private_packages_that_are_checked():
+def test_the_rules_have_the_limits_and_the_private_packages_that_are_checked() -> None:
     text = " ".join(CONTRIBUTING.split())
     limits = f"files above {MAX_LINES} lines, functions above {MAX_FUNCTION_LINES} lines and folders above"
     assert f"Lines have at most {MAX_COLUMNS} columns" in text

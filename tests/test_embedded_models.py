@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import error_line
+from support.stand_ins import noting
 
-import voxport.embedded
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.commands import serve
 from runtime.serve.address import bind
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def trained(trained_bundles, monkeypatch) -> list[str]:
+def trained(trained_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The embedded models are the trained ones, as for a user. The families that a command asked for."""
     asked = list[str]()
 
@@ -30,7 +30,9 @@ def trained(trained_bundles, monkeypatch) -> list[str]:
     return asked
 
 
-def test_say_and_transcribe_use_the_embedded_models(trained, tmp_path, capsys):
+def test_say_and_transcribe_use_the_embedded_models(
+    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "speech.wav"
     assert voxport(["say", "It is sunny in Paris today.", "-o", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out), "what the export prints is not on stdout"
@@ -39,7 +41,7 @@ def test_say_and_transcribe_use_the_embedded_models(trained, tmp_path, capsys):
     assert trained == ["voxtral_tts", "voxtral_realtime"]
 
 
-def test_another_bundle_replaces_the_embedded_one(trained, bundles, tmp_path):
+def test_another_bundle_replaces_the_embedded_one(trained: list[str], bundles: Path, tmp_path: Path) -> None:
     out = tmp_path / "speech.wav"
     command = ["say", "Hi.", "-o", str(out), "--bundle", str(bundles / "onnx"), "--max-frames", "1"]
     assert voxport(command) == 0
@@ -54,14 +56,20 @@ def test_another_bundle_replaces_the_embedded_one(trained, bundles, tmp_path):
         (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
     ],
 )
-def test_wrong_options_are_found_before_an_export(trained, capsys, command, message):
+def test_wrong_options_are_found_before_an_export(
+    trained: list[str], capsys: pytest.CaptureFixture[str], command: list[str], message: str
+) -> None:
     assert voxport(command) == 2
     assert message in error_line(capsys) and not trained
 
 
-def test_both_models_are_served(trained, trained_bundles, monkeypatch):
+def test_both_models_are_served(
+    trained: list[str], trained_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = list[Path]()
-    monkeypatch.setattr(serve, "serve_bundles", lambda arguments, ready: served.extend(arguments.bundle) or 0)
+    monkeypatch.setattr(
+        serve, "serve_bundles", noting(lambda *_: 0, lambda arguments, ready: served.extend(arguments.bundle))
+    )
     with bind("127.0.0.1", 0) as free:
         port = str(free.port)
     assert voxport(["serve", "--port", port]) == 0

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from support.paths import ROOT
@@ -12,8 +14,9 @@ PATH = ROOT / "tools" / "gpu_check.py"
 
 
 @pytest.fixture
-def tool(monkeypatch):
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("gpu_check", PATH)
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "gpu_check", module)  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -21,11 +24,11 @@ def tool(monkeypatch):
 
 
 @pytest.fixture
-def check(tool, tmp_path):
+def check(tool: ModuleType, tmp_path: Path) -> Any:
     return tool.Check(tmp_path, tmp_path / "out.json", "cuda", seconds=60)
 
 
-def test_results_and_failures_are_recorded(check):
+def test_results_and_failures_are_recorded(check: Any) -> None:
     assert check.run("figures", "-c", "print('{\"ms\": 3}')")
     assert not check.run("fails", "-c", "import sys; print('a line'); sys.exit('what was wrong')")
     assert not check.run("hangs", "-c", "import time; time.sleep(60)", limit=1)
@@ -39,7 +42,9 @@ def test_results_and_failures_are_recorded(check):
     assert late["error"] == "no time left"
 
 
-def test_parts_of_wheels_are_joined(tool, check, tmp_path, monkeypatch):
+def test_parts_of_wheels_are_joined(
+    tool: ModuleType, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheels, installed = tmp_path / "given", []
     wheels.mkdir()
     for index in range(11):  # the last part sorts before the third by name

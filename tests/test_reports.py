@@ -28,7 +28,7 @@ TABLE = re.compile(
 
 
 @pytest.mark.parametrize("document", COMMANDS)
-def test_a_document_has_the_tables_of_its_results(document, tmp_path):
+def test_a_document_has_the_tables_of_its_results(document: str, tmp_path: Path) -> None:
     """All tables are taken out and written again: a result or a table that was changed alone is found."""
     text, copy = (ROOT / document).read_text(), tmp_path / Path(document).name
     copy.write_text(TABLE.sub(r"\g<begin>\g<end>", text))
@@ -39,6 +39,6 @@ def test_a_document_has_the_tables_of_its_results(document, tmp_path):
     assert copy.read_text() == text
 
 
-def test_every_document_with_tables_is_compared():
+def test_every_document_with_tables_is_compared() -> None:
     found = {path for path in source_files("*.md") if TABLE.search((ROOT / path).read_text())}
     assert found == set(COMMANDS)

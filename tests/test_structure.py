@@ -113,7 +113,7 @@ def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def test_a_package_imports_only_the_packages_below_it():
+def test_a_package_imports_only_the_packages_below_it() -> None:
     wrong = [
         f"{module.path}:{line}: {module.package} may not import {name}"
         for module in in_packages()
@@ -124,7 +124,7 @@ def test_a_package_imports_only_the_packages_below_it():
     assert not wrong, "\n".join(wrong)
 
 
-def test_bundle_and_runtime_import_no_torch():
+def test_bundle_and_runtime_import_no_torch() -> None:
     wrong = [
         f"{module.path}:{line}: only {TORCH_ENGINE} may import {name}"
         for module in in_packages()
@@ -135,7 +135,7 @@ def test_bundle_and_runtime_import_no_torch():
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_training_recipe_and_the_server_are_imported_by_their_commands_only():
+def test_the_training_recipe_and_the_server_are_imported_by_their_commands_only() -> None:
     wrong = [
         f"{module.path}:{line}: imports {name}"
         for package, users in PRIVATE.items()
@@ -181,12 +181,12 @@ def described(circle: frozenset[str]) -> str:
     return "\n".join(sorted(statements))
 
 
-def test_imports_have_no_circles():
+def test_imports_have_no_circles() -> None:
     found = circles()
     assert not found, "\n".join(map(described, found))
 
 
-def test_files_are_short():
+def test_files_are_short() -> None:
     wrong = [
         f"{module.path}:{MAX_LINES + 1}: has {module.lines} lines, expected at most {MAX_LINES}"
         for module in modules().values()
@@ -195,7 +195,7 @@ def test_files_are_short():
     assert not wrong, "\n".join(wrong)
 
 
-def test_lines_are_short():
+def test_lines_are_short() -> None:
     wrong = [
         f"{path}:{number}: has {len(line)} columns, expected at most {MAX_COLUMNS}"
         for path in source_files(*TEXTS)
@@ -205,7 +205,7 @@ def test_lines_are_short():
     assert not wrong, "\n".join(wrong)
 
 
-def test_functions_are_short():
+def test_functions_are_short() -> None:
     """Decorators do not count, the docstring does."""
     wrong = [
         f"{module.path}:{node.lineno}: {node.name} has {length} lines, expected at most {MAX_FUNCTION_LINES}"
@@ -218,7 +218,7 @@ def test_functions_are_short():
     assert not wrong, "\n".join(wrong)
 
 
-def test_folders_are_small():
+def test_folders_are_small() -> None:
     counts = Counter(Path(module.path).parent.as_posix() for module in modules().values())
     wrong = [
         f"{folder}: has {count} Python files, expected at most {MAX_FILES}; use subfolders"

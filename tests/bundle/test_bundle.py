@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ for name in graphs:
 """
 
 
-def test_the_same_inputs_give_the_same_bytes(bundles, checkpoint, tmp_path):
+def test_the_same_inputs_give_the_same_bytes(bundles: Path, checkpoint: Path, tmp_path: Path) -> None:
     """ExecuTorch programs with states, of another process, with another hash seed and number of threads.
 
     An ONNX export that is resumed in such a process, and Core ML, have tests of their own.
@@ -64,7 +65,9 @@ def test_the_same_inputs_give_the_same_bytes(bundles, checkpoint, tmp_path):
         assert content == (bundles / "executorch" / name).read_bytes(), name
 
 
-def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys):
+def test_an_up_to_date_bundle_is_reported_and_not_exported_again(
+    bundles: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = contents(bundles / "onnx")
     assert export(["--target", "onnx", *QUANT, "--out", str(bundles / "onnx"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["made"] is False
@@ -75,7 +78,9 @@ def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys
     "arguments",
     [["--quant", "w8"], [*QUANT, "--first-frame", "audio_token"], [*QUANT, "--cache-length", "64"]],
 )
-def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsys, arguments):
+def test_an_existing_different_bundle_is_replaced_only_with_force(
+    bundles: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     before = contents(bundles / "onnx")
     assert export(["--target", "onnx", *arguments, "--out", str(bundles / "onnx")]) == 2
     line = capsys.readouterr().err
@@ -83,7 +88,9 @@ def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsy
     assert contents(bundles / "onnx") == before
 
 
-def test_opening_an_unverified_bundle_logs_a_warning(onnx_copy, caplog):
+def test_opening_an_unverified_bundle_logs_a_warning(
+    onnx_copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from support.bundle_options import edit_manifest
 
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
@@ -92,7 +99,7 @@ def test_opening_an_unverified_bundle_logs_a_warning(onnx_copy, caplog):
     assert "unverified" in caplog.text
 
 
-def test_the_readme_of_a_bundle_names_every_tensor(bundles):
+def test_the_readme_of_a_bundle_names_every_tensor(bundles: Path) -> None:
     for target in ("onnx", "executorch", "coreml"):
         text = (bundles / target / "README.md").read_text()
         for component in read_manifest(bundles / target).job.components:
@@ -104,7 +111,7 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
                 assert f"| {name} |" in text
 
 
-def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkpoint):
+def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkpoint: Path) -> None:
     target = open_target("onnx")
     job = make_job(resolve(Source(checkpoint), ExportRequest()), target, "tiny")
     manifest = Manifest(
@@ -130,7 +137,7 @@ VALUES = st.recursive(
 )
 
 
-def places(content, path=()) -> list[tuple]:
+def places(content: Any, path: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
     """Paths of all keys and indices of a JSON value."""
     keys = (
         content.keys()
@@ -142,7 +149,7 @@ def places(content, path=()) -> list[tuple]:
     return [place for key in keys for place in ((*path, key), *places(content[key], (*path, key)))]
 
 
-def changed(content, place: tuple, value, remove: bool):
+def changed(content: Any, place: tuple[Any, ...], value: Any, remove: bool) -> Any:
     content = copy.deepcopy(content)
     holder = content
     for key in place[:-1]:
@@ -155,13 +162,15 @@ def changed(content, place: tuple, value, remove: bool):
 
 
 @pytest.fixture(scope="module")
-def tampered(bundles, tmp_path_factory) -> Path:
+def tampered(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(bundles / "onnx", tmp_path_factory.mktemp("tampered") / "bundle"))
 
 
 @settings(max_examples=75)
 @given(st.data())
-def test_any_change_of_a_manifest_works_or_is_a_one_line_error(bundles, tampered, data):
+def test_any_change_of_a_manifest_works_or_is_a_one_line_error(
+    bundles: Path, tampered: Path, data: st.DataObject
+) -> None:
     """Commands succeed or print one line and return its exit code. They never print a traceback."""
     content = json.loads((bundles / "onnx" / "manifest.json").read_text())
     content["verification"]["rows"] = []  # most fields, which no command reads
@@ -181,7 +190,7 @@ def test_any_change_of_a_manifest_works_or_is_a_one_line_error(bundles, tampered
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", "1" * 5000, "\xff", '{"a": 1', "[" * 100_000])
-def test_a_file_that_is_not_a_manifest_raises_integrity_error(tampered, text):
+def test_a_file_that_is_not_a_manifest_raises_integrity_error(tampered: Path, text: str) -> None:
     (tampered / "manifest.json").write_text(text, encoding="latin-1")
     with pytest.raises(IntegrityError, match=r"manifest\.json"):
         read_manifest(tampered)

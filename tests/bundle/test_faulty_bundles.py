@@ -1,6 +1,9 @@
 """A bundle that is damaged, or that no export writes, gives one line and its exit code."""
 
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -13,7 +16,9 @@ from runtime.__main__ import main as runtime
 pytestmark = pytest.mark.slow
 
 
-def test_a_changed_byte_fails_the_hash_check(onnx_copy, tmp_path, capsys):
+def test_a_changed_byte_fails_the_hash_check(
+    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content = bytearray((onnx_copy / "backbone.onnx.data").read_bytes())
     content[100] ^= 1
     (onnx_copy / "backbone.onnx.data").write_bytes(content)
@@ -27,7 +32,9 @@ def test_a_changed_byte_fails_the_hash_check(onnx_copy, tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", ["backbone.onnx.data", "tekken.json", "voices/fr_male.safetensors", "backbone.onnx"]
 )
-def test_missing_and_truncated_files_are_named(onnx_copy, capsys, name):
+def test_missing_and_truncated_files_are_named(
+    onnx_copy: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     path = onnx_copy / name
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -61,7 +68,9 @@ def test_missing_and_truncated_files_are_named(onnx_copy, capsys, name):
         ),
     ],
 )
-def test_faults_in_a_manifest_are_named(onnx_copy, capsys, change, says):
+def test_faults_in_a_manifest_are_named(
+    onnx_copy: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Any], object], says: str
+) -> None:
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy) == 5
     assert says in error_line(capsys)
@@ -84,7 +93,14 @@ def test_faults_in_a_manifest_are_named(onnx_copy, capsys, change, says):
         ),
     ],
 )
-def test_a_bundle_of_an_unknown_family_or_target_is_refused(onnx_copy, tmp_path, capsys, change, code, says):
+def test_a_bundle_of_an_unknown_family_or_target_is_refused(
+    onnx_copy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Any], object],
+    code: int,
+    says: str,
+) -> None:
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy, out=tmp_path / "o.wav") == code
     assert says in error_line(capsys)
@@ -112,13 +128,17 @@ def test_a_bundle_of_an_unknown_family_or_target_is_refused(onnx_copy, tmp_path,
         (lambda m: m["voices"].pop("fr_male"), "voices"),
     ],
 )
-def test_verify_refuses_a_manifest_that_no_export_writes(onnx_copy, capsys, change, says):
+def test_verify_refuses_a_manifest_that_no_export_writes(
+    onnx_copy: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Any], object], says: str
+) -> None:
     edit_manifest(onnx_copy, change)
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
     assert says in error_line(capsys)
 
 
-def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
+def test_verify_refuses_another_voice_and_another_tokenizer(
+    onnx_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = onnx_copy / "voices" / "fr_male.safetensors"
     rows = load_file(path)["embedding"]
     save_file({"embedding": -rows}, path)
@@ -131,24 +151,26 @@ def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
     assert "tokenizer" in error_line(capsys)
 
 
-def test_a_source_that_names_no_file_is_refused(onnx_copy, capsys):
+def test_a_source_that_names_no_file_is_refused(onnx_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_manifest(onnx_copy, lambda m: m["job"]["source"].update(files={}))
     assert export(["verify", str(onnx_copy)]) == 2
     assert "consolidated.safetensors is not" in error_line(capsys)
 
 
-def test_a_file_name_that_is_too_long_is_a_one_line_error(capsys):
+def test_a_file_name_that_is_too_long_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert runtime(["info", "x" * 5000]) == 3
     assert "File name too long" in error_line(capsys)
 
 
-def test_a_link_that_leaves_the_folder_is_refused(onnx_copy, tmp_path, capsys):
+def test_a_link_that_leaves_the_folder_is_refused(
+    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.move(onnx_copy / "tekken.json", tmp_path / "tekken.json")
     (onnx_copy / "tekken.json").symlink_to(tmp_path / "tekken.json")
     assert say(onnx_copy) == 5
 
 
-def test_a_manifest_that_is_not_json_is_refused(onnx_copy, capsys):
+def test_a_manifest_that_is_not_json_is_refused(onnx_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (onnx_copy / "manifest.json").write_text("{")
     assert say(onnx_copy) == 5
     assert say(onnx_copy / "nowhere") == 2

@@ -13,7 +13,7 @@ from bundle.files import check_writable, write_whole
 CONTENT = bytes(range(256)) * 4096  # 1 MB, more than a pipe takes at once
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path):
+def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -24,7 +24,7 @@ def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_link_is_followed(tmp_path):
+def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     target, link = tmp_path / "inner" / "target", tmp_path / "link"
     link.symlink_to(target)
@@ -34,7 +34,7 @@ def test_a_link_is_followed(tmp_path):
         assert link.is_symlink() and target.read_bytes() == content
 
 
-def test_a_link_to_a_missing_folder_or_to_itself_is_refused(tmp_path):
+def test_a_link_to_a_missing_folder_or_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lost").symlink_to(tmp_path / "nowhere" / "file")
     with pytest.raises(UsageError, match="does not exist"):
         check_writable(tmp_path / "lost")
@@ -44,7 +44,7 @@ def test_a_link_to_a_missing_folder_or_to_itself_is_refused(tmp_path):
     assert (tmp_path / "loop").is_symlink()
 
 
-def test_a_pipe_is_written_to_in_place(tmp_path):
+def test_a_pipe_is_written_to_in_place(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
@@ -55,7 +55,7 @@ def test_a_pipe_is_written_to_in_place(tmp_path):
     assert read == [CONTENT] and stat.S_ISFIFO(pipe.lstat().st_mode)
 
 
-def test_an_open_file_is_continued(tmp_path):
+def test_an_open_file_is_continued(tmp_path: Path) -> None:
     """As `-o /dev/stdout >> log`."""
     log = tmp_path / "log"
     log.write_text("before ")
@@ -67,13 +67,13 @@ def test_an_open_file_is_continued(tmp_path):
     assert log.read_text() == "before new new "
 
 
-def test_the_descriptor_of_a_pipe_is_written_to():
+def test_the_descriptor_of_a_pipe_is_written_to() -> None:
     reading, writing = os.pipe()
     write_whole(Path(f"/proc/self/fd/{writing}"), b"new")
     assert os.read(reading, 10) == b"new"
 
 
-def test_a_file_that_may_not_be_written_is_kept(tmp_path, monkeypatch):
+def test_a_file_that_may_not_be_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path)  # root may write everything
@@ -94,14 +94,14 @@ def null_device(folder: Path) -> Path:
     return device
 
 
-def test_a_device_stays_a_device(tmp_path):
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
     device = null_device(tmp_path)
     check_writable(device)
     write_whole(device, CONTENT)
     assert stat.S_ISCHR(device.lstat().st_mode) and os.listdir(tmp_path) == ["null"]
 
 
-def test_a_folder_and_a_failed_write_leave_nothing(tmp_path):
+def test_a_folder_and_a_failed_write_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(tmp_path)
     with pytest.raises(VoxportError, match="cannot write 1 bytes"):

@@ -5,14 +5,15 @@ and files that a manifest does not list.
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.stand_ins import stand_in
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle, read_manifest
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from runtime.engines.base import Arrays
 from runtime.engines.call_checks import check_outputs
 
 
@@ -32,7 +33,7 @@ from runtime.engines.call_checks import check_outputs
         ),
     ],
 )
-def test_it_is_refused(tmp_path, content, named):
+def test_it_is_refused(tmp_path: Path, content: str, named: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(IntegrityError, match=named) as caught:
         read_manifest(tmp_path)
@@ -40,7 +41,7 @@ def test_it_is_refused(tmp_path, content, named):
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """An opened folder with a package, without a manifest of its own."""
     (tmp_path / "bundle" / "graph.mlpackage").mkdir(parents=True)
     for name in ("manifest.json", "README.md", "graph.mlpackage/weights", ".gitattributes"):
@@ -52,17 +53,17 @@ def folder(tmp_path) -> Path:
 
 def check(folder: Path) -> None:
     bundle = Bundle.__new__(Bundle)
-    bundle.folder, bundle.manifest = folder, SimpleNamespace(files={"graph.mlpackage/weights": None})
+    bundle.folder, bundle.manifest = folder, stand_in(files={"graph.mlpackage/weights": None})
     bundle._check_links()
     bundle.check_unlisted()
 
 
-def test_hidden_files_beside_the_manifest_are_left_alone(folder):
+def test_hidden_files_beside_the_manifest_are_left_alone(folder: Path) -> None:
     check(folder)
 
 
 @pytest.mark.parametrize("name", ["more.onnx", "graph.mlpackage/more", "graph.mlpackage/.hidden", "new/more"])
-def test_a_file_that_is_not_listed_is_refused(folder, name):
+def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("x")
     with pytest.raises(IntegrityError, match=f"{name}: is not in the manifest"):
@@ -72,7 +73,7 @@ def test_a_file_that_is_not_listed_is_refused(folder, name):
 @pytest.mark.parametrize(
     "name", ["graph.mlpackage/weights", "graph.mlpackage/more", "README.md", ".hidden", "new"]
 )
-def test_a_link_is_refused_wherever_it_leads(folder, name):
+def test_a_link_is_refused_wherever_it_leads(folder: Path, name: str) -> None:
     for target in ("/etc", folder / "manifest.json"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(target)
@@ -80,7 +81,7 @@ def test_a_link_is_refused_wherever_it_leads(folder, name):
             check(folder)
 
 
-def test_a_pipe_beside_the_manifest_is_refused(folder):
+def test_a_pipe_beside_the_manifest_is_refused(folder: Path) -> None:
     (folder / "README.md").unlink()
     os.mkfifo(folder / "README.md")
     with pytest.raises(IntegrityError, match=r"README\.md: is not a file"):
@@ -100,22 +101,23 @@ SIGNATURE = Signature((), (TensorSpec("hidden", "float32", (1, "S", 4), Kind.HID
         {"hidden": np.zeros((1, 2, 4), np.float32)},
     ],
 )
-def test_outputs_that_the_manifest_does_not_have_are_refused(outputs):
+def test_outputs_that_the_manifest_does_not_have_are_refused(outputs: Arrays) -> None:
     check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((1, 3, 4), np.float32)}, {"S": 3})
     check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((2, 3, 4), np.float32)}, {"S": 3})  # two slots
     with pytest.raises(IntegrityError, match=r"prefill: output hidden .*, the manifest says"):
         check_outputs("prefill", SIGNATURE, outputs, {"S": 3})
 
 
-def test_the_length_of_an_output_follows_from_that_of_the_input():
+def test_the_length_of_an_output_follows_from_that_of_the_input() -> None:
     signature = Signature((), (TensorSpec("audio", "float32", (1, "1920*T"), Kind.AUDIO),))
     check_outputs("codec", signature, {"audio": np.zeros((1, 3840), np.float32)}, {"T": 2})
-    for sizes in ({"T": 1}, {}):
+    wrong: tuple[dict[int | str, int], ...] = ({"T": 1}, {})
+    for sizes in wrong:
         with pytest.raises(IntegrityError, match="output audio"):
             check_outputs("codec", signature, {"audio": np.zeros((1, 3840), np.float32)}, sizes)
 
 
-def test_the_rows_of_a_call_are_in_its_first_input():
+def test_the_rows_of_a_call_are_in_its_first_input() -> None:
     position = TensorSpec("position", "int64", (1,), Kind.INDEX)
     rows = TensorSpec("embeddings", "float32", (1, 1, 4), Kind.EMBEDDING)
     Signature((rows, position), ())
@@ -123,7 +125,7 @@ def test_the_rows_of_a_call_are_in_its_first_input():
         Signature((position, rows), ())
 
 
-def test_a_window_fits_its_cache():
+def test_a_window_fits_its_cache() -> None:
     StateSpec("k", "float32", (1, 8, 1, 2), CacheSpec("BSHD", 5, 1, 4))
     with pytest.raises(ValueError, match="cache k of 7 rows, its window needs 8"):
         StateSpec("k", "float32", (1, 7, 1, 2), CacheSpec("BSHD", 5, 1, 4))
@@ -131,7 +133,7 @@ def test_a_window_fits_its_cache():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["cache", "name", "dropped", "doubled"])
-def test_components_of_a_graph_have_the_same_states(bundles, tmp_path, change):
+def test_components_of_a_graph_have_the_same_states(bundles: Path, tmp_path: Path, change: str) -> None:
     """An engine allocates the caches of a graph once."""
     document = json.loads((bundles / "onnx" / MANIFEST).read_text())
     component = next(entry for entry in document["job"]["components"] if entry["name"] == "decode_step")

@@ -42,7 +42,7 @@ def progress_on_a_terminal(level: int) -> str:
     return written.decode()
 
 
-def test_progress_on_a_terminal_is_a_bar_below_the_lines():
+def test_progress_on_a_terminal_is_a_bar_below_the_lines() -> None:
     found = progress_on_a_terminal(logging.INFO)
     assert "\u2501" in found and "half" in found and "inner" in found
     assert "5/10 MB" in found and "7/10 MB" in found and "0:00:0" in found
@@ -53,11 +53,11 @@ def test_progress_on_a_terminal_is_a_bar_below_the_lines():
     )  # removed at the end
 
 
-def test_a_quiet_command_has_no_bar():
+def test_a_quiet_command_has_no_bar() -> None:
     assert progress_on_a_terminal(logging.WARNING) == ""
 
 
-def test_progress_is_a_line_where_there_is_no_terminal():
+def test_progress_is_a_line_where_there_is_no_terminal() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRESS, str(logging.INFO)],
         cwd=ROOT,

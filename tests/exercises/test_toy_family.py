@@ -7,11 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from exercises.toy_model.modules import Decoder
 from support.bundle_options import write_hashes
+from support.runtime.opened_tasks import open_speech
 
 import runtime.families
 from bundle.errors import OutputError, UnknownFamily, UsageError
@@ -26,7 +28,7 @@ TARGETS = ("onnx", "executorch")
 
 
 @pytest.fixture(scope="module")
-def bundles(toy_checkpoint, tmp_path_factory) -> Path:
+def bundles(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle per target, with the family's own option."""
     out = tmp_path_factory.mktemp("bundles")
     arguments = ["--checkpoint", str(toy_checkpoint), "--quant", "w8", "--loud", "--out", str(out)]
@@ -39,7 +41,7 @@ def verify(bundle: Path, checkpoint: Path) -> int:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_it_becomes_a_bundle_that_passed_every_check(bundles, target):
+def test_it_becomes_a_bundle_that_passed_every_check(bundles: Path, target: str) -> None:
     bundle = Bundle(bundles / target)
     assert bundle.is_verified and bundle.component("decode_step").recipe == "w8"
     checks = {row["check"].partition(":")[0] for row in bundle.manifest.verification.rows}
@@ -47,7 +49,9 @@ def test_it_becomes_a_bundle_that_passed_every_check(bundles, target):
     assert checks >= {"written rows", "codes, teacher-forced", "free run"}
 
 
-def test_a_folder_that_is_not_a_bundle_is_replaced_only_with_force(toy_checkpoint, tmp_path):
+def test_a_folder_that_is_not_a_bundle_is_replaced_only_with_force(
+    toy_checkpoint: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "diary.txt").write_text("dear diary")
@@ -59,10 +63,10 @@ def test_a_folder_that_is_not_a_bundle_is_replaced_only_with_force(toy_checkpoin
     assert read_manifest(out).verification.status == "unverified"
 
 
-def test_it_speaks_the_same_letters_on_every_target(bundles):
+def test_it_speaks_the_same_letters_on_every_target(bundles: Path) -> None:
     spoken = {}
     for target in TARGETS:
-        task = runtime.open(bundles / target)
+        task = open_speech(bundles / target)
         assert isinstance(task, runtime.TextToSpeech)
         frames = list(task.speak("hello", verbatim=True, max_frames=9))
         spoken[target] = np.stack(frames).argmax(axis=1)
@@ -70,8 +74,8 @@ def test_it_speaks_the_same_letters_on_every_target(bundles):
     assert all(np.array_equal(letters, spoken["onnx"]) for letters in spoken.values())
 
 
-def test_its_requests_are_checked(bundles):
-    task = runtime.open(bundles / "onnx")
+def test_its_requests_are_checked(bundles: Path) -> None:
+    task = open_speech(bundles / "onnx")
     with pytest.raises(UsageError, match="letters"):
         list(task.speak("HELLO", verbatim=True))
     with pytest.raises(UsageError, match="no room"):
@@ -80,16 +84,27 @@ def test_its_requests_are_checked(bundles):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_reference_that_ignores_the_cache_does_not_match(
-    bundles, toy_checkpoint, target, short_verification, capsys, monkeypatch
-):
+    bundles: Path,
+    toy_checkpoint: Path,
+    target: str,
+    short_verification: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A fault of the cache, planted on the other side, where every target has it in the same place."""
     computed = Decoder.forward
-    monkeypatch.setattr(Decoder, "forward", lambda *given: computed(*given[:-1], given[-1] * 0))
+    monkeypatch.setattr(Decoder, "forward", lambda *given: cast(Any, computed)(*given[:-1], given[-1] * 0))
     assert verify(bundles / target, toy_checkpoint) == 4
     assert "decode_step.y" in capsys.readouterr().err
 
 
-def test_a_changed_weight_fails(bundles, toy_checkpoint, short_verification, tmp_path, capsys):
+def test_a_changed_weight_fails(
+    bundles: Path,
+    toy_checkpoint: Path,
+    short_verification: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     bundle = Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
@@ -98,7 +113,9 @@ def test_a_changed_weight_fails(bundles, toy_checkpoint, short_verification, tmp
     assert "prefill.y" in capsys.readouterr().err
 
 
-def test_every_runtime_command_takes_it(bundles, tmp_path, capsys):
+def test_every_runtime_command_takes_it(
+    bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle, inputs = str(bundles / "onnx"), tmp_path / "ids.npz"
     np.savez(inputs, ids=np.array([3, 1, 4]))
     wav, traced = str(tmp_path / "a.wav"), tmp_path / "out.npz"
@@ -114,14 +131,16 @@ def test_every_runtime_command_takes_it(bundles, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["components"]["decode_step"]["calls"] == 5
 
 
-def test_its_runtime_half_imports_no_torch():
+def test_its_runtime_half_imports_no_torch() -> None:
     code = "import sys, exercises.toy_runtime.family; print('torch' in sys.modules)"
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=path)
     assert found.stdout == "False\n"
 
 
-def test_faults_of_a_new_family_are_named(toy_checkpoint, table_rows, tmp_path):
+def test_faults_of_a_new_family_are_named(
+    toy_checkpoint: Path, table_rows: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     family = open_family("toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")

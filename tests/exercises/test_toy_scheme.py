@@ -8,8 +8,8 @@ import pytest
 from exercises.toy_scheme import Int6Scheme
 from support.bundle_options import write_hashes
 from support.export.short_verification import shorten_verification
+from support.runtime.opened_tasks import open_speech
 
-import runtime
 from bundle.manifest import Bundle
 from export.__main__ import main as export
 from export.resolve import Source, resolve
@@ -27,7 +27,7 @@ def registered(table_rows: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def speech_bundle(checkpoint, tmp_path_factory) -> Path:
+def speech_bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a model whose linears are fused."""
     out = tmp_path_factory.mktemp("speech") / "int6"
     options = ["--cache-length", "1024", "--no-verify", "--out", str(out)]
@@ -36,7 +36,7 @@ def speech_bundle(checkpoint, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def toy_bundles(toy_checkpoint, tmp_path_factory) -> Path:
+def toy_bundles(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("toys") / "all"
     arguments = ["--checkpoint", str(toy_checkpoint), "--quant", "int6", "--out", str(out)]
     with shorten_verification():
@@ -44,29 +44,36 @@ def toy_bundles(toy_checkpoint, tmp_path_factory) -> Path:
     return out
 
 
-def test_it_becomes_a_bundle_whose_recipe_reads_back(speech_bundle, checkpoint):
+def test_it_becomes_a_bundle_whose_recipe_reads_back(speech_bundle: Path, checkpoint: Path) -> None:
     bundle, source = Bundle(speech_bundle), Source(checkpoint)
     backbone = bundle.component("decode_step")
     assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
     recipe = resolve(source, bundle.job.request).recipes["backbone"]
+    assert recipe.linears
     assert recipe.linears.to_entry() == bundle.job.recipes["backbone"].linears
 
 
-def test_its_bundle_speaks(speech_bundle):
-    task = runtime.open(speech_bundle)
+def test_its_bundle_speaks(speech_bundle: Path) -> None:
+    task = open_speech(speech_bundle)
     samples = np.concatenate(list(task.speak("Hello.", max_frames=3)))
     assert len(samples) and np.isfinite(samples).all() and samples.any()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_target_lowers_its_module_and_speaks(toy_bundles, target):
+def test_every_target_lowers_its_module_and_speaks(toy_bundles: Path, target: str) -> None:
     bundle = Bundle(toy_bundles / target)
     assert bundle.is_verified and bundle.component("prefill").recipe == "int6"
-    frames = list(runtime.open(toy_bundles / target).speak("hello", verbatim=True, max_frames=5))
+    frames = list(open_speech(toy_bundles / target).speak("hello", verbatim=True, max_frames=5))
     assert frames and np.isfinite(frames).all()
 
 
-def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, short_verification, tmp_path, capsys):
+def test_a_changed_weight_fails(
+    toy_bundles: Path,
+    toy_checkpoint: Path,
+    short_verification: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     bundle = Path(shutil.copytree(toy_bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     content = path.read_bytes()
@@ -76,7 +83,9 @@ def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, short_verification,
     assert "prefill" in capsys.readouterr().err
 
 
-def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, monkeypatch):
+def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = Recipe("int6", linears=Int6Scheme(group=128), tables=IntegerScheme(8))
     monkeypatch.setitem(RECIPES, "int6", recipe)
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
@@ -85,7 +94,9 @@ def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, mon
     assert "'*attention.wq=none'" in error
 
 
-def test_a_target_that_cannot_store_it_is_refused(capsys, monkeypatch):
+def test_a_target_that_cannot_store_it_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
     monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from quantize.modules import QuantizedModule, QuantizedWeight, SquaredErrors
+from quantize.modules import QuantizedModule, QuantizedWeight
 from quantize.schemes import Scheme, Storage
+from quantize.search import SquaredErrors
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Int6Linear(QuantizedModule):
 
     scale: torch.Tensor
 
-    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Int6Scheme):
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Int6Scheme) -> None:
         super().__init__(scheme)
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,21 +19,25 @@ from model.mistral_format import MistralFormat
 pytestmark = pytest.mark.slow
 
 
-def test_a_second_export_to_the_same_place_is_refused(tmp_path, capsys):
+def test_a_second_export_to_the_same_place_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with staging(tmp_path / "out"):
         assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 2
     assert "another export" in error_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_files_beside_an_unverified_bundle_are_kept(onnx_copy, capsys):
+def test_files_beside_an_unverified_bundle_are_kept(
+    onnx_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
     (onnx_copy / "diary.txt").write_text("dear diary")
     assert export(["--target", "onnx", *QUANT, "--out", str(onnx_copy)]) == 2
     assert "diary.txt" in error_line(capsys) and (onnx_copy / "diary.txt").exists()
 
 
-def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles):
+def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles: Path) -> None:
     for module, arguments in (("runtime", ["info", str(bundles / "onnx")]), ("export", ["list"])):
         with open("/dev/full", "w") as full:
             done = subprocess.run(
@@ -75,13 +80,17 @@ def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles):
         (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
     ],
 )
-def test_export_refuses(arguments, code, says, tmp_path, capsys):
+def test_export_refuses(
+    arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert export([*arguments, "--out", str(tmp_path / "out")]) == code
     assert says in error_line(capsys)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_group_size_that_does_not_divide_a_row_is_named(checkpoint, tmp_path, capsys):
+def test_a_group_size_that_does_not_divide_a_row_is_named(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The input projection of the acoustic head has 36 inputs."""
     rule = ["--quant-rule", "acoustic_transformer.input_projection=w4"]
     assert export(["--target", "onnx", *rule, "--out", str(tmp_path / "out")]) == 2
@@ -90,7 +99,9 @@ def test_a_group_size_that_does_not_divide_a_row_is_named(checkpoint, tmp_path, 
 
 
 @pytest.mark.parametrize("fault", ["truncated", "no tekken", "tekken array", "voice width"])
-def test_faulty_checkpoints_are_refused(checkpoint, tmp_path, capsys, fault):
+def test_faulty_checkpoints_are_refused(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
     folder = tmp_path / "checkpoint"
     shutil.copytree(checkpoint, folder)
     weights = folder / "consolidated.safetensors"
@@ -108,7 +119,7 @@ def test_faulty_checkpoints_are_refused(checkpoint, tmp_path, capsys, fault):
     assert str(folder) in error_line(capsys)
 
 
-def test_an_export_on_a_full_disk_leaves_nothing(checkpoint, tmp_path):
+def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
     """A limit on file size has the effect of a full disk: exit 3, and no files."""
     code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
     code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
@@ -124,7 +135,7 @@ def test_an_export_on_a_full_disk_leaves_nothing(checkpoint, tmp_path):
     assert "space" in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_a_file_that_shadows_a_package_is_named(tmp_path):
+def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "export", "list"],
@@ -140,7 +151,9 @@ def test_a_file_that_shadows_a_package_is_named(tmp_path):
     )
 
 
-def test_an_export_warns_of_missing_files_that_the_format_has(checkpoint, tmp_path, capsys, monkeypatch):
+def test_an_export_warns_of_missing_files_that_the_format_has(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = shutil.copytree(
         checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("tekken.json", "voice_embedding")
     )
@@ -153,7 +166,7 @@ def test_an_export_warns_of_missing_files_that_the_format_has(checkpoint, tmp_pa
     assert "no tokenizer" not in error and "no voices" in error
 
 
-def test_help_answers_without_torch():
+def test_help_answers_without_torch() -> None:
     for command in (
         ["export", "--help"],
         ["export", "verify", "--help"],
@@ -170,7 +183,7 @@ def test_help_answers_without_torch():
 @pytest.mark.parametrize(
     "command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]]
 )
-def test_an_export_without_torch_names_the_missing_package(command):
+def test_an_export_without_torch_names_the_missing_package(command: list[str]) -> None:
     code = "import sys; sys.modules['torch'] = None;"
     code += f"from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(

@@ -17,8 +17,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_it_is_exported_once_and_again_where_damaged_or_for_another_checkpoint(
-    short_verification, tmp_path, monkeypatch, caplog
-):
+    short_verification: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     checkpoint = random_checkpoint(FAMILY)
     first = embedded_bundle(FAMILY, checkpoint)
     assert first.name == checkpoint.name, "the name of the model for clients of a server"
@@ -43,7 +46,9 @@ def test_it_is_exported_once_and_again_where_damaged_or_for_another_checkpoint(
     assert "tekken.json" in caplog.text and "exported again" in caplog.text
 
 
-def test_a_cache_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatch):
+def test_a_cache_folder_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "voxport" / "bundles"
     folder.mkdir(parents=True)

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -34,8 +36,16 @@ class Measured:
     targets: dict[str, tuple[float, float]]
 
 
-TTS = {"onnx": (7.5e9, 197), "executorch": (8.5e9, 341), "coreml": (9.6e9, 275)}
-REALTIME = {"onnx": (9.0e9, 263), "executorch": (11.1e9, 547), "coreml": (10.7e9, 557)}
+TTS: dict[str, tuple[float, float]] = {
+    "onnx": (7.5e9, 197),
+    "executorch": (8.5e9, 341),
+    "coreml": (9.6e9, 275),
+}
+REALTIME: dict[str, tuple[float, float]] = {
+    "onnx": (9.0e9, 263),
+    "executorch": (11.1e9, 547),
+    "coreml": (10.7e9, 557),
+}
 MEASURED = [
     Measured("voxtral_tts", "--quant w4", 386, 4_002_353_392 - 3072 * 3072, TTS),
     Measured(
@@ -50,8 +60,8 @@ MEASURED = [
 
 @pytest.mark.parametrize("measured", MEASURED, ids=lambda measured: measured.family)
 def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_percent(
-    measured, tmp_path, monkeypatch, capsys
-):
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Sparse files replace 8 GB of weights, because only shapes are read."""
     from model.checkpoint import expected_tensors
     from model.families import open_family
@@ -93,14 +103,16 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
 
 
 @pytest.mark.parametrize(("recipe", "modes"), [("w4", 2), ("none", 1)])
-def test_an_estimate_counts_every_mode_of_verification(checkpoint, recipe, modes):
+def test_an_estimate_counts_every_mode_of_verification(checkpoint: Path, recipe: str, modes: int) -> None:
     """ONNX with integer activations is also verified with float activations."""
     resolved, target = resolve(Source(checkpoint), ExportRequest(quant=recipe)), open_target("onnx")
     times = [estimate(resolved, target, verifies).reference_seconds for verifies in (True, False)]
     assert times[0] - times[1] == pytest.approx(modes * target.costs.verification)
 
 
-def test_an_export_without_enough_memory_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+def test_an_export_without_enough_memory_is_refused_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     free = psutil.virtual_memory()._replace(available=2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 3
@@ -108,7 +120,9 @@ def test_an_export_without_enough_memory_is_refused_before_it_starts(tmp_path, m
     assert "needs about" in error and "0.0 GB are free" in error and not list(tmp_path.iterdir())
 
 
-def test_an_up_to_date_bundle_is_accepted_without_free_memory(bundles, monkeypatch, capsys):
+def test_an_up_to_date_bundle_is_accepted_without_free_memory(
+    bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     free = psutil.virtual_memory()._replace(available=2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     before = read_manifest(bundles / "onnx")
@@ -119,7 +133,9 @@ def test_an_up_to_date_bundle_is_accepted_without_free_memory(bundles, monkeypat
 @pytest.mark.parametrize(
     ("limit", "cached", "free"), [(2**30, 0, 2**20), (2**30, 2**28, 2**28 + 2**20), ("max", 0, float("inf"))]
 )
-def test_the_memory_limit_of_a_container_is_respected(tmp_path, monkeypatch, limit, cached, free):
+def test_the_memory_limit_of_a_container_is_respected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | str, cached: int, free: Any
+) -> None:
     for name, value in (
         ("max", limit),
         ("current", 2**30 - 2**20),

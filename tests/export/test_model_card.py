@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,25 +26,26 @@ KEYS = {"language", "license", "base_model", "base_model_relation", "pipeline_ta
 BLOCK = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r\n|\r|\n|$)")  # as the hub's client finds it
 
 
-def manifest_of(source: Source, **request) -> Manifest:
+def manifest_of(source: Source, **request: Any) -> Manifest:
     job = make_job(resolve(source, ExportRequest(**request)), open_target("onnx", None), "tiny")
     return Manifest(
         schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
     )
 
 
-def parsed(card: str) -> dict:
+def parsed(card: str) -> dict[str, Any]:
     """The content, equal under the rules of YAML 1.1 and of YAML 1.2, which hubs follow."""
     block = BLOCK.match(card)
     assert block and not card[block.end() :].strip()
     content = block[1]
     found = yaml.safe_load(content)
     assert json.loads(json.dumps(YAML(typ="safe", pure=True).load(content))) == found
-    return found
+    result: dict[str, Any] = found
+    return result
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_random_weights_claim_neither_licence_nor_base_model(family):
+def test_random_weights_claim_neither_licence_nor_base_model(family: str) -> None:
     source = Source(random_checkpoint(family))
     found = parsed(model_card(manifest_of(source, quant="w8"), source))
     assert found.keys() == KEYS - {"license", "base_model", "base_model_relation"} | {"voxport"}
@@ -64,8 +67,8 @@ def test_random_weights_claim_neither_licence_nor_base_model(family):
     ],
 )
 def test_weights_of_the_published_shapes_carry_licence_and_base_model(
-    tmp_path, family, release, licence, task
-):
+    tmp_path: Path, family: str, release: str, licence: str, task: str
+) -> None:
     folder = tmp_path / "tiny"
     write_checkpoint(folder, key=family)
     save_file(load_file(folder / WEIGHTS), folder / WEIGHTS)  # without the note that they are random
@@ -81,7 +84,7 @@ def test_weights_of_the_published_shapes_carry_licence_and_base_model(
     assert (found["base_model"], found["license"], found["pipeline_tag"]) == (release, licence, task)
 
 
-def test_odd_values_remain_what_they_are():
+def test_odd_values_remain_what_they_are() -> None:
     source = Source(random_checkpoint("voxtral_tts"))
     rules = ("*.wq=w8", "[!:#{]*attention.w?=none", "la*=none")
     manifest = manifest_of(source, rules=rules, quant_for=[("codec", "w8")])
@@ -99,7 +102,7 @@ def test_odd_values_remain_what_they_are():
     assert found["recipe_of_component"] == {"codec": "w8"}
 
 
-def test_the_result_of_verification_is_shown():
+def test_the_result_of_verification_is_shown() -> None:
     source = Source(random_checkpoint("voxtral_tts"))
     rows = ({"check": "files", "passed": True, "detail": ""},) * 3
     manifest = manifest_of(source).model_copy(
@@ -113,7 +116,7 @@ def test_the_result_of_verification_is_shown():
 
 
 @pytest.mark.slow
-def test_the_card_of_an_export_shows_its_files(bundles):
+def test_the_card_of_an_export_shows_its_files(bundles: Path) -> None:
     out = bundles / "onnx"
     _, content, body = (out / "README.md").read_text().split("---\n", 2)
     sizes = yaml.safe_load(content)["voxport"]["bytes"]

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from export.resolve import Resolved, Source, resolve
 from export.targets import open_target
 from model.synthetic.checkpoint import random_checkpoint
 
-CHOICES = {  # of each family; the first value is the default
+CHOICES: dict[str, dict[str, list[Any]]] = {  # of each family; the first value is the default
     "voxtral_tts": {
         "first_frame": ["prefill", "audio_token"],
         "alibi_slopes": ["mistral", "standard"],
@@ -28,7 +29,7 @@ COMPONENTS = {"voxtral_tts": "codec", "voxtral_realtime": "audio_encoder"}
 RULES = [(), ("*.wq=w8", "*.wo=none"), ("*.wo=none", "*.wq=w8"), ("*.[wW]q=w8",)]
 
 
-def resolved(source: Source, **request) -> Resolved:
+def resolved(source: Source, **request: Any) -> Resolved:
     return resolve(source, ExportRequest(**request))
 
 
@@ -37,13 +38,13 @@ def name_of(given: Resolved, precision: str | None = None) -> str:
 
 
 @pytest.fixture(scope="module", params=list(CHOICES))
-def source(request) -> Source:
+def source(request: pytest.FixtureRequest) -> Source:
     return Source(random_checkpoint(request.param))
 
 
-def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source):
+def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source: Source) -> None:
     random.seed(0)
-    options, found = CHOICES[source.family.name], {}
+    options, found = CHOICES[source.family.name], dict[str, Any]()
     default_cache = source.family.default_cache(source.config, source.family.options())
     for _ in range(150):
         override = [(COMPONENTS[source.family.name], random.choice(["none", "w8"]))]
@@ -61,14 +62,14 @@ def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source
     assert len(found) > 100
 
 
-def test_options_at_their_defaults_are_not_in_the_name():
+def test_options_at_their_defaults_are_not_in_the_name() -> None:
     source = Source(random_checkpoint("voxtral_tts"))
     defaults = {name: values[0] for name, values in CHOICES["voxtral_tts"].items()}
     given = resolved(source, quant="w8", quant_for=[("codec", "w8")], options=defaults, cache_length=2048)
     assert name_of(given, "float32") == "tiny-onnx-w8"
 
 
-def test_a_name_is_legible():
+def test_a_name_is_legible() -> None:
     tts, realtime = (Source(random_checkpoint(family)) for family in CHOICES)
     given = resolved(
         tts, quant="w8", quant_for=[("codec", "none")], options={"euler_steps": 3}, cache_length=64
@@ -80,7 +81,7 @@ def test_a_name_is_legible():
         assert "delay" not in name_of(resolved(realtime, options=options))
 
 
-def test_a_long_name_is_cut_and_remains_its_own():
+def test_a_long_name_is_cut_and_remains_its_own() -> None:
     source = Source(random_checkpoint("voxtral_realtime"))
     delays = ",".join(map(str, range(80, 1201, 80)))
     names = [
@@ -91,7 +92,7 @@ def test_a_long_name_is_cut_and_remains_its_own():
     assert all(len(name.encode()) <= MAX_NAME for name in names)
 
 
-def test_differences_name_each_option_with_both_values():
+def test_differences_name_each_option_with_both_values() -> None:
     source, target = Source(random_checkpoint("voxtral_tts")), open_target("onnx", None)
     plain = make_job(resolved(source), target, "tiny")
     other = resolved(source, quant="w8", options={"euler_steps": 3}, cache_length=64)
@@ -110,7 +111,9 @@ def test_differences_name_each_option_with_both_values():
     assert differences(plain, changed) == ["params.json of the checkpoint is another file"]
 
 
-def test_the_dry_run_shows_the_default_name(monkeypatch, tmp_path: Path, capsys):
+def test_the_dry_run_shows_the_default_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert export(["--target", "onnx", "--quant", "w8", "--euler-steps", "3", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("artifacts/voxtral-tts-tiny-onnx-w8-euler-steps-3: would be")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
 from export import build
 from export.__main__ import main as export
+from export.model import Export
 from export.output_folder import staging
 from export.resume import ResumeCache
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", [".out.partial", ".out.old"])
-def test_a_link_in_the_place_of_a_hidden_folder_is_refused(tmp_path, name):
+def test_a_link_in_the_place_of_a_hidden_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").write_text("x")
     (tmp_path / name).symlink_to(tmp_path / "precious")
@@ -44,7 +46,7 @@ def test_a_link_in_the_place_of_a_hidden_folder_is_refused(tmp_path, name):
     assert (tmp_path / "precious" / "thesis").exists()
 
 
-def test_a_link_to_the_output_is_followed(tmp_path):
+def test_a_link_to_the_output_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "out")
     with staging(tmp_path / "link") as folder:
         (folder / "file").write_text("x")
@@ -52,8 +54,11 @@ def test_a_link_to_the_output_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_export_without_finished_graphs_leaves_nothing(tmp_path, how):
+def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     child = started(tmp_path / "new" / "out", how)
+    assert child.stderr
     assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
     assert (tmp_path / "new" / ".out.partial").exists()
     while child.poll() is None:  # again, as a user would: a callback of a library may swallow an exception
@@ -65,13 +70,14 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_reuses_the_graphs_of_a_killed_export(bundles, tmp_path):
+def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path: Path) -> None:
     """A run is killed after the third graph. One of the three is then damaged, and a partial file added.
 
     The other run has another hash seed and number of threads. The bundle of both has the bytes of one that
     was exported without interruption.
     """
     child = started(tmp_path / "out", signal.SIGINT, *QUANT, "--no-verify")
+    assert child.stderr
     assert next(line for line in child.stderr if "backbone:" in line)
     child.kill()
     child.wait()
@@ -110,10 +116,10 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(bundles, tmp_path):
     assert_same_bytes(bundles / "onnx", tmp_path / "out")
 
 
-def lower_to(*names: str):
+def lower_to(*names: str) -> Callable[[Path], WeightError]:
     """A fake lowering that writes these files, some of them in a folder."""
 
-    def lower(folder: Path):
+    def lower(folder: Path) -> WeightError:
         for name in names:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(name)
@@ -122,7 +128,7 @@ def lower_to(*names: str):
     return lower
 
 
-def test_a_finished_graph_is_reused_only_with_the_same_key(tmp_path):
+def test_a_finished_graph_is_reused_only_with_the_same_key(tmp_path: Path) -> None:
     key, other = "made from w4", "made from w8"
     made = ResumeCache(tmp_path).make("a", key, lower_to("a.onnx", "a.mlpackage/weights"))
     cache = ResumeCache(tmp_path)
@@ -143,13 +149,13 @@ def test_a_finished_graph_is_reused_only_with_the_same_key(tmp_path):
     "record",
     ["{", "[]", '{"a": {}}', '{"a": {"key": "k", "files": {}, "weight_error": null, "more": 1}}'],
 )
-def test_a_damaged_resume_record_is_ignored(tmp_path, record):
+def test_a_damaged_resume_record_is_ignored(tmp_path: Path, record: str) -> None:
     (tmp_path / "resume.json").write_text(record)
     (tmp_path / "a.onnx").write_text("unrecorded")
     assert ResumeCache(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_finished_graphs(tmp_path):
+def test_a_full_disk_leaves_the_finished_graphs(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no space left on the disk"), staging(tmp_path / "out") as folder:
         ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
         (folder / "half.onnx").write_text("half")
@@ -157,7 +163,7 @@ def test_a_full_disk_leaves_the_finished_graphs(tmp_path):
     assert {path.name for path in (tmp_path / ".out.partial").iterdir()} == {"a.onnx", "resume.json"}
 
 
-def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path):
+def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path: Path) -> None:
     graphs = {"a.onnx", "resume.json"}
     for error, left in (
         (KeyboardInterrupt, graphs),
@@ -174,15 +180,18 @@ def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path)
 
 
 def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
-    tmp_path, short_verification, monkeypatch, capfd
-):
+    tmp_path: Path,
+    short_verification: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Two graphs are damaged after lowering. The export stops at the first one. The next run reuses it, and
     another one that keeps going reports both.
     """
     command = ["--target", "onnx", "--cache-length", "64", "--out", str(tmp_path / "out")]
     lower = build._lower_graph
 
-    def lower_wrongly(job, name, folder):
+    def lower_wrongly(job: Export, name: str, folder: Path) -> WeightError | None:
         result = lower(job, name, folder)
         if name in ("embed_text", "acoustic_step"):
             weights = folder / f"{name}.onnx.data"
@@ -216,7 +225,7 @@ def command_of(out: Path, *options: str) -> list[str]:
     return [sys.executable, "-c", EXPORT, "--target", "onnx", *options, "--out", str(out)]
 
 
-def started(out: Path, accepted: signal.Signals, *options: str) -> subprocess.Popen:
+def started(out: Path, accepted: signal.Signals, *options: str) -> subprocess.Popen[str]:
     """An export in the background."""
     # a process that a shell starts in the background ignores SIGINT
     accept = partial(signal.signal, accepted, signal.SIG_DFL)

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from export.__main__ import main as export
 from fuzz.areas import AREAS
@@ -126,8 +127,8 @@ def _preload() -> None:
         __import__(name)
 
 
-def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict:
-    counts, codes, failures = Counter(), Counter(), []
+def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict[str, Any]:
+    counts, codes, failures = Counter[str](), Counter[str](), []
     started = time.monotonic()
     for index in range(arguments.first, arguments.first + arguments.cases):
         for area in arguments.areas:

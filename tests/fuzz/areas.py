@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -190,7 +191,9 @@ def trace(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Arrays of wrong names, types and shapes, and damaged files."""
     bundle = copy(sources.recognition, folder)
     sound = np.ones((rng.choice([0, 1, 1280, 4000]), *rng.choice([(), (), (1,)])))
-    arrays = {"audio": (sound * rng.choice([0, 0.1, 1e30, np.nan])).astype(rng.choice(["<f4", ">f8", "U9"]))}
+    arrays: dict[str, Any] = {
+        "audio": (sound * rng.choice([0, 0.1, 1e30, np.nan])).astype(rng.choice(["<f4", ">f8", "U9"]))
+    }
     if rng.random() < 0.5:
         arrays[rng.choice(["delay", "codes", "\x1b"])] = np.array(
             rng.choice([[6], [10**6], [-1], [], [1e30]])

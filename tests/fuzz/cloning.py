@@ -4,6 +4,7 @@ import io
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def codes(rng: random.Random, folder: Path, sources: Sources) -> Command:
     bundle = copy(sources.cloning, folder)
     shape = rng.choice([(3, 6), (3, 6), (0, 6), (3, 7), (3,), (1, 3, 6)])
     array = np.full(shape, rng.choice([0, 5, -1, 2**40])).astype(rng.choice(["<i8", ">i4", "<f4", "U3"]))
-    arrays = {"codes": array, "sample_rate": np.array(rng.choice([24_000, 24_000, 0, -1]))}
+    arrays: dict[str, Any] = {"codes": array, "sample_rate": np.array(rng.choice([24_000, 24_000, 0, -1]))}
     file = io.BytesIO()
     np.savez(file, **{name: value for name, value in arrays.items() if rng.random() < 0.9})
     content = file.getvalue()

@@ -58,7 +58,8 @@ def run(main: Main, command: Command, folder: Path) -> Outcome:
         for file in (out, err):
             file.seek(0)
             text.append(file.read(2**20).decode("utf-8", "replace"))
-        return Outcome(os.waitstatus_to_exitcode(status), *text, seconds, used.ru_maxrss * 1024)
+        code, peak = os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024
+        return Outcome(code, text[0], text[1], seconds, peak)
 
 
 def _run_child(main: Main, command: Command, folder: Path, files: tuple[int, int, int]) -> None:

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -59,7 +60,7 @@ def _nested(depth: int) -> Any:
 
 
 def hostile_value(rng: random.Random) -> Any:
-    kinds = (
+    kinds: tuple[Callable[[], Any], ...] = (
         lambda: rng.choice(NUMBERS),
         lambda: rng.choice(NUMBERS),
         lambda: rng.choice(FLOATS),

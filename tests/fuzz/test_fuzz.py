@@ -32,7 +32,9 @@ CASES = 5
 
 
 @pytest.mark.slow
-def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, qwen_bundles, tmp_path):
+def test_hostile_input_ends_with_one_line(
+    bundles: Path, realtime_bundles: Path, qwen_bundles: Path, tmp_path: Path
+) -> None:
     undamaged = tmp_path / "undamaged"
     undamaged.mkdir()
     for name, source in {
@@ -43,7 +45,7 @@ def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, qwen_bundle
         "cloning": qwen_bundles / "onnx",
     }.items():
         (undamaged / name).symlink_to(source)
-    options = ["--cases", str(CASES), "--bundles", undamaged, "-o", tmp_path / "result.json"]
+    options = ["--cases", str(CASES), "--bundles", str(undamaged), "-o", str(tmp_path / "result.json")]
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", "--areas", *AREAS, *options],
         env=os.environ | {"PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS)))},

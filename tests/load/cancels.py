@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.http_server import RunningServer, Tasks, running, wait_until
 from support.serve.leaving import leave, leave_sockets, settled
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI
@@ -22,6 +22,8 @@ from support.serve.tone_speech import ToneSpeech
 
 from load.server import machine
 from runtime.serve.limits import Limits
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 COUNT, FIRST = 1000, 60  # the first ones start the threads of the server
 PASS_S, SLOTS = 0.005, 2  # a text of 200 frames is never spoken to its end
@@ -44,7 +46,7 @@ def main() -> None:
 def run(count: int) -> dict[str, Any]:
     load = round(os.getloadavg()[0], 1)  # of other work on the machine
     task = ToneSpeech(pass_s=PASS_S)
-    tasks = {"tone": task, "loud": LoudToText()}
+    tasks: Tasks = {"tone": task, "loud": LoudToText()}
     with running(tasks, Limits(jobs_per_key=100, waiting=100), slots=SLOTS) as server:
         server.models.transcription_workers["loud"].live_slots = 100
         leave(server, FIRST)
@@ -78,7 +80,10 @@ def run(count: int) -> dict[str, Any]:
 
 
 def is_idle(server: RunningServer) -> bool:
-    workers = (*server.models.speech_workers.values(), *server.models.transcription_workers.values())
+    workers: tuple[SpeechWorker | TranscriptionWorker, ...] = (
+        *server.models.speech_workers.values(),
+        *server.models.transcription_workers.values(),
+    )
     return not server.connections and all(worker.is_idle for worker in workers)
 
 

@@ -6,9 +6,11 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import websockets
@@ -55,7 +57,7 @@ def expected(text: str) -> bytes:
     return pcm16(tone(text))
 
 
-async def forever(client) -> None:
+async def forever(client: Callable[[], Awaitable[object]]) -> None:
     """Repeats a visit, whatever the server does with the connection. Clients do not all come at once.
 
     A client that is owed an answer notes its loss itself.
@@ -202,7 +204,7 @@ async def _send_utterances(socket: websockets.ClientConnection, results: Results
             await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
             await asyncio.sleep(0.08)
         await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
-        message: dict = {"type": ""}
+        message: dict[str, Any] = {"type": ""}
         while message["type"] not in ("transcription.done", "error"):
             message = json.loads(await socket.recv())
         results.served["utterance"] += 1

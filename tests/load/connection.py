@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 READ_BUFFER = 4096  # of a slow reader. With the SEND_BUFFER of the server, its pace slows the server
@@ -19,7 +20,7 @@ class Answer:
 class Connection:
     """One request on a connection of its own."""
 
-    def __init__(self, port: int, key: str, is_slow: bool = False):
+    def __init__(self, port: int, key: str, is_slow: bool = False) -> None:
         self._port, self._key, self._is_slow = port, key, is_slow
 
     async def __aenter__(self) -> "Connection":
@@ -39,7 +40,7 @@ class Connection:
     async def __aexit__(self, *error: object) -> None:
         self.writer.transport.abort()
 
-    async def ask(self, body: dict[str, object]) -> Answer:
+    async def ask(self, body: Mapping[str, object]) -> Answer:
         """Sends a text to speak; returns the head of the answer."""
         content = json.dumps(body).encode()
         head = (

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from support.serve.http_server import Tasks
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
@@ -71,7 +72,7 @@ class RefusalTimes:
     the server shuts down was not refused on arrival, and is left out.
     """
 
-    def __init__(self, app: ASGIApp, models: Models):
+    def __init__(self, app: ASGIApp, models: Models) -> None:
         self._app, self._models, self.times = app, models, list[float]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,14 +113,14 @@ def percentiles(values: list[float]) -> dict[str, float]:
 def main() -> None:
     keys = Keys({name: sha256(key.encode()).digest() for key, name in NAMES.items()})
     metrics, lag = Metrics(), LoopLag()
-    tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
+    tasks: Tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
     app = RefusalTimes(build_app(models, metrics, LIMITS, keys), models)
     listener = bind("127.0.0.1", int(sys.argv[1]))
     for each in listener.sockets:  # the connections have what the listener has
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-    protocol.TimedHttp = PauseCounter
+    vars(protocol)["TimedHttp"] = PauseCounter
     serve(app, models, LIMITS, listener, lag)
     found = {
         "loop_lag_ms": percentiles(lag.lags),

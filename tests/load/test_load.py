@@ -4,10 +4,13 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
 import websockets
+from support.serve import leaving
+from support.serve.http_server import RunningServer
 
 from load import cancels
 from load.__main__ import LoadOptions, run
@@ -19,7 +22,7 @@ NOW = struct.pack("ii", 1, 0)  # a connection that is closed is reset
 
 
 @pytest.mark.slow  # takes several seconds
-def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
+def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry() -> None:
     found = run(LoadOptions(seconds=5, clients=80, sockets=8))
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
@@ -31,11 +34,11 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
 
 
 @pytest.mark.slow  # takes several seconds
-def test_what_clients_that_leave_leave_is_counted(monkeypatch):
+def test_what_clients_that_leave_leave_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One descriptor, and a client and a socket that did not come."""
-    leave, leave_sockets, files = cancels.leave, cancels.leave_sockets, []
+    leave, leave_sockets, files = leaving.leave, leaving.leave_sockets, []
 
-    def leave_a_file(server, count: int) -> None:
+    def leave_a_file(server: RunningServer, count: int) -> None:
         leave(server, count - 1)
         files.append(socket.socket())
 
@@ -48,11 +51,11 @@ def test_what_clients_that_leave_leave_is_counted(monkeypatch):
 
 
 @pytest.fixture
-def at_once(monkeypatch):
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("load.clients.ARRIVAL_S", 0)
 
 
-async def visited(visit: partial, results: Results) -> list[str]:
+async def visited(visit: Callable[[], Awaitable[object]], results: Results) -> list[str]:
     """What a client finds wrong in its first visit."""
     visiting = asyncio.create_task(forever(visit))
     async with asyncio.timeout(10):
@@ -66,7 +69,7 @@ async def visited(visit: partial, results: Results) -> list[str]:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("kind", ["talking", "slow"])
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"4\r\nabcd\r\n"], ids=["nothing", "a head", "a piece"])
-def test_an_answer_that_the_server_resets_is_wrong(sent, kind):
+def test_an_answer_that_the_server_resets_is_wrong(sent: bytes, kind: str) -> None:
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(sent)
@@ -85,7 +88,7 @@ def test_an_answer_that_the_server_resets_is_wrong(sent, kind):
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("code", [1011, 1013])
-def test_a_socket_that_the_server_closes_is_wrong(code):
+def test_a_socket_that_the_server_closes_is_wrong(code: int) -> None:
     async def close(connection: websockets.ServerConnection) -> None:
         await connection.send(json.dumps({"type": "session.created"}))
         await connection.recv()

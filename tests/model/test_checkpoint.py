@@ -3,7 +3,9 @@
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,6 @@ from model.mistral_format import WEIGHTS
 from model.voxtral_tts.config import load_config, parse_config
 from model.voxtral_tts.family import FAMILY
 from model.voxtral_tts.format import FORMAT
-from model.voxtral_tts.modules import VoxtralTTSWeights
 from model.voxtral_tts.sizes import SIZES
 
 NORM = "layers.1.attention_norm.weight"
@@ -43,7 +44,7 @@ def voices_of(folder: Path) -> dict[str, torch.Tensor]:
     return FORMAT.voices(folder, parse_config(SIZES["tiny"].params()))
 
 
-def open_folder(folder: Path) -> VoxtralTTSWeights:
+def open_folder(folder: Path) -> Any:
     return FAMILY.open_root(load_config(folder), checkpoint_of(folder))
 
 
@@ -55,12 +56,12 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_opening_checks_every_tensor_and_loads_none(tiny):
+def test_opening_checks_every_tensor_and_loads_none(tiny: Path) -> None:
     root = open_folder(tiny)
     assert all(parameter.is_meta for parameter in root.parameters())
 
 
-def test_loading_takes_only_what_lies_below_a_prefix(tiny):
+def test_loading_takes_only_what_lies_below_a_prefix(tiny: Path) -> None:
     checkpoint, root = checkpoint_of(tiny), open_folder(tiny)
     materialize(root, checkpoint, ["layers.1", "norm"])
     loaded = {name for name, parameter in root.named_parameters() if not parameter.is_meta}
@@ -68,7 +69,7 @@ def test_loading_takes_only_what_lies_below_a_prefix(tiny):
     assert torch.equal(dict(root.named_parameters())[NORM], checkpoint.tensor(NORM).float())
 
 
-def test_a_quantizer_may_replace_a_linear_while_it_is_loaded(tiny):
+def test_a_quantizer_may_replace_a_linear_while_it_is_loaded(tiny: Path) -> None:
     root, taken = open_folder(tiny), []
 
     def convert(path: str, module: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module | None:
@@ -81,48 +82,48 @@ def test_a_quantizer_may_replace_a_linear_while_it_is_loaded(tiny):
     assert root.layers[0].attention.wk.weight.dtype == torch.float32
 
 
-def test_a_missing_tensor_is_named(folder):
+def test_a_missing_tensor_is_named(folder: Path) -> None:
     change(folder, layers__1__attention_norm__weight=None)
     assert f"{NORM} missing" in refusal(folder)
 
 
-def test_an_error_counts_the_missing_tensors(folder):
+def test_an_error_counts_the_missing_tensors(folder: Path) -> None:
     change(folder, layers__1__attention_norm__weight=None, layers__1__ffn_norm__weight=None)
     assert f"{NORM} and 1 more missing" in refusal(folder)
 
 
-def test_an_extra_tensor_is_named(folder):
+def test_an_extra_tensor_is_named(folder: Path) -> None:
     change(folder, layers__7__attention_norm__weight=torch.ones(96))
     assert "layers.7.attention_norm.weight not part of the model" in refusal(folder)
 
 
 @pytest.mark.parametrize("shape", [(95,), (96, 1), ()])
-def test_a_misshapen_tensor_is_named_with_both_shapes(folder, shape):
+def test_a_misshapen_tensor_is_named_with_both_shapes(folder: Path, shape: tuple[int, ...]) -> None:
     change(folder, layers__1__attention_norm__weight=torch.ones(shape))
     message = refusal(folder)
     assert f"{NORM}: shape {list(shape)}, expected [96]" in message
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool, torch.float64])
-def test_a_tensor_of_another_dtype_is_named(folder, dtype):
+def test_a_tensor_of_another_dtype_is_named(folder: Path, dtype: torch.dtype) -> None:
     change(folder, layers__1__attention_norm__weight=torch.ones(96).to(dtype))
     assert f"{NORM}: dtype" in refusal(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_float16_and_float32_tensors_are_loaded(folder, dtype):
+def test_float16_and_float32_tensors_are_loaded(folder: Path, dtype: torch.dtype) -> None:
     change(folder, layers__1__attention_norm__weight=torch.ones(96, dtype=dtype))
     open_folder(folder)
 
 
-def test_a_checkpoint_of_another_size_than_its_configuration_is_refused(folder):
+def test_a_checkpoint_of_another_size_than_its_configuration_is_refused(folder: Path) -> None:
     params = json.loads((folder / "params.json").read_text())
     params["n_layers"] = 3
     (folder / "params.json").write_text(json.dumps(params))
     assert "tensor layers.2." in refusal(folder)
 
 
-def test_a_table_without_rows_for_special_codes_is_refused(folder):
+def test_a_table_without_rows_for_special_codes_is_refused(folder: Path) -> None:
     """Some tools pad the parts of the table at small sizes. Codes then address rows beyond its end."""
     config = load_config(folder)
     audio = config.audio
@@ -134,26 +135,26 @@ def test_a_table_without_rows_for_special_codes_is_refused(folder):
 
 
 @pytest.mark.parametrize("kept", [0, 7, 8, 1000, 0.5, -1])
-def test_a_truncated_file_is_named(folder, kept):
+def test_a_truncated_file_is_named(folder: Path, kept: float) -> None:
     content = (folder / WEIGHTS).read_bytes()
     length = int(len(content) * kept) if isinstance(kept, float) else kept
     (folder / WEIGHTS).write_bytes(content[:length])
     assert WEIGHTS in refusal(folder)
 
 
-def test_a_missing_weight_file_is_named(folder):
+def test_a_missing_weight_file_is_named(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     assert f"{WEIGHTS}: missing" in refusal(folder)
 
 
-def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):
+def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound) as caught:
         open_family("voxtral_tts").open_checkpoint(tmp_path / "nowhere")
     assert caught.value.exit_code == 2
 
 
 @pytest.fixture
-def sharded(tmp_path) -> list[WeightFile]:
+def sharded(tmp_path: Path) -> list[WeightFile]:
     """Two shards of one model, and a part in a sub-folder whose tensor names collide with theirs."""
     (tmp_path / "part").mkdir()
     contents = {"one": {"a.weight": 1.0}, "two": {"b.weight": 2.0}, "part/one": {"a.weight": 3.0}}
@@ -166,7 +167,9 @@ def sharded(tmp_path) -> list[WeightFile]:
     ]
 
 
-def test_several_files_are_one_checkpoint_and_a_prefix_separates_equal_names(sharded):
+def test_several_files_are_one_checkpoint_and_a_prefix_separates_equal_names(
+    sharded: list[WeightFile],
+) -> None:
     checkpoint = Checkpoint(sharded)
     found = {name: float(checkpoint.tensor(name)[0]) for name in checkpoint.names}
     assert found == {"a.weight": 1.0, "b.weight": 2.0, "part.a.weight": 3.0}
@@ -181,19 +184,21 @@ def test_several_files_are_one_checkpoint_and_a_prefix_separates_equal_names(sha
         ({"a.weight": (2,), "b.weight": (2,)}, 2, "part.a.weight not part"),
     ],
 )
-def test_an_error_names_the_file_of_the_tensor(sharded, expected, file, said):
+def test_an_error_names_the_file_of_the_tensor(
+    sharded: list[WeightFile], expected: dict[str, tuple[int, ...]], file: int, said: str
+) -> None:
     with pytest.raises(CheckpointError) as caught:
         Checkpoint(sharded).check(expected)
     assert str(caught.value).startswith(f"{sharded[file].path}: tensor ")
     assert said in str(caught.value)
 
 
-def test_a_tensor_in_two_files_is_refused(sharded):
+def test_a_tensor_in_two_files_is_refused(sharded: list[WeightFile]) -> None:
     with pytest.raises(CheckpointError, match=r"tensor a\.weight: also in"):
         Checkpoint([WeightFile(file.path) for file in sharded])
 
 
-def test_the_published_configuration_describes_the_published_tensors():
+def test_the_published_configuration_describes_the_published_tensors() -> None:
     shapes = expected_tensors(FAMILY.build_root(parse_config(SIZES["full"].params())))
     assert len(shapes) == 386
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_002_353_392
@@ -212,7 +217,7 @@ def test_the_published_configuration_describes_the_published_tensors():
         assert shapes[name] == shape
 
 
-def test_voices_are_listed_by_name_with_their_stored_values(tiny):
+def test_voices_are_listed_by_name_with_their_stored_values(tiny: Path) -> None:
     voices = voices_of(tiny)
     assert list(voices) == ["casual_male", "fr_male", "neutral_female"]
     assert {name: tuple(rows.shape) for name, rows in voices.items()} == {
@@ -221,14 +226,14 @@ def test_voices_are_listed_by_name_with_their_stored_values(tiny):
     assert all(rows.dtype == torch.bfloat16 for rows in voices.values())
 
 
-def test_a_checkpoint_without_voices_has_none(tmp_path):
+def test_a_checkpoint_without_voices_has_none(tmp_path: Path) -> None:
     assert voices_of(tmp_path) == {}
 
 
 class Evil:
     """Would run code if it were unpickled without restriction."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
         return print, ("executed",)
 
 
@@ -250,7 +255,9 @@ BAD_VOICES = {
 
 
 @pytest.mark.parametrize(("content", "said"), BAD_VOICES.values(), ids=BAD_VOICES)
-def test_a_bad_voice_is_named_with_what_was_expected(tmp_path, capsys, content, said):
+def test_a_bad_voice_is_named_with_what_was_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, said: str
+) -> None:
     (tmp_path / "voice_embedding").mkdir()
     torch.save(content, tmp_path / "voice_embedding" / "some_voice.pt")
     with pytest.raises(CheckpointError) as caught:
@@ -262,7 +269,7 @@ def test_a_bad_voice_is_named_with_what_was_expected(tmp_path, capsys, content, 
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.5, 0.9])
-def test_a_truncated_voice_is_named(folder, kept):
+def test_a_truncated_voice_is_named(folder: Path, kept: float) -> None:
     path = folder / "voice_embedding" / "fr_male.pt"
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
@@ -270,7 +277,7 @@ def test_a_truncated_voice_is_named(folder, kept):
         voices_of(folder)
 
 
-def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
+def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "voice_embedding").mkdir()
     path = tmp_path / "voice_embedding" / "some_voice.pt"
     torch.save(torch.ones(5, 96), tmp_path / "plain.pt")
@@ -287,7 +294,7 @@ def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
         voices_of(tmp_path)
 
 
-def test_a_voice_that_is_a_pipe_is_not_waited_for(tmp_path):
+def test_a_voice_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "voice_embedding").mkdir()
     os.mkfifo(tmp_path / "voice_embedding" / "some_voice.pt")
     with pytest.raises(CheckpointError, match="not a file"):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return params
 
 
-def test_published_numbers_give_the_published_table_sizes():
+def test_published_numbers_give_the_published_table_sizes() -> None:
     config = parse_config(SIZES["full"].params())
     assert (config.n_codebooks, config.semantic_rows, config.addressed_code_rows, config.code_table_rows) == (
         37,
@@ -48,13 +49,13 @@ def test_published_numbers_give_the_published_table_sizes():
     assert config.acoustic.n_decoding_steps == 7
 
 
-def test_code_books_follow_each_other_without_padding():
+def test_code_books_follow_each_other_without_padding() -> None:
     offsets = parse_config(SIZES["full"].params()).code_offsets
     assert offsets[:3] == (0, 8194, 8194 + 23)
     assert len(offsets) == 37
 
 
-def test_both_spellings_of_codebook_fields_are_equal():
+def test_both_spellings_of_codebook_fields_are_equal() -> None:
     older = tiny()
     for key in ("semantic_codebook_size", "acoustic_codebook_size", "n_acoustic_codebook"):
         del older["multimodal"]["audio_model_args"][key]
@@ -63,12 +64,12 @@ def test_both_spellings_of_codebook_fields_are_equal():
 
 
 @pytest.mark.parametrize("spelled", ["1,1,1,1", "1, 1, 1, 1", [1, 1, 1, 1]])
-def test_lists_may_be_comma_strings_or_lists(spelled):
+def test_lists_may_be_comma_strings_or_lists(spelled: str | list[int]) -> None:
     config = parse_config(changed(f"{CODEC}.decoder_transformer_lengths_str", spelled))
     assert config.codec.decoder_transformer_lengths == (1, 1, 1, 1)
 
 
-def test_keys_that_inference_does_not_need_are_ignored():
+def test_keys_that_inference_does_not_need_are_ignored() -> None:
     assert parse_config(tiny() | {"architectures": ["x"], "new_in_some_version": 1}) == parse_config(tiny())
 
 
@@ -132,7 +133,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("path", "value"), BAD, ids=lambda value: "absent" if value is ABSENT else str(value)[:40]
 )
-def test_a_bad_value_is_refused_in_one_line_that_names_its_key(path, value):
+def test_a_bad_value_is_refused_in_one_line_that_names_its_key(path: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(changed(path, value), "here/params.json")
     message = str(caught.value)
@@ -176,11 +177,11 @@ json_values = st.recursive(
         max_size=3,
     )
 )
-def test_any_change_gives_a_consistent_configuration_or_a_config_error(changes):
+def test_any_change_gives_a_consistent_configuration_or_a_config_error(changes: dict[str, Any]) -> None:
     params = tiny()
     for path, value in changes.items():
         *sections, key = path.split(".")
-        section = params
+        section: Any = params
         for name in sections:
             section = section.get(name) if isinstance(section, dict) else None
         if isinstance(section, dict):
@@ -200,7 +201,7 @@ def test_any_change_gives_a_consistent_configuration_or_a_config_error(changes):
 
 
 @given(json_values)
-def test_a_configuration_that_is_not_an_object_is_a_config_error(value):
+def test_a_configuration_that_is_not_an_object_is_a_config_error(value: Any) -> None:
     with pytest.raises(ConfigError):
         parse_config(value)
 
@@ -210,18 +211,18 @@ def test_a_configuration_that_is_not_an_object_is_a_config_error(value):
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"dim": ' + b"9" * 5000 + b"}"],
     ids=["empty", "cut", "array", "null", "binary", "nested", "long-number"],
 )
-def test_a_file_that_is_not_a_configuration_is_named(tmp_path, content):
+def test_a_file_that_is_not_a_configuration_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "params.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"params\.json"):
         load_config(tmp_path)
 
 
-def test_a_folder_without_params_is_no_checkpoint(tmp_path):
+def test_a_folder_without_params_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=r"no params\.json") as caught:
         load_config(tmp_path)
     assert caught.value.exit_code == 2
 
 
-def test_a_configuration_is_equal_after_writing_and_reading(tmp_path):
+def test_a_configuration_is_equal_after_writing_and_reading(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(json.dumps(tiny()), encoding="utf-8")
     assert load_config(tmp_path) == parse_config(tiny())

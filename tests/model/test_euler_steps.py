@@ -3,18 +3,22 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import JsonValue
 from support.export.faulty_engines import Engines, failed
 from support.export.rounding import float32_bar
 
 from bundle.errors import UsageError
 from bundle.manifest import ExportRequest
-from export.resolve import Source, resolve
+from export.resolve import Resolved, Source, resolve
 from export.targets import open_target
 from export.verify.approximation import report_approximation
 from export.verify.comparison import measure
@@ -25,45 +29,48 @@ from runtime.families.voxtral_tts.decoder import acoustic_values
 BAR = float32_bar(19, 192) / math.sqrt(2)
 
 
-def resolved(checkpoint, **options):
+def resolved(checkpoint: Path, **options: JsonValue) -> Resolved:
     return resolve(Source(checkpoint), ExportRequest(options=options, cache_length=64))
 
 
 @pytest.fixture(scope="module")
-def three(checkpoint) -> Engines:
+def three(checkpoint: Path) -> Engines:
     return Engines(checkpoint, "none", cache=64, euler_steps="3")
 
 
 @pytest.fixture(scope="module")
-def seven(checkpoint) -> Engines:
+def seven(checkpoint: Path) -> Engines:
     return Engines(checkpoint, "none", cache=64)
 
 
 class Flow:
     """The velocity of the acoustic transformer in double precision, one token after the other."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source) -> None:
         self.args, checkpoint = source.config.acoustic, source.checkpoint
-        self.weight = lambda name: checkpoint.tensor(f"acoustic_transformer.{name}.weight").double()
+        self.weight: Callable[[str], torch.Tensor] = lambda name: checkpoint.tensor(
+            f"acoustic_transformer.{name}.weight"
+        ).double()
 
-    def velocity(self, x, t: float, condition):
+    def velocity(self, x: torch.Tensor, t: float, condition: torch.Tensor) -> list[torch.Tensor]:
         half = self.args.dim // 2
         angles = [t * 10000 ** (-i / half) for i in range(half)]
         time = torch.tensor([*map(math.cos, angles), *map(math.sin, angles)], dtype=torch.float64)
         projected = [self.weight("input_projection") @ x, self.weight("time_projection") @ time]
         return [self._output(torch.stack([*projected, one])) for one in (condition, 0 * condition)]
 
-    def _output(self, tokens):
+    def _output(self, tokens: torch.Tensor) -> torch.Tensor:
         for index in range(self.args.n_layers):
             tokens = self._block(f"layers.{index}", tokens)
         return self.weight("acoustic_codebook_output") @ self._norm("norm", tokens)[0]
 
-    def _norm(self, name, tokens):
-        return (
+    def _norm(self, name: str, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = (
             tokens * (tokens.square().mean(-1, keepdim=True) + self.args.norm_eps).rsqrt() * self.weight(name)
         )
+        return found
 
-    def _block(self, name, tokens):
+    def _block(self, name: str, tokens: torch.Tensor) -> torch.Tensor:
         normed, size = self._norm(f"{name}.attention_norm", tokens), self.args.head_dim
         q, k, v = (normed @ self.weight(f"{name}.attention.w{part}").T for part in "qkv")
         heads = []
@@ -76,7 +83,7 @@ class Flow:
         gate, up = (normed @ self.weight(f"{name}.feed_forward.{part}").T for part in ("w1", "w3"))
         return tokens + (torch.nn.functional.silu(gate) * up) @ self.weight(f"{name}.feed_forward.w2").T
 
-    def run(self, x, condition, times):
+    def run(self, x: torch.Tensor, condition: torch.Tensor, times: np.ndarray) -> np.ndarray:
         for start, end in pairwise(times):
             guided, free = self.velocity(x, float(start), condition)
             x = x + (end - start) * (1.2 * guided - 0.2 * free)
@@ -84,7 +91,7 @@ class Flow:
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_flow_equals_one_that_is_written_by_hand(checkpoint, steps):
+def test_the_flow_equals_one_that_is_written_by_hand(checkpoint: Path, steps: int) -> None:
     engines = Engines(checkpoint, "none", cache=64, euler_steps=steps)
     inputs = next(one for one in engines.components if one.name == "acoustic_step").example(1)
     constants, stream = engines.constants, engines.eager.stream()
@@ -94,17 +101,17 @@ def test_the_flow_equals_one_that_is_written_by_hand(checkpoint, steps):
     assert measure(found, expected).largest < BAR
 
 
-def test_time_tokens_of_another_number_of_steps_fail(three, checkpoint):
+def test_time_tokens_of_another_number_of_steps_fail(three: Engines, checkpoint: Path) -> None:
     """The artifact has the step size of three steps, and the times of seven."""
     artifact = Engines(checkpoint, "none", cache=64)
-    artifact.model.module("acoustic_step").dt = 1 / 3
+    vars(artifact.model.module("acoustic_step"))["dt"] = 1 / 3
     context = three.context(artifact.eager)
     own = {"acoustic_step": context.components["acoustic_step"]}
     found = failed(check_components(replace(context, components=own)))
     assert found == ["acoustic_step.next_x", "acoustic_step.velocity"]
 
 
-def test_the_default_is_the_number_of_the_checkpoint(checkpoint, tmp_path):
+def test_the_default_is_the_number_of_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     default, seven = resolved(checkpoint), resolved(checkpoint, euler_steps="7")
     assert default.options == seven.options and default.constants == seven.constants
     assert default.constants["euler_steps"] == 7
@@ -113,28 +120,29 @@ def test_the_default_is_the_number_of_the_checkpoint(checkpoint, tmp_path):
     content = json.loads(path.read_text())
     content["multimodal"]["audio_model_args"]["acoustic_transformer_args"]["n_decoding_steps"] = 5
     path.write_text(json.dumps(content))
-    assert resolved(tmp_path / "five").options.euler_steps == 5
+    options: Any = resolved(tmp_path / "five").options
+    assert options.euler_steps == 5
     assert resolved(tmp_path / "five", euler_steps=7).constants["euler_steps"] == 7
 
 
 @pytest.mark.parametrize("steps", ["0", "-1", "1025", "2.5", "three", ""])
-def test_a_wrong_number_is_refused(checkpoint, steps):
+def test_a_wrong_number_is_refused(checkpoint: Path, steps: str) -> None:
     with pytest.raises(UsageError, match="euler_steps: Input should be") as error:
         resolved(checkpoint, euler_steps=steps)
     assert error.value.field == "euler_steps"
 
 
-def test_the_distance_to_the_default_is_reported(three, seven, checkpoint):
+def test_the_distance_to_the_default_is_reported(three: Engines, seven: Engines, checkpoint: Path) -> None:
     """Of the values before rounding, with the same history."""
     (approximation,) = three.source.family.verification.approximations
     target = open_target("executorch")  # whose caches have the layout of `three`
 
-    def report(engines):
+    def report(engines: Engines) -> list[Any]:
         job = resolve(engines.source, engines.request)
         return list(report_approximation(approximation, job, target, engines.model, 2))
 
     (found,) = report(three)
-    short = three.workload.teacher_forced_run(three.eager.stream(), three.constants, 2)
+    short = three.workload.teacher_forced_run(three.eager.stream(), three.constants, 2, None)
     whole = three.workload.teacher_forced_run(seven.eager.stream(), seven.constants, 2, short.codes)
     expected = measure(short.values, whole.values).norm
     assert found.name == "codes, euler_steps 3 and 7" and 0.01 < expected < 1

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from model.synthetic.checkpoint import write_checkpoint
 
 
 @pytest.fixture
-def toy(monkeypatch, tmp_path):
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A checkpoint of a family that only this row defines."""
     monkeypatch.setitem(FAMILIES, "toy", families.Row("Toy", "exercises.toy_model"))
     write_checkpoint(tmp_path / "toy", key="toy")
@@ -27,43 +29,43 @@ def toy(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["voxtral_tts", "voxtral_realtime"])
-def test_a_checkpoint_is_detected_by_its_family_alone(key, tmp_path):
+def test_a_checkpoint_is_detected_by_its_family_alone(key: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / key, key=key)
     assert family_of(tmp_path / key) == key
     assert [other for other in FAMILIES if format_of(other).detect(tmp_path / key)] == [key]
 
 
-def test_the_source_files_of_a_bundle_are_listed(tmp_path):
+def test_the_source_files_of_a_bundle_are_listed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "tts")
     found = format_of("voxtral_tts").source_files(tmp_path / "tts")
     voices = [f"voice_embedding/{name}.pt" for name in ("casual_male", "fr_male", "neutral_female")]
     assert found == ["params.json", "consolidated.safetensors", "tekken.json", *voices]
 
 
-def test_another_params_json_is_refused_with_what_is_known(tmp_path):
+def test_another_params_json_is_refused_with_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(json.dumps({"dim": 3}))
     with pytest.raises(ConfigError, match=r"params\.json: describes no known model; .*audio_model_args"):
         family_of(tmp_path)
 
 
-def test_a_damaged_params_json_is_named(tmp_path):
+def test_a_damaged_params_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text("{")
     with pytest.raises(ConfigError, match=r"params\.json: not readable as JSON"):
         family_of(tmp_path)
 
 
-def test_a_folder_without_any_configuration_is_no_checkpoint(tmp_path):
+def test_a_folder_without_any_configuration_is_no_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(CheckpointNotFound):
             family_of(folder)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownFamily, match="voxtral-tts, voxtral-realtime"):
         find_family("other")
 
 
-def test_the_table_formats_and_options_import_no_torch():
+def test_the_table_formats_and_options_import_no_torch() -> None:
     code = (
         "import sys; from model.families import FAMILIES, format_of, options_of\n"
         "for key in FAMILIES: format_of(key), options_of(key)\n"
@@ -73,7 +75,7 @@ def test_the_table_formats_and_options_import_no_torch():
     assert found.stdout == "False\n"
 
 
-def test_one_row_adds_a_family(toy, capsys):
+def test_one_row_adds_a_family(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert family_of(toy) == "toy"
     assert main(["inspect", str(toy), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -81,24 +83,28 @@ def test_one_row_adds_a_family(toy, capsys):
     assert summary["parameters"] == {"body": 1024, "head": 1024}
 
 
-def test_the_list_shows_the_sizes_of_each_family(toy, capsys):
+def test_the_list_shows_the_sizes_of_each_family(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert export(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sizes"]["toy"] == ["tiny"]
 
 
-def test_a_row_that_disagrees_with_its_family_is_refused(toy, monkeypatch):
+def test_a_row_that_disagrees_with_its_family_is_refused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "other", FAMILIES["toy"])
     with pytest.raises(ConfigError, match=r"toy_model\.family: FAMILY\.name is 'toy', expected 'other'"):
         open_family("other")
 
 
-def test_a_tensor_of_no_parameter_group_is_named(toy, monkeypatch, capsys):
+def test_a_tensor_of_no_parameter_group_is_named(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(toy_family, "FAMILY", replace(toy_family.FAMILY, parameter_groups={"body.": "body"}))
     assert main(["inspect", str(toy)]) == 5
     assert "parameter_groups has no prefix of head.weight" in capsys.readouterr().err
 
 
-def test_a_long_label_of_inspect_is_followed_by_a_space(toy, monkeypatch, capsys):
+def test_a_long_label_of_inspect_is_followed_by_a_space(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     label = "a label of more than 24 characters"
     monkeypatch.setattr(
         toy_family, "FAMILY", replace(toy_family.FAMILY, summary=lambda config: [(label, "7")])
@@ -108,12 +114,12 @@ def test_a_long_label_of_inspect_is_followed_by_a_space(toy, monkeypatch, capsys
     assert f"{label} 7" in lines and f"{'family':<{len(label)}} toy" in lines
 
 
-def test_the_module_of_an_added_family_matches_its_signature(toy):
+def test_the_module_of_an_added_family_matches_its_signature(toy: Path) -> None:
     family = open_family("toy")
     config, options = family.load_config(toy), family.options()
     component = family.components(config, options, 8, "BSHD")[-1]
     checkpoint = family.open_checkpoint(toy)
-    root = family.open_root(config, checkpoint)
+    root: Any = family.open_root(config, checkpoint)
     materialize(root, checkpoint, family.weights_of_graph[component.graph])
     module = family.build(component.graph, root, config, options, 8)
     x = torch.from_numpy(component.example(0)["x"])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
+from support.stand_ins import noting
 
 from export.__main__ import main as export
 from model.__main__ import main as model
@@ -58,7 +60,7 @@ def dry_run(folder: Path) -> int:
     return export(["--target", "onnx", "--checkpoint", str(folder), "--dry-run"])
 
 
-def as_pointer(name: str):
+def as_pointer(name: str) -> Callable[[Path], int]:
     return lambda folder: (folder / name).write_text(POINTER)
 
 
@@ -89,14 +91,14 @@ UNFINISHED = {
     "voice is a pointer": (as_pointer(VOICE), "fr_male.pt: a Git LFS pointer", "git lfs pull"),
     "parameters are a pointer": (as_pointer("params.json"), "params.json: a Git LFS pointer", "lfs pull"),
     "missing shard": (missing_shard, "consolidated-1.safetensors: missing", "fetch it"),
-    "index is a pointer": (lambda folder: (split(folder), as_pointer(INDEX)(folder)), INDEX, "git lfs pull"),
+    "index is a pointer": (noting(as_pointer(INDEX), split), INDEX, "git lfs pull"),
     "index without a table": (
-        lambda folder: (split(folder), (folder / INDEX).write_text('{"weight_map": {"a": "../a"}}')),
+        noting(lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "../a"}}'), split),
         "expected `weight_map`",
         "fetch it again",
     ),
     "shard without a name": (
-        lambda folder: (split(folder), (folder / INDEX).write_text('{"weight_map": {"a": ""}}')),
+        noting(lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": ""}}'), split),
         "expected `weight_map`",
         "fetch it again",
     ),
@@ -110,7 +112,9 @@ UNFINISHED = {
 
 
 @pytest.mark.parametrize(("damage", "says", "remedy"), UNFINISHED.values(), ids=UNFINISHED)
-def test_an_unfinished_download_is_named_by_inspect_and_export(folder, capsys, damage, says, remedy):
+def test_an_unfinished_download_is_named_by_inspect_and_export(
+    folder: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object], says: str, remedy: str
+) -> None:
     damage(folder)
     assert model(["inspect", str(folder)]) == 5
     out, err = capsys.readouterr()
@@ -121,7 +125,7 @@ def test_an_unfinished_download_is_named_by_inspect_and_export(folder, capsys, d
     assert says in line and remedy in line
 
 
-def test_split_weights_are_loadable(folder, capsys):
+def test_split_weights_are_loadable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     split(folder)
     assert model(["inspect", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -129,14 +133,16 @@ def test_split_weights_are_loadable(folder, capsys):
     assert dry_run(folder) == 0
 
 
-def test_a_stale_partial_file_beside_complete_ones_is_no_problem(folder):
+def test_a_stale_partial_file_beside_complete_ones_is_no_problem(folder: Path) -> None:
     downloads = folder / ".cache/huggingface/download"
     downloads.mkdir(parents=True)
     (downloads / "old.incomplete").write_bytes(b"")
     assert inspect_checkpoint(folder)["loadable"]
 
 
-def test_folders_of_the_hub_cache_are_answered_with_the_snapshot(folder, tmp_path, capsys):
+def test_folders_of_the_hub_cache_are_answered_with_the_snapshot(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     repository = tmp_path / "hub/models--owner--name"
     snapshot = repository / "snapshots/0a1b"
     snapshot.parent.mkdir(parents=True)
@@ -149,7 +155,9 @@ def test_folders_of_the_hub_cache_are_answered_with_the_snapshot(folder, tmp_pat
     assert model(["inspect", str(snapshot)]) == 0
 
 
-def test_a_snapshot_names_the_unfinished_blob(folder, tmp_path, capsys):
+def test_a_snapshot_names_the_unfinished_blob(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     snapshot = tmp_path / "models--owner--name/snapshots/0a1b"
     snapshot.mkdir(parents=True)
     (snapshot.parents[1] / "blobs").mkdir()
@@ -162,7 +170,7 @@ def test_a_snapshot_names_the_unfinished_blob(folder, tmp_path, capsys):
     assert f"{WEIGHTS}: missing, and a download has not ended" in error_line(capsys)
 
 
-def test_every_problem_is_listed(folder, capsys):
+def test_every_problem_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     as_pointer("tekken.json")(folder)
     as_pointer(VOICE)(folder)
     set_key(folder, "use_biases", True)
@@ -181,7 +189,7 @@ def test_every_problem_is_listed(folder, capsys):
         assert any(said in problem for problem in problems)
 
 
-def test_many_problems_are_cut_in_the_text_only(folder, capsys):
+def test_many_problems_are_cut_in_the_text_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = load_file(folder / WEIGHTS)
     save_file({name: torch.ones(3) for name in tensors}, folder / WEIGHTS)
     assert model(["inspect", str(folder)]) == 5
@@ -200,7 +208,9 @@ def test_many_problems_are_cut_in_the_text_only(folder, capsys):
         ("tied_embeddings", True, False),
     ],
 )
-def test_keys_of_public_copies_are_checked(tmp_path, capsys, family, key, assumed, other):
+def test_keys_of_public_copies_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str, key: str, assumed: int, other: int
+) -> None:
     folder = tmp_path / "tiny"
     write_checkpoint(folder, key=family)
     set_key(folder, key, assumed)
@@ -211,7 +221,9 @@ def test_keys_of_public_copies_are_checked(tmp_path, capsys, family, key, assume
     assert f"params.json: {key}: Input should be {assumed}, found '{other}'" in line
 
 
-def test_tensors_of_a_later_release_are_named_as_unused(folder, capsys):
+def test_tensors_of_a_later_release_are_named_as_unused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     add_tensors(folder, ENCODER, "audio_tokenizer.input_proj.conv.parametrizations.weight.original0")
     assert model(["inspect", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -220,7 +232,7 @@ def test_tensors_of_a_later_release_are_named_as_unused(folder, capsys):
     assert "2 tensors are unused; they are for a codec encoder" in capsys.readouterr().err
 
 
-def test_a_voice_without_a_file_is_noted(folder):
+def test_a_voice_without_a_file_is_noted(folder: Path) -> None:
     (folder / VOICE).unlink()
     found = inspect_checkpoint(folder)
     assert (
@@ -228,20 +240,20 @@ def test_a_voice_without_a_file_is_noted(folder):
     )
 
 
-def test_a_checkpoint_without_a_tokenizer_is_loadable_with_a_note(folder):
+def test_a_checkpoint_without_a_tokenizer_is_loadable_with_a_note(folder: Path) -> None:
     (folder / "tekken.json").unlink()
     found = inspect_checkpoint(folder)
     assert found["loadable"] and not found["tokenizer"] and "no tokenizer" in found["notes"][0]
 
 
-def test_languages_and_licence_are_shown(folder, capsys):
+def test_languages_and_licence_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert model(["inspect", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "languages              ar, de, en, es, fr, hi, it, nl, pt\n" in out
     assert "licence                none needed: random weights\n" in out
 
 
-def test_only_weights_of_the_published_shapes_have_the_published_licence(folder):
+def test_only_weights_of_the_published_shapes_have_the_published_licence(folder: Path) -> None:
     family = open_family("voxtral_tts")
     tiny_release = replace(family, releases=(replace(family.releases[0], size="tiny"),))
     config = family.load_config(folder)
@@ -255,7 +267,7 @@ def test_only_weights_of_the_published_shapes_have_the_published_licence(folder)
     assert family.licence in tiny_release.licence_of(checkpoint, config)
 
 
-def test_releases_of_equal_shapes_are_told_apart(tmp_path):
+def test_releases_of_equal_shapes_are_told_apart(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "design", "tiny-voice-design", key="qwen3_tts")
     family = open_family("qwen3_tts")
     for file in sorted((tmp_path / "design").rglob("*.safetensors")):
@@ -266,4 +278,5 @@ def test_releases_of_equal_shapes_are_told_apart(tmp_path):
     )
     known = replace(family, releases=releases)
     config, checkpoint = family.load_config(tmp_path / "design"), family.open_checkpoint(tmp_path / "design")
-    assert known.release_of(checkpoint, config).name == "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
+    release = known.release_of(checkpoint, config)
+    assert release and release.name == "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"

@@ -1,5 +1,8 @@
 """Layouts of random module trees: there and back, mixtures, and refusal of what is ambiguous."""
 
+from random import Random
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,11 +20,12 @@ CONVOLUTIONS = list(ORDERS)
 
 
 @st.composite
-def modules(draw) -> nn.Module:
+def modules(draw: st.DrawFn) -> nn.Module:
     kind = draw(st.sampled_from([*CONVOLUTIONS, nn.Linear, nn.LSTM, nn.Embedding]))
     first, second = draw(SIZES), draw(SIZES)
     if kind not in CONVOLUTIONS:
-        return kind(first, second)
+        found: nn.Module = kind(first, second)
+        return found
     convolution = kind(first, second, draw(SIZES))
     return weight_norm(convolution) if draw(st.booleans()) else convolution
 
@@ -30,7 +34,7 @@ TREES = st.lists(modules(), min_size=1, max_size=5).map(lambda parts: nn.Sequent
 
 
 @given(TREES)
-def test_there_and_back_is_the_identity_to_the_bit(root):
+def test_there_and_back_is_the_identity_to_the_bit(root: nn.Sequential) -> None:
     values = dict(root.named_parameters())
     for name, stored in stored_tensors(root).items():
         mlx = stored.converted(values[name], "pytorch", "mlx")
@@ -40,9 +44,9 @@ def test_there_and_back_is_the_identity_to_the_bit(root):
 
 
 @given(TREES, st.randoms())
-def test_each_layout_of_a_mixture_is_told_by_its_shape(root, random):
+def test_each_layout_of_a_mixture_is_told_by_its_shape(root: nn.Sequential, random: Random) -> None:
     for name, stored in stored_tensors(root).items():
-        layout = random.choice(["pytorch", "mlx"])
+        layout: Any = random.choice(["pytorch", "mlx"])
         value = stored.converted(dict(root.named_parameters())[name], "pytorch", layout)
         possible = stored.layouts(tuple(value.shape))
         assert layout in possible
@@ -53,7 +57,7 @@ def test_each_layout_of_a_mixture_is_told_by_its_shape(root, random):
 
 
 @given(TREES)
-def test_what_is_ambiguous_has_other_values_in_the_other_layout(root):
+def test_what_is_ambiguous_has_other_values_in_the_other_layout(root: nn.Sequential) -> None:
     for stored in stored_tensors(root).values():
         count = int(np.prod(stored.shape))
         value = torch.arange(count).reshape(stored.shape)
@@ -71,7 +75,7 @@ def test_what_is_ambiguous_has_other_values_in_the_other_layout(root):
         (nn.Linear(3, 4), (4, 3)),
     ],
 )
-def test_the_layout_of_mlx(module, shape):
+def test_the_layout_of_mlx(module: nn.Module, shape: tuple[int, ...]) -> None:
     """MLX's own modules have these shapes."""
     mlx = pytest.importorskip("mlx.nn", reason="MLX has no build for this system")
     stored = stored_tensors(module)["weight"]
@@ -82,7 +86,7 @@ def test_the_layout_of_mlx(module, shape):
 
 
 @pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose1d", "Conv2d", "ConvTranspose2d"])
-def test_mlx_computes_the_same_from_the_reordered_kernel(kind):
+def test_mlx_computes_the_same_from_the_reordered_kernel(kind: str) -> None:
     mx = pytest.importorskip("mlx.core", reason="MLX has no build for this system")
     import mlx.nn
 
@@ -99,7 +103,7 @@ def test_mlx_computes_the_same_from_the_reordered_kernel(kind):
     np.testing.assert_allclose(np.moveaxis(found, -1, 1), module(x).detach().numpy(), atol=1e-5)
 
 
-def test_names_of_a_recurrent_layer():
+def test_names_of_a_recurrent_layer() -> None:
     root = nn.ModuleDict({"rnn": nn.LSTM(2, 3, bidirectional=True)})
     names = recurrent_names(root)
     assert names["rnn.weight_ih_l0"] == "rnn.Wx_forward"
@@ -107,7 +111,7 @@ def test_names_of_a_recurrent_layer():
     assert names.keys() == dict(root.named_parameters()).keys()
 
 
-def test_names_of_a_recurrent_layer_of_one_direction():
+def test_names_of_a_recurrent_layer_of_one_direction() -> None:
     """As in MLX's own module."""
     mlx = pytest.importorskip("mlx.nn", reason="MLX has no build for this system")
     names = recurrent_names(nn.LSTM(2, 3))
@@ -116,24 +120,24 @@ def test_names_of_a_recurrent_layer_of_one_direction():
     assert (layer.Wx.shape, layer.Wh.shape) == ((12, 2), (12, 3))
 
 
-def test_recurrent_layers_of_several_levels_keep_their_names():
+def test_recurrent_layers_of_several_levels_keep_their_names() -> None:
     assert recurrent_names(nn.LSTM(2, 3, num_layers=2)) == {}
 
 
-def test_a_grouped_transposed_convolution_is_refused():
+def test_a_grouped_transposed_convolution_is_refused() -> None:
     root = nn.ModuleDict({"up": nn.ConvTranspose1d(4, 4, 3, groups=2)})
     with pytest.raises(ConfigError, match="up: a transposed convolution of 2 groups has no layout in MLX"):
         stored_tensors(root)
     assert stored_tensors(nn.Conv1d(4, 4, 3, groups=2))["weight"].mlx_shape == (4, 3, 2)
 
 
-def test_a_holder_says_which_module_its_parameters_are_of():
+def test_a_holder_says_which_module_its_parameters_are_of() -> None:
     parts = nn.ParameterDict({"original1": torch.empty(3, 4, 5)})
     root = StoredAs(nn.ConvTranspose1d, {"parametrizations": nn.ModuleDict({"weight": parts})})
     assert stored_tensors(root)["parametrizations.weight.original1"].mlx_shape == (4, 5, 3)
 
 
-def test_a_square_kernel_is_ambiguous_and_a_kernel_of_one_is_not():
+def test_a_square_kernel_is_ambiguous_and_a_kernel_of_one_is_not() -> None:
     assert Stored((4, 3, 3), (0, 2, 1)).is_ambiguous
     assert not Stored((4, 1, 1), (0, 2, 1)).is_ambiguous
     assert not Stored((4, 3, 2), (0, 2, 1)).is_ambiguous
@@ -152,6 +156,6 @@ NAMES = MlxModel(
         ("head.weight", "head.weight"),
     ],
 )
-def test_names_there_and_back(published, name):
+def test_names_there_and_back(published: str, name: str) -> None:
     assert NAMES.name(published) == name
     assert NAMES.published(name) == NAMES.published(published) == published

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,11 @@ WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(random_checkpoint("qwen3_tts"), tmp_path / "model"))
 
 
-def edit(folder: Path, name: str, **changes) -> None:
+def edit(folder: Path, name: str, **changes: Any) -> None:
     """Sets values of a JSON file; a dotted name leads into sections."""
     path = folder / name
     content = json.loads(path.read_text())
@@ -70,7 +71,9 @@ def message(folder: Path) -> str:
         ("generation_config.json", {"top_p": 2}, "top_p"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_named(folder, file, changes, says):
+def test_a_configuration_that_does_not_fit_is_named(
+    folder: Path, file: str, changes: dict[str, Any], says: str
+) -> None:
     edit(folder, file, **changes)
     assert re.search(says, message(folder))
 
@@ -87,7 +90,7 @@ def test_a_configuration_that_does_not_fit_is_named(folder, file, changes, says)
         ("merges.txt", "merges.txt"),
     ],
 )
-def test_a_missing_part_is_named(folder, name, says):
+def test_a_missing_part_is_named(folder: Path, name: str, says: str) -> None:
     path = folder / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert says in message(folder)
@@ -95,14 +98,14 @@ def test_a_missing_part_is_named(folder, name, says):
 
 @pytest.mark.parametrize("name", [WEIGHTS, CODEC])
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
-def test_a_half_downloaded_file_is_named(folder, name, kept):
+def test_a_half_downloaded_file_is_named(folder: Path, name: str, kept: float) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(kept * len(content))])
     assert name in message(folder)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, CODEC])
-def test_a_half_downloaded_shard_is_named(folder, name):
+def test_a_half_downloaded_shard_is_named(folder: Path, name: str) -> None:
     """Either file may be split; an index then names the shards."""
     path, tensors = folder / name, load_file(folder / name)
     shards = {key: f"model-{index % 2 + 1}-of-2.safetensors" for index, key in enumerate(sorted(tensors))}
@@ -118,12 +121,12 @@ def test_a_half_downloaded_shard_is_named(folder, name):
     assert f"{last}: " in message(folder)
 
 
-def test_a_pointer_of_git_lfs_is_named(folder):
+def test_a_pointer_of_git_lfs_is_named(folder: Path) -> None:
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     assert "LFS" in message(folder)
 
 
-def test_weights_that_mlx_quantised_are_named(folder):
+def test_weights_that_mlx_quantised_are_named(folder: Path) -> None:
     found = load_file(folder / WEIGHTS)
     name = "talker.model.layers.0.self_attn.q_proj"
     rows = len(found[f"{name}.weight"])
@@ -133,7 +136,7 @@ def test_weights_that_mlx_quantised_are_named(folder):
     assert f"{name}.biases: the weights were quantised for MLX" in message(folder)
 
 
-def test_a_tuned_folder_is_accepted(folder):
+def test_a_tuned_folder_is_accepted(folder: Path) -> None:
     """Any names of speakers, ids as lists, the section of the Base model without its tensors."""
     found = load_file(folder / WEIGHTS)
     kept = {name: tensor for name, tensor in found.items() if not name.startswith("speaker_encoder.")}
@@ -155,7 +158,7 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def test_the_variants_of_the_embedded_model_have_the_same_graphs(tmp_path):
+def test_the_variants_of_the_embedded_model_have_the_same_graphs(tmp_path: Path) -> None:
     """But for the encoders of the Base model. What is verified of one variant thus holds for the others."""
     folders = [random_checkpoint("qwen3_tts")]
     for variant in ("custom-voice", "voice-design"):

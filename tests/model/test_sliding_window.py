@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bundle.spec import MAX_ROW_POSITION
+from bundle.spec import MAX_ROW_POSITION, LayoutName
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable, UnboundedRotaryTable
 
@@ -12,7 +12,9 @@ from model.layers.rope import RotaryTable, UnboundedRotaryTable
     ("rows", "window", "layout"),
     [(12, 9, "BSHD"), (9, 9, "BSHD"), (12, 9, "BHSD, staged"), (9, 9, "BHSD, staged"), (30, 9, "BHSD")],
 )
-def test_a_sliding_window_cache_equals_attention_over_the_window(rows, window, layout):
+def test_a_sliding_window_cache_equals_attention_over_the_window(
+    rows: int, window: int, layout: LayoutName
+) -> None:
     """The cache is overwritten three times. The reference is attention over all rows with the same mask."""
     torch.manual_seed(0)
     heads, kv_heads, width, length, step = 4, 2, 8, 60, rows - window + 1
@@ -47,11 +49,8 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
     """Attention of 40 rows, 4 per call."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 40, 1, 4, generator=generator) for _ in range(3))
-    caches, outs, rotary = (
-        (torch.zeros(1, rows, 1, 4), torch.zeros(1, rows, 1, 4)),
-        [],
-        UnboundedRotaryTable(4, 1e4),
-    )
+    caches = [torch.zeros(1, rows, 1, 4), torch.zeros(1, rows, 1, 4)]
+    outs, rotary = [], UnboundedRotaryTable(4, 1e4)
     for start in range(0, 40, step):
         part = slice(start, start + step)
         rotation = rotary(torch.arange(start, start + step)[None])
@@ -62,7 +61,7 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
     return torch.cat(outs, 1)
 
 
-def test_a_ring_of_window_rows_is_too_small_for_several_rows_per_call():
+def test_a_ring_of_window_rows_is_too_small_for_several_rows_per_call() -> None:
     """With fewer than window + chunk - 1 rows, a chunk overwrites keys that its first queries need."""
     kernel = ReferenceAttention("BSHD")
     torch.testing.assert_close(rolled(kernel, 8), rolled(kernel, 30))
@@ -70,7 +69,7 @@ def test_a_ring_of_window_rows_is_too_small_for_several_rows_per_call():
         assert (rolled(kernel, rows) - rolled(kernel, 30)).abs().max() > 0.1
 
 
-def test_angles_from_two_tables_equal_angles_from_one():
+def test_angles_from_two_tables_equal_angles_from_one() -> None:
     near, far = RotaryTable(16, 1e6, 20000), UnboundedRotaryTable(16, 1e6)
     positions = torch.tensor([[0, 1, 4095, 4096, 4097, 12345, 19999]])
     for name in ("cos", "sin"):

@@ -29,20 +29,20 @@ from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("synthetic") / "tiny"
     write_checkpoint(folder)
     return folder
 
 
-def test_the_same_seed_gives_the_same_bytes_in_any_process(tiny, tmp_path):
+def test_the_same_seed_gives_the_same_bytes_in_any_process(tiny: Path, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "model", "synth", str(tmp_path / "again")], check=True, capture_output=True
     )
     assert contents(tmp_path / "again") == contents(tiny)
 
 
-def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
+def test_another_seed_gives_other_values_of_the_same_form(tiny: Path, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "other", seed=1)
     ours, theirs = contents(tiny), contents(tmp_path / "other")
     assert ours.keys() == theirs.keys()
@@ -50,7 +50,7 @@ def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
     assert different == {WEIGHTS, *(f"voice_embedding/{voice}.pt" for voice in SIZES["tiny"].voices)}
 
 
-def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache):
+def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache: Path) -> None:
     for key, version, expected in (
         ("voxtral_tts", 3, "f3759e39c0f74be8"),
         ("voxtral_realtime", 2, "b49a74eebe675e85"),
@@ -62,7 +62,9 @@ def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache):
         assert (open_family(key).synthetic.version, digest[:16]) == (version, expected)
 
 
-def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a_time(monkeypatch):
+def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for key, name in (
         ("voxtral_tts", SEMANTIC_HEAD),
         ("voxtral_realtime", f"{AUDIO_PART}.audio_language_projection.2.weight"),
@@ -77,31 +79,31 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
         assert torch.equal(torch.cat(pieces), whole)
 
 
-def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
+def test_the_weights_open_strictly_and_all_are_bfloat16(tiny: Path) -> None:
     checkpoint = Checkpoint(FORMAT.weight_files(tiny))
     FAMILY.open_root(load_config(tiny), checkpoint)
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
-def test_tensors_that_must_be_positive_have_positive_values(tiny):
+def test_tensors_that_must_be_positive_have_positive_values(tiny: Path) -> None:
     checkpoint = Checkpoint(FORMAT.weight_files(tiny))
     for name in checkpoint.names:
         if name.endswith(("original0", "cluster_usage", "_scale", "norm.weight")):
             assert (checkpoint.tensor(name) > 0).all(), name
 
 
-def test_a_voice_row_is_as_large_as_a_text_row(tiny):
+def test_a_voice_row_is_as_large_as_a_text_row(tiny: Path) -> None:
     text = Checkpoint(FORMAT.weight_files(tiny)).tensor(TEXT_TABLE).float()
     for rows in FORMAT.voices(tiny, load_config(tiny)).values():
         assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
 
 
-def test_params_are_sorted_and_readable(tiny):
+def test_params_are_sorted_and_readable(tiny: Path) -> None:
     text = (tiny / "params.json").read_text()
     assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n"
 
 
-def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
+def test_inner_widths_below_the_published_size_hold_whole_groups_of_32() -> None:
     for key, size in itertools.product(FAMILIES, ("tiny", "small")):
         for name, shape in synthetic.expected_shapes(open_family(key), size).items():
             if len(shape) == 2 and not any(
@@ -110,7 +112,7 @@ def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
                 assert shape[1] % 32 == 0, (size, name, shape)
 
 
-def test_the_published_size_is_8_gigabytes_with_20_voices():
+def test_the_published_size_is_8_gigabytes_with_20_voices() -> None:
     shapes = synthetic.expected_shapes(open_family("voxtral_tts"), "full")
     assert (len(shapes), synthetic.bytes_of(shapes)) == (386, 2 * 4_002_353_392)
     assert (len(PUBLISHED_VOICES), sum(PUBLISHED_VOICES.values())) == (20, 2920)
@@ -119,7 +121,7 @@ def test_the_published_size_is_8_gigabytes_with_20_voices():
     )
 
 
-def test_a_folder_that_is_not_empty_is_not_changed(tmp_path):
+def test_a_folder_that_is_not_empty_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(OutputError, match="choose another folder") as caught:
         write_checkpoint(tmp_path)
@@ -127,25 +129,27 @@ def test_a_folder_that_is_not_empty_is_not_changed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_an_empty_folder_is_filled(tmp_path, tiny):
+def test_an_empty_folder_is_filled(tmp_path: Path, tiny: Path) -> None:
     (tmp_path / "out").mkdir()
     write_checkpoint(tmp_path / "out")
     assert contents(tmp_path / "out") == contents(tiny)
 
 
-def test_a_file_at_the_output_path_is_a_usage_error(tmp_path):
+def test_a_file_at_the_output_path_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(OutputError, match="choose another folder"):
             write_checkpoint(out)
 
 
-def test_an_unknown_size_is_refused_with_the_known_ones(tmp_path):
+def test_an_unknown_size_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="tiny, small, full"):
         write_checkpoint(tmp_path / "out", size="huge")
 
 
-def test_a_disk_that_is_too_small_is_an_error_before_any_write(tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_an_error_before_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 8 * 10**9}))
     with pytest.raises(OutputError, match=r"needs 8\.02 GB, 8\.00 GB are free"):
         write_checkpoint(tmp_path / "out", size="full")
@@ -153,8 +157,10 @@ def test_a_disk_that_is_too_small_is_an_error_before_any_write(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, interruption):
-    def interrupted(*_):
+def test_an_interrupted_run_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: OSError | type[KeyboardInterrupt]
+) -> None:
+    def interrupted(*_: object) -> None:
         raise interruption
 
     monkeypatch.setattr(synthetic, "_write_weights", interrupted)
@@ -164,12 +170,12 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, interruption):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
 
-def test_the_embedded_checkpoint_is_made_once(cache, tiny):
+def test_the_embedded_checkpoint_is_made_once(cache: Path, tiny: Path) -> None:
     folder = random_checkpoint()
     assert contents(folder) == contents(tiny)
     written = (folder / WEIGHTS).stat().st_mtime_ns
@@ -181,7 +187,7 @@ def test_the_embedded_checkpoint_is_made_once(cache, tiny):
 @pytest.mark.parametrize(
     "damage", ["params.json", "tekken.json", WEIGHTS, "voice_embedding/fr_male.pt", "short weights"]
 )
-def test_a_damaged_embedded_checkpoint_is_written_again(cache, tiny, damage):
+def test_a_damaged_embedded_checkpoint_is_written_again(cache: Path, tiny: Path, damage: str) -> None:
     folder = random_checkpoint()
     if damage == "short weights":
         (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
@@ -190,7 +196,7 @@ def test_a_damaged_embedded_checkpoint_is_written_again(cache, tiny, damage):
     assert contents(random_checkpoint()) == contents(tiny)
 
 
-def test_concurrent_processes_all_get_the_embedded_checkpoint(cache, tiny):
+def test_concurrent_processes_all_get_the_embedded_checkpoint(cache: Path, tiny: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         folders = {pool.apply_async(random_checkpoint) for _ in range(2)}
         assert len({result.get(timeout=120) for result in folders}) == 1
@@ -198,7 +204,7 @@ def test_concurrent_processes_all_get_the_embedded_checkpoint(cache, tiny):
     assert len(list((cache / "voxport").iterdir())) == 1
 
 
-def test_help_needs_no_torch():
+def test_help_needs_no_torch() -> None:
     code = "import sys; sys.argv = ['model', '--help']; from model.__main__ import main\n"
     code += "try: main()\nexcept SystemExit: print(*sorted(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -206,7 +212,7 @@ def test_help_needs_no_torch():
     assert not {"torch", "numpy", "pydantic"} & set(output.split())
 
 
-def test_inspect_lists_the_contents_of_a_checkpoint(tiny, capsys):
+def test_inspect_lists_the_contents_of_a_checkpoint(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tiny), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (
@@ -221,7 +227,7 @@ def test_inspect_lists_the_contents_of_a_checkpoint(tiny, capsys):
     assert summary["config"]["dim"] == 96
 
 
-def test_inspect_without_json_prints_a_table(tiny, capsys):
+def test_inspect_without_json_prints_a_table(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tiny)]) == 0
     output = capsys.readouterr()
     assert "neutral_female (17 rows)" in output.out
@@ -229,14 +235,16 @@ def test_inspect_without_json_prints_a_table(tiny, capsys):
     assert output.err == ""
 
 
-def exit_code_and_line(capsys, *arguments: str) -> tuple[int, str]:
+def exit_code_and_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     code = main(list(arguments))
     captured = capsys.readouterr()
     assert captured.out == ""
     return code, captured.err
 
 
-def test_errors_are_one_line_with_an_exit_code(tiny, tmp_path, capsys):
+def test_errors_are_one_line_with_an_exit_code(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, expected in (
         (("inspect", str(tmp_path / "nowhere")), 2),
         (("synth", str(tiny)), 2),
@@ -248,14 +256,16 @@ def test_errors_are_one_line_with_an_exit_code(tiny, tmp_path, capsys):
         assert line.count("\n") == 1
 
 
-def test_synth_prints_the_folder_to_stdout_and_progress_to_stderr(tmp_path, capsys):
+def test_synth_prints_the_folder_to_stdout_and_progress_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["synth", str(tmp_path / "out")]) == 0
     output = capsys.readouterr()
     assert output.out == f"{tmp_path / 'out'}\n"
     assert "109 tensors" in output.err
 
 
-def test_synth_takes_the_family_under_both_names(tmp_path, capsys):
+def test_synth_takes_the_family_under_both_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--family", "--model"):
         out = str(tmp_path / flag)
         assert main(["synth", out, flag, "voxtral-realtime", "--json"]) == 0

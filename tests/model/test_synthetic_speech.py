@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,11 +36,13 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoint) -> MistralTokenizer:
+def tokenizer(checkpoint: Path) -> MistralTokenizer[Any, Any, Any, Any, Any]:
     return MistralTokenizer.from_file(checkpoint / "tekken.json")
 
 
-def text_ids(tokenizer: MistralTokenizer, text: str, voice: str = "fr_male") -> list[int]:
+def text_ids(
+    tokenizer: MistralTokenizer[Any, Any, Any, Any, Any], text: str, voice: str = "fr_male"
+) -> list[int]:
     """The ids of the text. Asserts that the markers and the voice around them are correct."""
     ids, rows = (
         tokenizer.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens,
@@ -47,32 +50,37 @@ def text_ids(tokenizer: MistralTokenizer, text: str, voice: str = "fr_male") -> 
     )
     assert ids[: rows + 3] == [BEGIN, BEGIN_AUDIO, *[AUDIO] * rows, BEFORE_TEXT]
     assert ids[-2:] == [AFTER_TEXT, BEGIN_AUDIO]
-    return ids[rows + 3 : -2]
+    found: list[int] = ids[rows + 3 : -2]
+    return found
 
 
 @pytest.mark.parametrize("voice", SIZES["tiny"].voices)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_prompt_is_markers_voice_and_text_and_nothing_typed_becomes_a_marker(tokenizer, text, voice):
+def test_a_prompt_is_markers_voice_and_text_and_nothing_typed_becomes_a_marker(
+    tokenizer: MistralTokenizer[Any, Any, Any, Any, Any], text: str, voice: str
+) -> None:
     ids = text_ids(tokenizer, text, voice)
     assert min(ids) >= 1000
     assert max(ids) < 1536
     assert tokenizer.decode(ids) == text
 
 
-@given(text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
-def test_decoded_ids_equal_the_text(tokenizer, text):
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
+def test_decoded_ids_equal_the_text(tokenizer: MistralTokenizer[Any, Any, Any, Any, Any], text: str) -> None:
     ids = text_ids(tokenizer, text)
     assert all(1000 <= token < 1536 for token in ids)
     assert tokenizer.decode(ids) == text
 
 
-def test_digits_are_single_and_common_words_are_not_bytes(tokenizer):
+def test_digits_are_single_and_common_words_are_not_bytes(
+    tokenizer: MistralTokenizer[Any, Any, Any, Any, Any],
+) -> None:
     assert len(text_ids(tokenizer, "2026")) == 4
     assert len(text_ids(tokenizer, " the")) == 1
     assert len(text_ids(tokenizer, " été")) == 1
 
 
-def test_the_tokenizer_file_has_entries_beyond_the_vocabulary(checkpoint):
+def test_the_tokenizer_file_has_entries_beyond_the_vocabulary(checkpoint: Path) -> None:
     content = json.loads((checkpoint / "tekken.json").read_text(encoding="utf-8"))
     assert len(content["vocab"]) == content["config"]["num_vocab_tokens"] == 600
     assert (
@@ -80,7 +88,7 @@ def test_the_tokenizer_file_has_entries_beyond_the_vocabulary(checkpoint):
     )
 
 
-def test_the_published_vocabulary_size_loads(tmp_path):
+def test_the_published_vocabulary_size_loads(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text(
         json.dumps(open_family("voxtral_tts").synthetic.documents("full")["tekken.json"]), encoding="utf-8"
     )
@@ -92,10 +100,10 @@ def test_the_published_vocabulary_size_loads(tmp_path):
 class Speaker:
     """The whole loop in eager modules: text to codes to samples."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self.config: VoxtralTTSConfig = load_config(folder)
         checkpoint = Checkpoint(FORMAT.weight_files(folder))
-        root = FAMILY.open_root(self.config, checkpoint)
+        root: Any = FAMILY.open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])
         options, length = Options(), LIMIT + 200
         self.parts: dict[str, Component] = {
@@ -105,7 +113,7 @@ class Speaker:
         self.voices = FORMAT.voices(folder, self.config)
         self.tokenizer = MistralTokenizer.from_file(folder / "tekken.json")
 
-    def run(self, name: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...] | torch.Tensor:
+    def run(self, name: str, *inputs: torch.Tensor) -> Any:
         with torch.no_grad():
             return self.modules[self.parts[name].graph](*inputs)
 
@@ -136,11 +144,13 @@ class Speaker:
 
     def audio(self, frames: list[torch.Tensor]) -> torch.Tensor:
         states = [torch.zeros(state.shape) for state in self.parts["codec"].signature.states]
-        return self.run("codec", torch.stack(frames, dim=1), torch.tensor([0]), *states)[0]
+        samples, *_ = self.run("codec", torch.stack(frames, dim=1), torch.tensor([0]), *states)
+        found: torch.Tensor = samples
+        return found
 
 
 @pytest.fixture(scope="module")
-def spoken(checkpoint) -> tuple[Speaker, list[list[torch.Tensor]]]:
+def spoken(checkpoint: Path) -> tuple[Speaker, list[list[torch.Tensor]]]:
     speaker = Speaker(checkpoint)
     sentences = [
         "Hello there. This is a model of random weights.",
@@ -152,21 +162,25 @@ def spoken(checkpoint) -> tuple[Speaker, list[list[torch.Tensor]]]:
     ]
 
 
-def test_sentences_end_after_a_plausible_number_of_frames(spoken):
+def test_sentences_end_after_a_plausible_number_of_frames(
+    spoken: tuple[Speaker, list[list[torch.Tensor]]],
+) -> None:
     lengths = [len(frames) for frames in spoken[1]]
     assert min(lengths) > 0
     assert sum(length == LIMIT for length in lengths) <= 1
     assert 10 < np.mean(lengths) < 80
 
 
-def test_codes_change_from_frame_to_frame_and_use_much_of_the_code_books(spoken):
+def test_codes_change_from_frame_to_frame_and_use_much_of_the_code_books(
+    spoken: tuple[Speaker, list[list[torch.Tensor]]],
+) -> None:
     codes = torch.cat([frame for frames in spoken[1] for frame in frames])  # [T, K]
     assert float((codes[1:] != codes[:-1]).float().mean()) > 0.6
     assert len(codes[:, 0].unique()) > 60
     assert len(codes[:, 1:].unique()) == 21
 
 
-def test_the_audio_is_audible_and_does_not_clip(spoken):
+def test_the_audio_is_audible_and_does_not_clip(spoken: tuple[Speaker, list[list[torch.Tensor]]]) -> None:
     speaker, utterances = spoken
     audio = speaker.audio(max(utterances, key=len))
     assert 0.05 < float(audio.square().mean().sqrt()) < 0.3

@@ -44,7 +44,7 @@ def _clip() -> Clip:
     return Clip(Utterance("Hi you.", samples, (4 * SECOND // 10, 8 * SECOND // 10), phonemes), 0, SECOND)
 
 
-def test_a_stream_emits_each_word_its_delay_after_the_word_ended():
+def test_a_stream_emits_each_word_its_delay_after_the_word_ended() -> None:
     batch = make_batch([_clip()], BYTES, "0", 12)
     assert set(batch.delay.tolist()) <= set(DELAYS) and len(set(batch.delay.tolist())) > 1
     rows = zip(batch.phonemes.tolist(), batch.targets.tolist(), batch.delay.tolist(), strict=True)
@@ -57,19 +57,19 @@ def test_a_stream_emits_each_word_its_delay_after_the_word_ended():
         assert targets[: targets.count(IGNORED)] == [IGNORED] * targets.count(IGNORED)
 
 
-def test_equal_arguments_give_equal_streams():
+def test_equal_arguments_give_equal_streams() -> None:
     first, again, other = (make_batch([_clip()], BYTES, seed, 2) for seed in ("1", "1", "2"))
     assert all(torch.equal(*pair) for pair in zip(vars(first).values(), vars(again).values(), strict=True))
     assert not torch.equal(first.samples, other.samples)
 
 
-def test_phonemes_stand_at_their_times():
+def test_phonemes_stand_at_their_times() -> None:
     found = subframe_phonemes(_clip(), 0, 60)  # 20 ms each
     assert found == [0] * 5 + [phoneme_class("k")] * 35 + [0] * 20
 
 
 @pytest.mark.parametrize("smoothing", NOISE_SMOOTHING)
-def test_noise_is_as_far_below_the_speech_as_asked_for(smoothing):
+def test_noise_is_as_far_below_the_speech_as_asked_for(smoothing: float) -> None:
     rng = np.random.default_rng(0)
     speech, noise = rng.standard_normal((2, 16000), dtype=np.float32) * np.float32(0.1)
     added = with_noise(speech, noise, smoothing, 20) - speech
@@ -78,14 +78,14 @@ def test_noise_is_as_far_below_the_speech_as_asked_for(smoothing):
     assert neighbours == pytest.approx(smoothing, abs=0.05)
 
 
-def test_sounds_are_full_of_sentences_with_a_phoneme_per_subframe():
+def test_sounds_are_full_of_sentences_with_a_phoneme_per_subframe() -> None:
     batch = make_sounds([_clip()], "0", 3, 30)
     assert batch.samples.shape == (3, 30 * FRAME_SAMPLES) and batch.phonemes.shape == (3, 30 * SUBFRAMES)
     loud = batch.samples.reshape(3, -1, FRAME_SAMPLES // SUBFRAMES).abs().amax(-1) > 0.01
     assert loud[batch.phonemes == phoneme_class("k")].all()
 
 
-def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
+def test_sentences_of_a_batch_are_padded_on_the_right_without_targets() -> None:
     frames = [torch.randint(2, 20, (length, 3)) for length in (15, 20)]
     spoken = [Spoken("Hi", voice, codes, torch.zeros(len(codes))) for voice, codes in enumerate(frames)]
     voices = reference_codes(spoken, 2, 12)
@@ -97,7 +97,7 @@ def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
     assert not batch.is_code[chosen == 16][:, -5:].any()
 
 
-def test_each_frame_reads_the_word_that_it_speaks():
+def test_each_frame_reads_the_word_that_it_speaks() -> None:
     words = words_spoken(_clip(), 13)
     assert words.tolist() == [0] * 5 + [1] * 5 + [2] * 3, "words end at 0.4 and 0.8 s"
     spoken = [Spoken("Hi you.", 0, torch.randint(2, 20, (13, 3)), words)]
@@ -110,12 +110,12 @@ def test_each_frame_reads_the_word_that_it_speaks():
     assert set(reads[:-14]) == {NO_WORD}
 
 
-def test_tokens_belong_to_words_whatever_their_pieces():
+def test_tokens_belong_to_words_whatever_their_pieces() -> None:
     assert words_of_tokens("Hi you.", [2, 4, 1]) == [0, 1, 1]
     assert words_of_tokens("é a", [1, 1, 1, 1]) == [0, 0, 1, 1], "lengths are in bytes"
 
 
-def test_wrong_frames_replace_some_that_are_fed_back():
+def test_wrong_frames_replace_some_that_are_fed_back() -> None:
     """Those of prompts and of padding stay, and the same noise gives the same frames."""
     codes = torch.arange(4 * 60 * 3).reshape(4, 60, 3)
     is_frame = torch.zeros(4, 60, dtype=torch.bool)
@@ -142,7 +142,7 @@ needs_espeak = pytest.mark.skipif(not _is_installed(), reason=reason)
 
 
 @needs_espeak
-def test_a_shard_depends_on_its_name_only():
+def test_a_shard_depends_on_its_name_only() -> None:
     started = [start_shard(Shard(index, clips=3)) for index in (4, 4, 5)]
     first, again, other = map(read_shard, started)
     for one, two in zip(first, again, strict=True):
@@ -156,14 +156,16 @@ def test_a_shard_depends_on_its_name_only():
 
 
 @pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "data.clips"])
-def test_each_command_has_help(module):
+def test_each_command_has_help(module: str) -> None:
     command = [sys.executable, "-m", f"model.training.{module}", "--help"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "--seed" in found and (module == "data.clips" or found.count("--folder STATE") >= 3)
 
 
 @needs_espeak
-def test_a_shard_is_whole_after_its_process_was_stopped_and_continued(monkeypatch):
+def test_a_shard_is_whole_after_its_process_was_stopped_and_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A write to a full pipe is cut short where the process is stopped."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     process = start_shard(Shard(0, clips=8))

@@ -1,11 +1,14 @@
 """Training passes equal the modules that are exported."""
 
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.export.rounding import float32_bar
+from torch.nn.modules.module import Module
 
 from model.checkpoint import Checkpoint, expected_tensors
 from model.families import open_family
@@ -21,11 +24,12 @@ from model.training.speech.model import READING_LAYERS, SpeechModel
 from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.speech.trained import TrainedSpeech
 from model.training.writing import write_recognition, write_speech
-from model.voxtral_realtime.config import Options, parse_config
+from model.voxtral_realtime.config import EncoderArgs, Options, VoxtralRealtimeConfig, parse_config
 from model.voxtral_realtime.modules import Decoder, Encoder
 from model.voxtral_tts.codec import Codec
 from model.voxtral_tts.components import components
 from model.voxtral_tts.config import Options as SpeechOptions
+from model.voxtral_tts.config import VoxtralTTSConfig
 from model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding
 from runtime.audio.mel import LogMel, MelSettings
 from runtime.text.tokenizer import load_tekken
@@ -44,12 +48,12 @@ def assert_equal(found: torch.Tensor, expected: torch.Tensor, blocks: int, width
     torch.testing.assert_close(found, expected, rtol=0, atol=bar)
 
 
-def _caches(args, rows: int) -> list[torch.Tensor]:
+def _caches(args: EncoderArgs | VoxtralRealtimeConfig | VoxtralTTSConfig, rows: int) -> list[torch.Tensor]:
     return [torch.zeros(1, rows, args.n_kv_heads, args.head_dim) for _ in range(2 * args.n_layers)]
 
 
 @torch.no_grad()
-def test_the_encoder_is_the_exported_one(recognition):
+def test_the_encoder_is_the_exported_one(recognition: RecognitionModel) -> None:
     config, mel = recognition.config, torch.randn(2, 8 * TOKENS, 128)
     found = recognition.embed(recognition.encode(mel))
     encoder = Encoder(RecognitionModel(config).weights.audio, config)
@@ -61,7 +65,7 @@ def test_the_encoder_is_the_exported_one(recognition):
 
 
 @torch.no_grad()
-def test_the_decoder_is_the_exported_one_at_every_delay(recognition):
+def test_the_decoder_is_the_exported_one_at_every_delay(recognition: RecognitionModel) -> None:
     config, audio = recognition.config, torch.randn(2, TOKENS, recognition.config.dim)
     tokens, delay = torch.randint(0, 2048, (2, TOKENS)), torch.tensor([6, LONGEST_DELAY])
     found = recognition.decode(audio, tokens, delay)
@@ -76,7 +80,7 @@ def test_the_decoder_is_the_exported_one_at_every_delay(recognition):
 
 @pytest.mark.parametrize("length", [3, 20, 49])
 @pytest.mark.parametrize("window", [3, 20])
-def test_blocks_of_a_window_are_a_mask_of_the_window(length, window):
+def test_blocks_of_a_window_are_a_mask_of_the_window(length: int, window: int) -> None:
     q, k, v = (torch.randn(2, length, heads, 8) for heads in (4, 2, 2))
     distance = torch.arange(length)[:, None] - torch.arange(length)
     expected = attend(q, k, v, torch.where((distance >= 0) & (distance < window), 0.0, -1e4))
@@ -84,7 +88,7 @@ def test_blocks_of_a_window_are_a_mask_of_the_window(length, window):
 
 
 @torch.no_grad()
-def test_the_codec_decoder_is_the_exported_one():
+def test_the_codec_decoder_is_the_exported_one() -> None:
     args = trained_config().codec
     model = CodecModel(args).eval()
     model.encoder(torch.zeros(1, 1920))
@@ -107,7 +111,7 @@ def speech() -> SpeechModel:
 
 
 @torch.no_grad()
-def test_the_backbone_is_the_exported_one(speech):
+def test_the_backbone_is_the_exported_one(speech: SpeechModel) -> None:
     config = speech.config
     ids, is_code = torch.randint(0, 2048, (2, TOKENS)), torch.rand(2, TOKENS) < 0.5
     codes = torch.randint(2, 22, (2, TOKENS, config.n_codebooks))
@@ -127,7 +131,7 @@ def test_the_backbone_is_the_exported_one(speech):
 
 
 @torch.no_grad()
-def test_the_reading_loss_is_the_attention_that_the_model_has(speech):
+def test_the_reading_loss_is_the_attention_that_the_model_has(speech: SpeechModel) -> None:
     """Minus the logarithm of the attention of head 0 to the word, in the layers that learn to read."""
     states = speech.states(torch.randn(1, TOKENS, speech.config.dim))
     rotation = speech.rotary(torch.arange(TOKENS)[None])
@@ -135,7 +139,7 @@ def test_the_reading_loss_is_the_attention_that_the_model_has(speech):
     word_of[0, 3:6], reads[0, 30] = 7, 7
     expected = []
     for layer in READING_LAYERS:
-        block = speech.weights.layers[layer]
+        block: Any = speech.weights.layers[layer]
         q, k, v = project(block.attention, block.attention_norm(states[layer]))
         one_hot = torch.zeros_like(v)
         one_hot[:, 3:6, 0, 0] = 1  # its attended value is the attention to these positions
@@ -146,7 +150,7 @@ def test_the_reading_loss_is_the_attention_that_the_model_has(speech):
 
 
 @torch.no_grad()
-def test_the_velocity_is_the_exported_one_with_and_without_condition(speech):
+def test_the_velocity_is_the_exported_one_with_and_without_condition(speech: SpeechModel) -> None:
     config, steps = speech.config, 7
     x, hidden = torch.randn(5, config.audio.n_acoustic_codebook), torch.randn(5, config.dim)
     head = SpeechModel(config).weights.acoustic_transformer
@@ -159,7 +163,7 @@ def test_the_velocity_is_the_exported_one_with_and_without_condition(speech):
 
 
 @torch.no_grad()
-def test_codes_of_a_sound_are_in_range_and_decode_to_its_length():
+def test_codes_of_a_sound_are_in_range_and_decode_to_its_length() -> None:
     args = trained_config().codec
     model = CodecModel(args).train()
     samples = 0.1 * torch.randn(2, 6 * 1920)
@@ -171,7 +175,7 @@ def test_codes_of_a_sound_are_in_range_and_decode_to_its_length():
     assert model.decode(model.dequantise(codes)).shape == samples.shape
 
 
-def test_log_mel_frames_are_those_of_the_runtime():
+def test_log_mel_frames_are_those_of_the_runtime() -> None:
     samples = np.random.default_rng(0).standard_normal(16000, dtype=np.float32) * 0.1
     runtime = LogMel(MelSettings(16000, 128, 400, 160, -6.5))
     expected = np.concatenate((runtime.feed(samples), runtime.finish()))
@@ -181,7 +185,7 @@ def test_log_mel_frames_are_those_of_the_runtime():
     np.testing.assert_allclose(found, expected, rtol=0, atol=bar)
 
 
-def _is_complete(family: Family, folder) -> int:
+def _is_complete(family: Family, folder: Path) -> int:
     """Loads every tensor of a checkpoint strictly, and returns the bytes of its weights."""
     config = family.load_config(folder)
     checkpoint = Checkpoint(family.format.weight_files(folder))
@@ -192,19 +196,21 @@ def _is_complete(family: Family, folder) -> int:
     return checkpoint.size
 
 
-def _trainer(model, folder, name) -> Trainer:
+def _trainer(model: Module, folder: Path, name: str) -> Trainer:
     trainer = Trainer(model, folder, name, Schedule(0))
     trainer.record({"loss": 1.0})
     return trainer
 
 
-def test_the_written_recogniser_is_complete_and_has_at_most_12_mb(recognition, tmp_path):
+def test_the_written_recogniser_is_complete_and_has_at_most_12_mb(
+    recognition: RecognitionModel, tmp_path: Path
+) -> None:
     write_recognition(tmp_path / "out", recognition, _tokens(), _trainer(recognition, tmp_path, "r"))
     assert _is_complete(open_family("voxtral_realtime"), tmp_path / "out") <= 12e6
     assert "Apache-2.0" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_written_speaker_is_complete_and_has_at_most_16_mb(speech, tmp_path):
+def test_the_written_speaker_is_complete_and_has_at_most_16_mb(speech: SpeechModel, tmp_path: Path) -> None:
     codec = CodecModel(speech.config.codec)
     voices = [torch.full((REFERENCE_FRAMES + 1, speech.config.n_codebooks), code) for code in (2, 3)]
     trainers = [_trainer(codec, tmp_path, "c"), _trainer(speech, tmp_path, "s")]
@@ -221,7 +227,7 @@ def _tokens() -> list[bytes]:
     return [*(bytes([byte]) for byte in range(256)), *islice(fillers, VOCAB_SIZE - 1256)]
 
 
-def test_unused_entries_of_the_book_take_the_place_of_frames():
+def test_unused_entries_of_the_book_take_the_place_of_frames() -> None:
     model = CodecModel(trained_config().codec).train()
     vectors = torch.randn(4, 16, model.args.semantic_dim)
     for _ in range(2):  # all entries begin as frames; one of them is near to nothing that comes

@@ -25,7 +25,7 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory) -> dict[str, str]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The inputs of a trace for each reference."""
     folder, paths = tmp_path_factory.mktemp("inputs"), {}
     for name in OPTIONS:
@@ -51,7 +51,7 @@ def trace_eager(name: str, options: list[str], inputs: dict[str, str], out: Path
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_eager_equals_the_reference(name, inputs, tmp_path):
+def test_eager_equals_the_reference(name: str, inputs: dict[str, str], tmp_path: Path) -> None:
     trace_eager(name, OPTIONS[name], inputs, tmp_path / "out.npz")
     assert_golden(tmp_path / "out.npz", name)
 
@@ -60,7 +60,9 @@ def test_eager_equals_the_reference(name, inputs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "other"), [("reference", "reference-makers"), ("reference-makers", "reference")]
 )
-def test_the_other_value_of_each_option_differs_from_the_reference(name, other, changed, inputs, tmp_path):
+def test_the_other_value_of_each_option_differs_from_the_reference(
+    name: str, other: str, changed: str, inputs: dict[str, str], tmp_path: Path
+) -> None:
     options = list(OPTIONS[name])
     index = options.index(changed) + 1
     options[index] = OPTIONS[other][index]
@@ -80,7 +82,9 @@ def test_the_other_value_of_each_option_differs_from_the_reference(name, other, 
         ("coreml", "float16", "reference-makers"),
     ],
 )
-def test_artifacts_equal_the_reference(name, inputs, tmp_path, target, precision):
+def test_artifacts_equal_the_reference(
+    name: str, inputs: dict[str, str], tmp_path: Path, target: str, precision: str | None
+) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", CHECKPOINT, "--target", target, *OPTIONS[name], "--cache-length", "64"]
     arguments += ["--compute-precision", precision] if precision else []

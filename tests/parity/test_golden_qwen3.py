@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ CACHE = 128
 class GoldenModel:
     """A golden checkpoint with its reference, and every module built from its weights."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.name = name
         self.config = load_config(GOLDEN / name)
         self.reference = np.load(GOLDEN / f"{name}.npz")
@@ -57,10 +58,10 @@ class GoldenModel:
             "code_predictor": CodePredictor(self.root.talker, talker.code_predictor_config),
             "codec": self.codec,
         }
-        parts = components(self.config, Options(), CACHE)
+        parts = components(self.config, Options(split="standard"), CACHE)
         graphs = {component.name: component.graph for component in parts}
         self.engine = EagerEngine(parts, lambda component: self.modules[graphs[component]], "BSHD")
-        self.constants = parse_record(Constants, constants(self.config, Options()))
+        self.constants = parse_record(Constants, constants(self.config, Options(split="standard")))
         self.tokenizer = QwenTokenizer(
             [GOLDEN / name / file for file in FORMAT.tokenizer_files(GOLDEN / name)]
         )
@@ -81,7 +82,7 @@ def open_golden(name: str) -> GoldenModel:
 
 
 @pytest.fixture
-def golden(request) -> GoldenModel:
+def golden(request: pytest.FixtureRequest) -> GoldenModel:
     return open_golden(request.param)
 
 
@@ -98,7 +99,7 @@ def near(found: torch.Tensor | np.ndarray, expected: np.ndarray, bar: float = BA
 TEXT = "Hello there, the captain said it's a quiet morning."
 WEATHER = "今天天气很好。"
 DESIGN = "A calm old man with a low voice."
-RUNS = {  # text, then fields of the prompt
+RUNS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {  # text, then fields of the prompt
     "base": {
         "xvector": (TEXT, {}),
         "xvector_nonstreaming": (TEXT, {"streaming": False}),
@@ -145,9 +146,9 @@ def prompt_of(golden: GoldenModel, name: str, run: str) -> Prompt:
         ids = np.array(tokenizer.encode(fields["reference"]))
         fields["reference"] = Reference(ids, golden.reference["ref_codes"].astype(np.int64))
     if "instruct" in fields:
-        ids = tokenizer.encode("user\n") + tokenizer.encode(fields["instruct"])
+        typed = tokenizer.encode("user\n") + tokenizer.encode(fields["instruct"])
         ends = config.im_start_token_id, config.im_end_token_id
-        fields["instruct"] = np.array([ends[0], *ids, ends[1], tokenizer.newline])
+        fields["instruct"] = np.array([ends[0], *typed, ends[1], tokenizer.newline])
     return Prompt(np.array(tokenizer.encode(text)), tokenizer.newline, **fields)
 
 
@@ -155,7 +156,7 @@ CASES = [(name, run) for name, runs in RUNS.items() for run in runs]
 
 
 @pytest.mark.parametrize(("golden", "run"), CASES, indirect=["golden"])
-def test_a_run_of_the_official_package(golden, run):
+def test_a_run_of_the_official_package(golden: GoldenModel, run: str) -> None:
     reference, name = golden.reference, golden.name
     rows = PromptEmbedder(golden.engine.stream(), golden.constants).rows(prompt_of(golden, name, run))
     near(rows.prefill, reference[f"{run}_prefill"], 1e-5)
@@ -187,7 +188,7 @@ def test_a_run_of_the_official_package(golden, run):
             near(audio, reference[f"{run}_audio"])
 
 
-def test_ids_of_hard_texts(base):
+def test_ids_of_hard_texts(base: GoldenModel) -> None:
     cases = json.loads((GOLDEN / "text.json").read_text())
     assert len(cases) == 27
     for case in cases:
@@ -196,7 +197,7 @@ def test_ids_of_hard_texts(base):
 
 
 @torch.no_grad()
-def test_the_stages_of_the_codec(base):
+def test_the_stages_of_the_codec(base: GoldenModel) -> None:
     codes = torch.from_numpy(base.reference["codec_codes"]).long()[None, :60]
     stages = base.codec.stages(codes, torch.tensor([0]), *base.codec_states(60))
     for name in ("quantized", "pre_conv", "pre_transformer", "upsampled"):
@@ -208,7 +209,7 @@ def test_the_stages_of_the_codec(base):
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [1, 7])
-def test_frames_decoded_one_after_another_are_those_of_one_call(base, size):
+def test_frames_decoded_one_after_another_are_those_of_one_call(base: GoldenModel, size: int) -> None:
     """The end of 325 frames, which the official package decodes in parts with less context."""
     codes, states, found = base.reference["codec_codes"][:316], base.codec_states(size), []
     for start in range(0, len(codes), size):
@@ -221,7 +222,7 @@ def test_frames_decoded_one_after_another_are_those_of_one_call(base, size):
 
 
 @torch.no_grad()
-def test_the_speech_encoder(base):
+def test_the_speech_encoder(base: GoldenModel) -> None:
     encoder = CodecEncoder(
         base.root.speech_tokenizer.encoder,
         base.config.codec.encoder_config,
@@ -248,14 +249,14 @@ def framed(pcm: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_the_speaker_encoder_and_its_front_end(base):
+def test_the_speaker_encoder_and_its_front_end(base: GoldenModel) -> None:
     mel = speaker_mel(base.reference["ref_pcm"].astype(np.float32) / 32768, 24_000)
     near(mel, base.reference["mel"])
     found = SpeakerEncoder(base.root.speaker_encoder)(torch.from_numpy(mel)[None])
     near(found[0], base.reference["speaker_embedding"])
 
 
-def test_a_recording_too_short_for_the_speaker_encoder_is_refused():
+def test_a_recording_too_short_for_the_speaker_encoder_is_refused() -> None:
     assert speaker_mel(np.zeros(1280, np.float32), 24_000).shape == (5, 128)
     with pytest.raises(UsageError, match="1279 samples"):
         speaker_mel(np.zeros(1279, np.float32), 24_000)
@@ -270,7 +271,9 @@ def test_a_recording_too_short_for_the_speaker_encoder_is_refused():
         ({"text": np.zeros(0, np.int64)}, "at least one word"),
     ],
 )
-def test_a_prompt_that_the_model_does_not_have_is_refused(base, changes, says):
+def test_a_prompt_that_the_model_does_not_have_is_refused(
+    base: GoldenModel, changes: dict[str, Any], says: str
+) -> None:
     prompt = Prompt(np.array([5]), base.tokenizer.newline)
     with pytest.raises(UsageError, match=says):
         PromptEmbedder(base.engine.stream(), base.constants).rows(replace(prompt, **changes))

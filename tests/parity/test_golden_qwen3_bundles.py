@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, golden_base) -> Callable[[str], Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory, golden_base: Path) -> Callable[[str], Path]:
     """The ONNX bundle of a checkpoint; each is exported once."""
     folder = tmp_path_factory.mktemp("golden")
 
@@ -40,25 +41,32 @@ def folder(tmp_path_factory, golden_base) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(("name", "run"), CASES)
-def test_a_run_of_the_official_package(folder, name, run, tmp_path):
+def test_a_run_of_the_official_package(
+    folder: Callable[[str], Path], name: str, run: str, tmp_path: Path
+) -> None:
     assert misses(golden_bundle(name, "onnx", folder(name)).run(run, tmp_path)) == []
 
 
-def test_codec_and_encoders_of_the_official_package(folder):
+def test_codec_and_encoders_of_the_official_package(folder: Callable[[str], Path]) -> None:
     assert misses(golden_bundle("base", "onnx", folder("base")).stages()) == []
 
 
 def drawn(engine: Engine) -> list[list[int]]:
     """Codes of one seed, drawn with the noise that speech of a seed has."""
-    return VERIFICATION.rollout(engine.stream(), open_golden("base").constants, DRAWN).codes.tolist()
+    assert VERIFICATION.rollout
+    codes = VERIFICATION.rollout(engine.stream(), open_golden("base").constants, DRAWN).codes
+    found: list[list[int]] = codes.tolist()
+    return found
 
 
-def test_codes_of_a_seed_are_those_of_eager(folder):
+def test_codes_of_a_seed_are_those_of_eager(folder: Callable[[str], Path]) -> None:
     assert drawn(golden_bundle("base", "onnx", folder("base")).engine) == drawn(open_golden("base").engine)
 
 
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
-def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, tmp_path, monkeypatch):
+def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the codes that eager draws from one seed. ExecuTorch reads the prompts in several calls."""
     monkeypatch.setattr("model.qwen3_tts.components.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
@@ -71,7 +79,9 @@ def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, 
 
 
 @pytest.fixture(scope="module", params=["speaker", "speaker with instruction", "design"])
-def mode(request, folder) -> tuple[TextToSpeech, dict]:
+def mode(
+    request: pytest.FixtureRequest, folder: Callable[[str], Path]
+) -> tuple[TextToSpeech, dict[str, Any]]:
     """A task, and what a request of this mode needs."""
     described = {"instruct": DESIGN}
     name, options = {
@@ -82,7 +92,9 @@ def mode(request, folder) -> tuple[TextToSpeech, dict]:
     return open_task(TextToSpeech, folder(name)), {**options, "seed": 3, "max_frames": 5}
 
 
-def test_speech_of_one_seed_is_equal_streamed_whole_and_in_a_batch(mode):
+def test_speech_of_one_seed_is_equal_streamed_whole_and_in_a_batch(
+    mode: tuple[TextToSpeech, dict[str, Any]],
+) -> None:
     """In every mode. The codec's convolutions sum in another order for other lengths."""
     speech, options = mode
     found: list[list[np.ndarray]] = [[] for _ in TEXTS]
@@ -96,7 +108,7 @@ def test_speech_of_one_seed_is_equal_streamed_whole_and_in_a_batch(mode):
             np.testing.assert_allclose(np.concatenate(other), whole, atol=BAR)
 
 
-def test_another_seed_or_instruction_gives_other_speech(mode):
+def test_another_seed_or_instruction_gives_other_speech(mode: tuple[TextToSpeech, dict[str, Any]]) -> None:
     speech, options = mode
     first = np.concatenate(list(speech.speak(TEXTS[0], **options)))
     for changes in ({"seed": 4}, {"instruct": "Very happy."}):

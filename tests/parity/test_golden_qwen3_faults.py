@@ -1,9 +1,10 @@
 """Faults that were planted in Qwen3-TTS change what the official package gives."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def swapped(modules: nn.ModuleList, first: int, second: int) -> nn.ModuleList:
 
 
 @pytest.mark.parametrize("name", ["heads", "tables"])
-def test_heads_and_tables_of_the_predictor_in_another_order(base, name):
+def test_heads_and_tables_of_the_predictor_in_another_order(base: GoldenModel, name: str) -> None:
     predictor, expected = base.modules["code_predictor"], base.reference["xvector_codes"]
     assert predicted(base).tolist() == expected.tolist()
     with replaced(predictor, name, swapped(getattr(predictor, name), 3, 4)):
@@ -72,7 +73,7 @@ def test_heads_and_tables_of_the_predictor_in_another_order(base, name):
 
 
 @pytest.mark.parametrize("fault", [*WRONG_VALUES, drop_a_state])
-def test_a_fault_of_the_codec(base, fault):
+def test_a_fault_of_the_codec(base: GoldenModel, fault: Callable[[CodecDecoder], None]) -> None:
     """SnakeBeta, the halves and tables of the quantiser, and the state of a transposed convolution."""
     assert decoded(base, base.codec) < BAR
     faulty = deepcopy(base.codec)
@@ -80,9 +81,9 @@ def test_a_fault_of_the_codec(base, fault):
     assert decoded(base, faulty) > BAR
 
 
-def test_the_projections_of_the_halves_of_the_quantiser_exchanged(base):
+def test_the_projections_of_the_halves_of_the_quantiser_exchanged(base: GoldenModel) -> None:
     """Each half has its own projection."""
-    weights = base.root.speech_tokenizer.decoder
+    weights: Any = base.root.speech_tokenizer.decoder
     first, rest = weights.quantizer.rvq_first, weights.quantizer.rvq_rest
     own = first.output_proj
     with replaced(first, "output_proj", rest.output_proj), replaced(rest, "output_proj", own):
@@ -93,9 +94,10 @@ def test_the_projections_of_the_halves_of_the_quantiser_exchanged(base):
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_codes_embedded_with_the_table_of_the_next_book(base, step):
+def test_codes_embedded_with_the_table_of_the_next_book(base: GoldenModel, step: int) -> None:
     """Each book but the first, which has another size."""
-    embedding, run = base.modules["embed_codes"], "xvector"
+    embedding: Any = base.modules["embed_codes"]
+    run = "xvector"
     assert spoken(base, run) == base.reference[f"{run}_codes"].tolist()
     first, *others = embedding.tables
     moved = nn.ModuleList([first, *others[step:], *others[:step]])
@@ -103,7 +105,7 @@ def test_codes_embedded_with_the_table_of_the_next_book(base, step):
         assert spoken(base, run) != base.reference[f"{run}_codes"].tolist()
 
 
-def spoken(golden: GoldenModel, run: str, **changes) -> list[list[int]]:
+def spoken(golden: GoldenModel, run: str, **changes: Any) -> list[list[int]]:
     """Codes of a greedy run, whose decoder has other constants or settings."""
     settings = changes.pop("settings", SamplerSettings(repetition_penalty=1.05))
     constants = golden.constants.model_copy(update=changes)
@@ -122,14 +124,14 @@ def spoken(golden: GoldenModel, run: str, **changes) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("run", ["dialect_auto", "dialect_chinese"])
-def test_the_language_of_a_dialect_ignored(run):
+def test_the_language_of_a_dialect_ignored(run: str) -> None:
     golden = open_golden("custom_voice")
     expected = golden.reference[f"{run}_codes"].tolist()
     assert spoken(golden, run) == expected
     assert spoken(golden, run, dialects={}) != expected
 
 
-def test_the_end_not_masked(base, monkeypatch):
+def test_the_end_not_masked(base: GoldenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """At frame 0 it would win."""
     assert spoken(base, "xvector") == base.reference["xvector_codes"].tolist()
     with monkeypatch.context() as patch:
@@ -137,7 +139,9 @@ def test_the_end_not_masked(base, monkeypatch):
         assert spoken(base, "xvector") == []
 
 
-def test_the_penalty_left_out_or_over_all_codes_of_a_frame(base, monkeypatch):
+def test_the_penalty_left_out_or_over_all_codes_of_a_frame(
+    base: GoldenModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = "icl_nonstreaming"
     expected = base.reference[f"{run}_codes"].tolist()
     assert spoken(base, run) == expected

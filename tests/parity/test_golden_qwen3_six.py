@@ -49,7 +49,7 @@ def traced(name: str, run: str) -> Arrays:
 
 
 @pytest.mark.parametrize(("name", "run"), CASES)
-def test_a_run_of_the_official_package(name, run):
+def test_a_run_of_the_official_package(name: str, run: str) -> None:
     found, reference = traced(name, run), open_golden(name).reference
     assert found["codes"].tolist() == reference[f"{run}_codes"].tolist()
     for key, bar in (("prefill", 1e-5), ("trailing", 1e-5), ("hidden", BAR), ("audio", BAR)):
@@ -63,7 +63,7 @@ def decoded(codes: np.ndarray, size: int, calls: Stream | None = None) -> np.nda
     return np.concatenate([decoder.decode(codes[at : at + size]) for at in range(0, len(codes), size)])
 
 
-def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls():
+def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls() -> None:
     config = open_golden("base").config.codec.decoder_config
     shape = (FRAMES + 110, 16)  # more than one window, and more than begins with the next one
     codes = np.random.default_rng(0).integers(0, config.codebook_size, shape)
@@ -79,7 +79,7 @@ def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls():
     assert 0 < error < 0.1
 
 
-def test_a_prefix_of_a_prompt_is_taken_from_saved_rows():
+def test_a_prefix_of_a_prompt_is_taken_from_saved_rows() -> None:
     golden = open_golden("base")
     rows = PromptEmbedder(stream("base"), golden.constants).rows(prompt_of(golden, "base", "xvector"))
     first = SpeechDecoder(stream("base"), golden.constants)
@@ -98,12 +98,12 @@ def test_a_prefix_of_a_prompt_is_taken_from_saved_rows():
         ({"other_codes": 7}, "all_logits has shape"),
     ],
 )
-def test_components_that_do_not_fit_the_constants_are_refused(changes, says):
+def test_components_that_do_not_fit_the_constants_are_refused(changes: dict[str, int], says: str) -> None:
     constants = open_golden("base").constants.model_copy(update=changes)
     with pytest.raises(IntegrityError, match=says):
         standard_stream(engine("base").stream(), constants)
 
 
-def test_the_model_and_the_runtime_have_the_same_mask_and_window():
+def test_the_model_and_the_runtime_have_the_same_mask_and_window() -> None:
     assert components.HIDDEN_ROW == split_stream.MASKED_SCORE
     assert components.WINDOW_CONTEXT == split_stream.WINDOW_CONTEXT

@@ -30,7 +30,7 @@ FILTER_ERROR = 3e-7
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("inputs") / "in.npz"
     np.savez(path, audio=np.load(GOLDEN / "audio.npy"))
     return path
@@ -55,11 +55,12 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
     loudest = np.stack(
         [power[max(0, m - 1) : m + 2].max(axis=0) for m in range(len(power))]
     )  # a band's edges lie in its neighbours
-    return FILTER_ERROR / filters.max(axis=0)[:, None] * loudest / power / np.log(10) / 4
+    found: np.ndarray = FILTER_ERROR / filters.max(axis=0)[:, None] * loudest / power / np.log(10) / 4
+    return found
 
 
 @pytest.mark.parametrize("live", [[], ["--live"]])
-def test_eager_equals_the_reference(inputs, tmp_path, live):
+def test_eager_equals_the_reference(inputs: Path, tmp_path: Path, live: list[str]) -> None:
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -81,7 +82,7 @@ def test_eager_equals_the_reference(inputs, tmp_path, live):
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
-def test_the_piece_size_does_not_change_the_tokens_of_eager(size, at_once):
+def test_the_piece_size_does_not_change_the_tokens_of_eager(size: int, at_once: int | None) -> None:
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     options = resolve(source, request).options
     constants = Constants.model_validate(source.family.constants(source.config, options))
@@ -98,7 +99,7 @@ def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | Non
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])
-def test_another_delay_differs_from_the_reference(inputs, tmp_path, delay):
+def test_another_delay_differs_from_the_reference(inputs: Path, tmp_path: Path, delay: str) -> None:
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -122,7 +123,9 @@ def test_another_delay_differs_from_the_reference(inputs, tmp_path, delay):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_artifacts_equal_the_reference_offline_and_streaming(inputs, tmp_path, target):
+def test_artifacts_equal_the_reference_offline_and_streaming(
+    inputs: Path, tmp_path: Path, target: str
+) -> None:
     """Offline, live, and fed in pieces of any size."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []
@@ -150,7 +153,7 @@ def test_artifacts_equal_the_reference_offline_and_streaming(inputs, tmp_path, t
         assert fed(engine, constants, size, 1) == expected
 
 
-def test_a_quiet_recording_with_gain_gives_the_tokens_of_the_original(tmp_path):
+def test_a_quiet_recording_with_gain_gives_the_tokens_of_the_original(tmp_path: Path) -> None:
     """30 dB less. Without gain the tokens differ, because the scale of the mel is absolute."""
     samples, rate = np.load(GOLDEN / "audio.npy"), 16000
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -12,6 +13,7 @@ from mlx_audio.tts.models import qwen3_tts, voxtral_tts
 from mlx_audio.utils import apply_quantization
 from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
+from support.stand_ins import noting
 
 from export.__main__ import main as export
 from model.families import family_of, open_family
@@ -32,14 +34,14 @@ def convert(name: str, out: Path, *options: str) -> Path:
     return out
 
 
-def open_in_mlx_audio(name: str, folder: Path):
+def open_in_mlx_audio(name: str, folder: Path) -> Any:
     """mlx-audio's model with every tensor of the folder, as its loader does it. The loader's guess of layouts
     is left out: it is wrong for the few channels of the golden Qwen3-TTS.
     """
     module = FOLDERS[name][1]
     config = json.loads((folder / "config.json").read_text())
     model = module.Model(module.ModelConfig.from_dict(config))
-    weights = mx.load(str(folder / "model.safetensors"))
+    weights: Any = mx.load(str(folder / "model.safetensors"))
     apply_quantization(model, config, weights, model.model_quant_predicate)
     expected = dict(tree_flatten(model.parameters()))
     assert set(weights) == set(expected) - COMPUTED
@@ -50,13 +52,13 @@ def open_in_mlx_audio(name: str, folder: Path):
 
 
 @pytest.fixture(scope="module")
-def floats(tmp_path_factory):
+def floats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A converted folder in float32 by family."""
     folder = tmp_path_factory.mktemp("mlx")
     return {name: convert(name, folder / name, "--dtype", "f32") for name in FOLDERS}
 
 
-def test_voxtral_tts(floats):
+def test_voxtral_tts(floats: dict[str, Path]) -> None:
     model, reference = (
         open_in_mlx_audio("voxtral_tts", floats["voxtral_tts"]),
         np.load(GOLDEN / "voxtral_tts/reference.npz"),
@@ -67,7 +69,7 @@ def test_voxtral_tts(floats):
     hidden = model.language_model.model.model(ids, input_embeddings=mx.array(rows)[None])
     assert_near(hidden, reference["prefill_hidden"])
     last = mx.array(reference["hidden"][3:4])
-    both = mx.concatenate((last, mx.zeros_like(last)))
+    both = mx.concatenate([last, mx.zeros_like(last)])
     x = mx.concatenate([mx.array(reference["vel_x"])] * 2)
     assert_near(
         model.acoustic_transformer._predict_velocity(x, mx.zeros(2), both), reference["velocity_0.0000"]
@@ -77,17 +79,18 @@ def test_voxtral_tts(floats):
     assert semantic.tolist() == reference["codes"][:, 0].tolist()
 
 
-def test_voices_of_voxtral_tts_are_those_of_the_checkpoint(floats):
+def test_voices_of_voxtral_tts_are_those_of_the_checkpoint(floats: dict[str, Path]) -> None:
     family = open_family("voxtral_tts")
     source = FOLDERS["voxtral_tts"][0]
     voices = family.format.voices(source, family.load_config(source))
     assert voices
     for name, rows in voices.items():
-        found = mx.load(str(floats["voxtral_tts"] / "voice_embedding" / f"{name}.safetensors"))["embedding"]
+        file: Any = mx.load(str(floats["voxtral_tts"] / "voice_embedding" / f"{name}.safetensors"))
+        found = file["embedding"]
         np.testing.assert_array_equal(np.array(found.astype(mx.float32)), rows.float().numpy())
 
 
-def test_voxtral_realtime(floats):
+def test_voxtral_realtime(floats: dict[str, Path]) -> None:
     model = open_in_mlx_audio("voxtral_realtime", floats["voxtral_realtime"])
     reference = np.load(GOLDEN / "voxtral_realtime/reference.npz")
     audio = np.load(GOLDEN / "voxtral_realtime/audio.npy")
@@ -96,12 +99,14 @@ def test_voxtral_realtime(floats):
     assert_near(logits, reference["prefill_logits"])
     assert_near(model.encoder(model._prepare_mel(audio)[0]), reference["audio_embeds"])
     tokens: list[int] = []
-    model._tokenizer = type("Tokens", (), {"decode": lambda self, ids: tokens.extend(ids) or ""})()
+    model._tokenizer = type(
+        "Tokens", (), {"decode": noting(lambda *_: "", lambda self, ids: tokens.extend(ids))}
+    )()
     model.generate(mx.array(audio))  # the golden checkpoint has no tokenizer
     assert tokens == reference["tokens"].tolist()
 
 
-def test_qwen3_tts(floats):
+def test_qwen3_tts(floats: dict[str, Path]) -> None:
     model = open_in_mlx_audio("qwen3_tts", floats["qwen3_tts"])
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
     logits, hidden = model.talker(mx.array(reference["xvector_prefill"])[None])
@@ -112,12 +117,12 @@ def test_qwen3_tts(floats):
         assert predicted(model.talker, state, int(codes[0])) == codes[1:].tolist()
 
 
-def predicted(talker, hidden: np.ndarray, code: int) -> list[int]:
+def predicted(talker: Any, hidden: np.ndarray, code: int) -> list[int]:
     """The other codes of a frame, each the one with the largest logit."""
     predictor, codes = talker.code_predictor, list[int]()
     cache = predictor.make_cache()
     first = talker.get_input_embeddings()(mx.array([[code]]))
-    x = mx.concatenate((mx.array(hidden)[None, None], first), axis=1)
+    x = mx.concatenate([mx.array(hidden)[None, None], first], axis=1)
     for index in range(len(predictor.codec_embedding)):
         logits, cache, _ = predictor(x, cache=cache, generation_step=index)
         codes.append(int(logits[0, -1].argmax()))
@@ -125,7 +130,7 @@ def predicted(talker, hidden: np.ndarray, code: int) -> list[int]:
     return codes
 
 
-def test_the_speech_tokenizer_of_qwen3_tts(floats, monkeypatch):
+def test_the_speech_tokenizer_of_qwen3_tts(floats: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-audio's own loader takes it as published. Its guess of layouts fails for fewer than 65 channels."""
     monkeypatch.setattr(qwen3_tts.qwen3_tts, "check_array_shape_qwen3", lambda array: False)
     folder = floats["qwen3_tts"]
@@ -140,16 +145,16 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats, monkeypatch):
 
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
-def test_integers_are_those_that_mlx_dequantises(name, dtype, tmp_path):
+def test_integers_are_those_that_mlx_dequantises(name: str, dtype: str, tmp_path: Path) -> None:
     folder = convert(name, tmp_path / "out", "--quant", "w4", "--dtype", dtype)
     open_in_mlx_audio(name, folder)  # every layer takes its integers
-    weights = mx.load(str(folder / "model.safetensors"))
+    weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_family(family_of(folder))
     source = StoredWeights(folder, family, family.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert len(packed) == sum(key.endswith(".scales") for key in weights) > 20
     for key, found in packed.items():
         path = found.name.removesuffix(".weight")
-        parts = (weights[path + end] for end in (".weight", ".scales", ".biases"))
-        expected = mx.dequantize(*parts, group_size=found.group, bits=found.bits)
+        packing, scales, biases = (weights[path + end] for end in (".weight", ".scales", ".biases"))
+        expected = mx.dequantize(packing, scales, biases, group_size=found.group, bits=found.bits)
         np.testing.assert_array_equal(source.tensor(key).float(), np.array(expected.astype(mx.float32)))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -30,7 +31,7 @@ def wide(folder: Path) -> Path:
     for name, others in (("params.json", {}), (CONFIG, {"model_type": "voxtral_tts"})):
         (folder / name).write_text(json.dumps(params | others))
 
-    def widen(content):
+    def widen(content: dict[str, torch.Tensor]) -> None:
         for name in (name for name in content if name.startswith("layers.") and ".feed_forward." in name):
             axis = 1 if ".w2." in name else 0
             more = content[name].narrow(axis, 0, 192 - content[name].shape[axis])
@@ -41,7 +42,7 @@ def wide(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["floats", "integers"])
-def made(request, tmp_path_factory) -> Path:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder `source` beside it, converted by mlx-audio, which copies the published weights as well."""
     folder = tmp_path_factory.mktemp("mlx_audio")
     source = wide(folder / "source")
@@ -50,16 +51,16 @@ def made(request, tmp_path_factory) -> Path:
     convert_by_mlx_audio(str(source), str(out), model_domain="tts", **options)
     assert convert(out, folder / "twice", "--to", "published") == 5  # which of the two is not said
     (out / WEIGHTS).unlink()
-    return out
+    return Path(out)
 
 
-def test_they_convert_to_what_mlx_computes_from_them(made, tmp_path):
+def test_they_convert_to_what_mlx_computes_from_them(made: Path, tmp_path: Path) -> None:
     found = inspect_checkpoint(made)
     assert found["layout"] == "mlx-audio" and not found["problems"]
     assert convert(made, tmp_path / "back", "--to", "published") == 0
     back, expected = tensors(tmp_path / "back"), tensors(made.parent / "source")
     entries = {path for path, entry in quantization_of(made).items() if isinstance(entry, dict)}
-    stored = mx.load(str(made / "model.safetensors"))
+    stored: Any = mx.load(str(made / "model.safetensors"))
     packed = {name.removesuffix(".scales") for name in stored if name.endswith(".scales")}
     assert bool(packed) == (made.name == "integers") and entries <= packed
     if not packed:
@@ -73,15 +74,16 @@ def test_they_convert_to_what_mlx_computes_from_them(made, tmp_path):
             assert torch.equal(back[name], expected[name]), name
             continue
         count += 1
-        parts = (stored[path + end] for end in (".weight", ".scales", ".biases"))
-        values = np.array(mx.dequantize(*parts, group_size=32, bits=4).astype(mx.float32))
+        packing, scales, biases = (stored[path + end] for end in (".weight", ".scales", ".biases"))
+        values = np.array(mx.dequantize(packing, scales, biases, group_size=32, bits=4).astype(mx.float32))
         assert torch.equal(back[name].float(), torch.from_numpy(values)), name
     assert count == len(packed) >= 3
 
 
-def test_a_second_conversion_copies_them_and_ours_is_stable(made, tmp_path):
+def test_a_second_conversion_copies_them_and_ours_is_stable(made: Path, tmp_path: Path) -> None:
     assert convert(made, tmp_path / "first", "--to", "mlx") == 0
-    first, stored = (mx.load(str(path / "model.safetensors")) for path in (tmp_path / "first", made))
+    first: Any = mx.load(str(tmp_path / "first" / "model.safetensors"))
+    stored: Any = mx.load(str(made / "model.safetensors"))
     for name in stored:
         assert name.endswith("inv_freq") or mx.array_equal(first[name], stored[name]), name
     assert convert(tmp_path / "first", tmp_path / "second", "--to", "mlx") == 0

@@ -5,6 +5,7 @@ The guess is wrong for the fewer channels of the golden checkpoints. MLX runs on
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -27,7 +28,7 @@ mx.set_default_device(mx.cpu)
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory) -> Path:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of random weights whose convolutions over one column have `WIDTH` channels or more."""
     tiny, folder = sizes.SIZES["tiny"], tmp_path_factory.mktemp("wide") / "published"
     others = {"enc_attention_channels": WIDTH, "enc_se_channels": WIDTH}
@@ -50,12 +51,12 @@ def wide(tmp_path_factory) -> Path:
 
 
 @torch.no_grad()
-def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide, tmp_path):
+def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide: Path, tmp_path: Path) -> None:
     """The vector of a speaker and the audio of codes are ours."""
     assert export(["convert", str(wide), str(tmp_path / "mlx"), "--to", "mlx", "--dtype", "f32"]) == 0
     model, family = load_model(tmp_path / "mlx"), open_family("qwen3_tts")
     config = family.load_config(wide)
-    root = family.build_root(config)
+    root: Any = family.build_root(config)
     materialize(root, Checkpoint(family.format.weight_files(wide)), ("speech_tokenizer", "speaker_encoder"))
     mel = torch.randn(1, 50, 128, generator=torch.Generator().manual_seed(0))
     assert_near(

@@ -23,6 +23,7 @@ from mlx_audio.tts.models.qwen3_tts.speech_tokenizer import Qwen3TTSSpeechTokeni
 from mlx_audio.tts.utils import load_model
 from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
+from support.stand_ins import noting
 
 from export.__main__ import main as export
 from export.conversion import plan as planning
@@ -43,7 +44,7 @@ def convert(source: Path, out: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def narrow(monkeypatch):
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces mlx-audio's guess of layouts, which is wrong for the few channels of the golden checkpoints.
     The speaker encoder is in MLX's layout, the speech tokenizer as published.
     """
@@ -52,18 +53,18 @@ def narrow(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def voxtral(tmp_path_factory) -> Path:
+def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(VOXTRAL, tmp_path_factory.mktemp("mlx") / "voxtral_tts", "--dtype", "f32")
 
 
-def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral):
+def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral: Path) -> None:
     """Strictly: every tensor of the model, and no other."""
     model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
     assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
     assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
 
 
-def test_the_loader_of_mlx_audio_opens_shards(tmp_path, monkeypatch):
+def test_the_loader_of_mlx_audio_opens_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of integers, whose scales may be in another shard than the next weight."""
     monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
     reference = np.load(GOLDEN / "voxtral_tts" / "reference.npz")
@@ -74,7 +75,7 @@ def test_the_loader_of_mlx_audio_opens_shards(tmp_path, monkeypatch):
         assert_near(audio, reference["audio"])  # the codec has no integers
 
 
-def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
+def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path: Path) -> None:
     """By way of the layout of MLX's own modules, which has the weights."""
     folded = convert(VOXTRAL, tmp_path / "folded", "--layout", "mlx", "--dtype", "f32")
     model, reference = (
@@ -84,7 +85,7 @@ def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
     assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
 
 
-def test_acoustic_codes_of_voxtral_tts(voxtral, monkeypatch):
+def test_acoustic_codes_of_voxtral_tts(voxtral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
     noise = iter(reference["noise"])
     monkeypatch.setattr(mx.random, "normal", lambda shape: mx.array(next(noise)).reshape(shape))
@@ -92,7 +93,7 @@ def test_acoustic_codes_of_voxtral_tts(voxtral, monkeypatch):
     assert codes[0].tolist() == reference["codes"].tolist()
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path):
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path: Path) -> None:
     """Hidden states are those of the same weights as floats."""
     packed = convert(VOXTRAL, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
     assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
@@ -103,7 +104,7 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def realtime(tmp_path_factory) -> Path:
+def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden checkpoint with a tokenizer, without which mlx-audio's loader opens nothing."""
     folder = tmp_path_factory.mktemp("realtime") / "published"
     shutil.copytree(GOLDEN / "voxtral_realtime" / "checkpoint", folder)
@@ -111,17 +112,19 @@ def realtime(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_loader_of_mlx_audio_opens_voxtral_realtime(realtime, tmp_path, monkeypatch):
+def test_the_loader_of_mlx_audio_opens_voxtral_realtime(
+    realtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_listener(convert(realtime, tmp_path / "out", "--dtype", "f32"))
     reference, tokens = np.load(GOLDEN / "voxtral_realtime" / "reference.npz"), list[int]()
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
     assert_near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
-    monkeypatch.setattr(model._tokenizer, "decode", lambda ids: tokens.extend(ids) or "")
+    monkeypatch.setattr(model._tokenizer, "decode", noting(lambda ids: "", tokens.extend))
     model.generate(mx.array(audio))
     assert tokens == reference["tokens"].tolist()
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime, tmp_path):
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime: Path, tmp_path: Path) -> None:
     """Logits are those of the same weights as floats."""
     packed = convert(realtime, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
     assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
@@ -131,7 +134,7 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime, tm
     assert_near(found, np.array(expected))
 
 
-def test_codes_of_the_encoder_of_qwen3_tts(narrow, tmp_path):
+def test_codes_of_the_encoder_of_qwen3_tts(narrow: None, tmp_path: Path) -> None:
     """A code is at least 1.3e-3 from a tie, and the encoder's states are within 1e-4."""
     model = load_model(convert(QWEN / "base", tmp_path / "out", "--dtype", "f32"))
     reference = np.load(QWEN / "base.npz")
@@ -142,7 +145,7 @@ def test_codes_of_the_encoder_of_qwen3_tts(narrow, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "run"), [("custom_voice", "speaker"), ("voice_design", "design")])
-def test_variants_of_qwen3_tts(narrow, tmp_path, name, run):
+def test_variants_of_qwen3_tts(narrow: None, tmp_path: Path, name: str, run: str) -> None:
     """The talker of 1.7B, whose predictor has a projection, over a whole run; and the audio of its codes."""
     model = load_model(convert(QWEN / name, tmp_path / "out", "--dtype", "f32"))
     reference = np.load(QWEN / f"{name}.npz")
@@ -157,12 +160,12 @@ def test_variants_of_qwen3_tts(narrow, tmp_path, name, run):
     assert_near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
 
 
-def predictor_logits(talker, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
+def predictor_logits(talker: Any, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
     """Logits of the codes of a frame but the first, each behind the codes before it."""
     predictor, rows = talker.code_predictor, list[mx.array]()
     cache = predictor.make_cache()
     first = talker.get_input_embeddings()(mx.array(codes[None, :1]))
-    x = mx.concatenate((mx.array(hidden)[None, None], first), axis=1)
+    x = mx.concatenate([mx.array(hidden)[None, None], first], axis=1)
     for index, table in enumerate(predictor.codec_embedding):
         logits, cache, _ = predictor(x, cache=cache, generation_step=index)
         rows.append(logits[0, -1])
@@ -171,7 +174,7 @@ def predictor_logits(talker, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
 
 
 @pytest.mark.parametrize("size", ["0.6b", "1.7b"])
-def test_the_layout_guess_of_mlx_audio_is_right_at_the_published_widths(size):
+def test_the_layout_guess_of_mlx_audio_is_right_at_the_published_widths(size: str) -> None:
     """Its loaders give each tensor of a converted folder the shape that its modules have."""
     family = open_family("qwen3_tts")
     config = family.synthetic.documents(size)["config.json"]
@@ -212,17 +215,19 @@ def codec_model(documents: dict[str, Any]) -> Qwen3TTSSpeechTokenizer:
         ("qwen3_tts", "w8g128", {(8, 128)}),
     ],
 )
-def test_integers_are_those_that_mlx_dequantises(name, quant, kinds, tmp_path):
+def test_integers_are_those_that_mlx_dequantises(
+    name: str, quant: str, kinds: set[tuple[int, int]], tmp_path: Path
+) -> None:
     folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", quant)
-    weights = mx.load(str(folder / "model.safetensors"))
+    weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_family(name)
     source = StoredWeights(folder, family, family.config_of(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert {(found.bits, found.group) for found in packed.values()} == kinds
     for key, found in packed.items():
         path = found.name.removesuffix(".weight")
-        parts = (weights[path + end] for end in (".weight", ".scales", ".biases"))
-        expected = mx.dequantize(*parts, group_size=found.group, bits=found.bits)
+        packing, scales, biases = (weights[path + end] for end in (".weight", ".scales", ".biases"))
+        expected = mx.dequantize(packing, scales, biases, group_size=found.group, bits=found.bits)
         np.testing.assert_array_equal(source.tensor(key).float(), np.array(expected.astype(mx.float32)))
 
 

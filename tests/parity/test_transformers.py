@@ -5,8 +5,10 @@ be given, because its default differs.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +40,7 @@ class Sizes:
     samples: int = 12800
 
 
-def build(sizes: Sizes):
+def build(sizes: Sizes) -> Any:
     """transformers' model with random weights, large enough that an error shows, and norms around 1."""
     from transformers import VoxtralRealtimeConfig, VoxtralRealtimeForConditionalGeneration
 
@@ -74,7 +76,8 @@ def build(sizes: Sizes):
         default_num_delay_tokens=6,
     )
     config._attn_implementation = "eager"
-    model = VoxtralRealtimeForConditionalGeneration(config).eval().float()
+    model: Any = VoxtralRealtimeForConditionalGeneration(config)
+    model = model.eval().float()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -95,7 +98,7 @@ WHOLE_NAMES = {
 }
 
 
-def published(model, sizes: Sizes, folder: Path) -> Path:
+def published(model: Any, sizes: Sizes, folder: Path) -> Path:
     """The same weights in the published format. The head is the table."""
     heads = {
         "audio_tower": {"q_proj": 4, "k_proj": 4},
@@ -116,7 +119,8 @@ def published(model, sizes: Sizes, folder: Path) -> Path:
 
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Reorders the rows of each head from half-split to interleaved rotation."""
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    found: torch.Tensor = weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    return found
 
 
 def published_name(name: str) -> str:
@@ -144,7 +148,7 @@ def name_in_layer(part: list[str]) -> str:
     return "ffn_norm.weight"
 
 
-def params(sizes: Sizes) -> dict:
+def params(sizes: Sizes) -> dict[str, Any]:
     decoder = {
         "dim": 48,
         "n_layers": 2,
@@ -163,7 +167,7 @@ def params(sizes: Sizes) -> dict:
     return decoder | {"multimodal": {"whisper_model_args": model}}
 
 
-def encoder_params(sizes: Sizes) -> dict:
+def encoder_params(sizes: Sizes) -> dict[str, Any]:
     encoding = {
         "sampling_rate": 16000,
         "frame_rate": 12.5,
@@ -195,7 +199,7 @@ def encoder_params(sizes: Sizes) -> dict:
 class Ours:
     """Eager, from the published format."""
 
-    def __init__(self, folder: Path, delay: int, **more):
+    def __init__(self, folder: Path, delay: int, **more: Any) -> None:
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
         options = resolve(source, request).options
@@ -205,10 +209,10 @@ class Ours:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sizes], tuple[Any, Path]]:
     made = {}
 
-    def get(sizes: Sizes):
+    def get(sizes: Sizes) -> tuple[Any, Path]:
         key = (sizes.encoder_window, sizes.decoder_window, sizes.heads, sizes.kv_heads)
         if key not in made:
             model = build(sizes)
@@ -236,11 +240,13 @@ CASES = [
 
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 @pytest.mark.parametrize("live", [False, True])
-def test_embeddings_logits_and_tokens_equal_transformers(models, sizes, live):
+def test_embeddings_logits_and_tokens_equal_transformers(
+    models: Callable[[Sizes], tuple[Any, Path]], sizes: Sizes, live: bool
+) -> None:
     """transformers runs one forward pass over all positions on our tokens. Each token must be its argmax."""
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
-    recorded: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    recorded: dict[str, list[Any]] = {"mel": [], "audio_embeds": [], "logits": []}
     decoder = StreamingDecoder(
         ours.engine.stream(),
         ours.constants,
@@ -268,7 +274,7 @@ def test_embeddings_logits_and_tokens_equal_transformers(models, sizes, live):
 
 
 @pytest.mark.parametrize("fault", ["delay", "rotation base"])
-def test_a_wrong_delay_or_rotation_base_is_detected(fault, tmp_path):
+def test_a_wrong_delay_or_rotation_base_is_detected(fault: str, tmp_path: Path) -> None:
     model, sizes = build(Sizes()), Sizes(delay=5)
     folder = published(model, sizes, tmp_path / "checkpoint")
     if fault == "delay":

@@ -1,6 +1,7 @@
 """Recipes and scales."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -26,20 +27,20 @@ from quantize.search import search_palette, search_scales
 INT8, INT4 = IntegerScheme(8), IntegerScheme(4, 32)
 
 
-def weight(rows=24, columns=96, seed=0):
+def weight(rows: int = 24, columns: int = 96, seed: int = 0) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
 @pytest.mark.parametrize("seed", range(5))
-def test_searched_scales_are_never_worse_than_min_max(scheme, seed):
+def test_searched_scales_are_never_worse_than_min_max(scheme: IntegerScheme, seed: int) -> None:
     found = search_scales(weight(seed=seed), scheme.group, scheme.range)
     assert found.errors.searched <= found.errors.min_max
     low, high = scheme.range
     assert low <= found.integers.min() and found.integers.max() <= high
 
 
-def test_the_search_lowers_the_error_of_4_bits_by_5_percent():
+def test_the_search_lowers_the_error_of_4_bits_by_5_percent() -> None:
     found = search_scales(weight(256, 256), INT4.group, INT4.range)
     assert found.errors.searched < 0.95 * found.errors.min_max
 
@@ -64,14 +65,16 @@ SEARCHES = {
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("values", WEIGHTS)
-def test_no_weight_is_further_than_half_a_step_from_its_stored_value(values, search):
+def test_no_weight_is_further_than_half_a_step_from_its_stored_value(values: str, search: str) -> None:
     errors = SEARCHES[search](WEIGHTS[values])
     assert errors.are_plausible, errors
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
 @pytest.mark.parametrize("rounding", ["floor_", "trunc_", "ceil_"])
-def test_a_quantiser_that_does_not_round_to_nearest_is_refused(monkeypatch, scheme, rounding):
+def test_a_quantiser_that_does_not_round_to_nearest_is_refused(
+    monkeypatch: pytest.MonkeyPatch, scheme: IntegerScheme, rounding: str
+) -> None:
     monkeypatch.setattr(torch.Tensor, "round_", getattr(torch.Tensor, rounding))
     quantizer = Quantizer(Recipe("r", scheme, scheme))
     with pytest.raises(RecipeError, match=r"layers\.0\.wq: .*more than rounding to nearest"):
@@ -80,12 +83,12 @@ def test_a_quantiser_that_does_not_round_to_nearest_is_refused(monkeypatch, sche
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1e-12, 1e-6, 1.0, 1e4]))
-def test_scales_are_exact_in_bfloat16_and_half_for_any_magnitude(seed, size):
+def test_scales_are_exact_in_bfloat16_and_half_for_any_magnitude(seed: int, size: float) -> None:
     found = search_scales(weight(seed=seed) * size, INT4.group, INT4.range).scale
     assert torch.equal(found, found.bfloat16().float()) and torch.equal(found, found.half().float())
 
 
-def test_the_first_matching_rule_decides():
+def test_the_first_matching_rule_decides() -> None:
     recipe = Recipe("r", INT4, INT8, (Rule("layers.0.*", None, None), Rule("layers.*", INT8, INT4)))
     assert recipe.scheme_for("layers.0.wq", False) is None
     assert recipe.scheme_for("layers.1.wq", False) == INT8
@@ -93,19 +96,19 @@ def test_the_first_matching_rule_decides():
     assert recipe.scheme_for("table", True) == INT8
 
 
-def test_an_unknown_recipe_lists_the_known_ones():
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match=", ".join(RECIPES)):
         find_recipe("w5")
 
 
 @pytest.mark.parametrize(("scheme", "columns"), [(INT4, 100)])
-def test_a_group_size_must_divide_the_row_length(scheme, columns):
+def test_a_group_size_must_divide_the_row_length(scheme: IntegerScheme, columns: int) -> None:
     with pytest.raises(RecipeError, match="100 inputs"):
         scheme.quantize(weight(columns=columns), "layers.0.wq", is_table=False)
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
-def test_integer_activations_are_close_to_float_activations(scheme):
+def test_integer_activations_are_close_to_float_activations(scheme: IntegerScheme) -> None:
     """Rounding is at most 1/254 of the largest activation. Over 96 inputs, outputs change by under 2 %."""
     found = search_scales(weight(), scheme.group, scheme.range)
     linear, x = QuantizedLinear(found.integers, found.scale, scheme), torch.randn(7, 96)
@@ -119,7 +122,9 @@ def test_integer_activations_are_close_to_float_activations(scheme):
 
 
 @pytest.mark.parametrize(("bits", "columns", "bytes_a_row"), [(4, 96, 48), (8, 96, 96), (4, 9, 9)])
-def test_packed_integers_take_half_the_memory_and_give_the_same_bits(bits, columns, bytes_a_row):
+def test_packed_integers_take_half_the_memory_and_give_the_same_bits(
+    bits: int, columns: int, bytes_a_row: int
+) -> None:
     """Integers of 4 bits with an even number of columns are packed, others are not. All integers occur."""
     scheme = IntegerScheme(bits)
     low, high = scheme.range
@@ -143,7 +148,7 @@ def test_packed_integers_take_half_the_memory_and_give_the_same_bits(bits, colum
     )
 
 
-def test_fusing_linears_concatenates_their_rows():
+def test_fusing_linears_concatenates_their_rows() -> None:
     parts = [INT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
     x = torch.randn(3, 96)
     torch.testing.assert_close(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
@@ -154,7 +159,7 @@ LUT4 = PaletteScheme(4, channels=8)
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
-def test_palettes_store_the_nearest_values_exact_in_half_precision(seed, size):
+def test_palettes_store_the_nearest_values_exact_in_half_precision(seed: int, size: float) -> None:
     w = weight(seed=seed) * size
     found = search_palette(w, LUT4.bits, LUT4.channels)
     assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
@@ -165,7 +170,7 @@ def test_palettes_store_the_nearest_values_exact_in_half_precision(seed, size):
     assert found.errors.searched == pytest.approx(float((w - held).square().sum()), rel=1e-4)
 
 
-def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_fuse():
+def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_fuse() -> None:
     found = search_palette(weight(256, 256), bits=4, channels=16)
     assert found.errors.searched < 0.67 * found.errors.min_max
     parts = [LUT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
@@ -173,7 +178,9 @@ def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_fuse():
     assert torch.equal(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
-def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(capsys):
+def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     arguments = ["--target", "onnx", "--quant", "w4g128", "--dry-run"]
     assert export(arguments) == 2
     error = capsys.readouterr().err
@@ -182,19 +189,19 @@ def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(capsys
     assert export([*arguments, *(part for rule in rules for part in ("--quant-rule", rule))]) == 0
 
 
-def test_the_group_of_a_palette_must_divide_the_rows():
+def test_the_group_of_a_palette_must_divide_the_rows() -> None:
     with pytest.raises(RecipeError, match=r"8 channels do not divide the 20 outputs of layers\.0\.wq"):
         LUT4.quantize(weight(rows=20), "layers.0.wq", is_table=False)
 
 
 @pytest.mark.parametrize("scheme", [INT4, PaletteScheme(4, channels=8)])
-def test_tables_take_neither_groups_nor_palettes(scheme):
+def test_tables_take_neither_groups_nor_palettes(scheme: IntegerScheme | PaletteScheme) -> None:
     with pytest.raises(RecipeError, match="the table of embed"):
         scheme.quantize(weight(), "embed", is_table=True)
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=str)
-def test_a_manifest_holds_the_type_and_all_fields_of_a_scheme(recipe):
+def test_a_manifest_holds_the_type_and_all_fields_of_a_scheme(recipe: Recipe) -> None:
     for scheme in recipe.schemes:
         fields = scheme.to_entry().model_dump()
         assert fields.pop("type") == scheme.type and type(scheme)(**fields) == scheme
@@ -209,17 +216,19 @@ def test_a_manifest_holds_the_type_and_all_fields_of_a_scheme(recipe):
         (PaletteScheme, {"bits": 9, "channels": 8}, "expected 1 to 8 bits"),
     ],
 )
-def test_a_wrong_field_of_a_scheme_is_named(scheme, fields, message):
+def test_a_wrong_field_of_a_scheme_is_named(
+    scheme: type[IntegerScheme] | type[PaletteScheme], fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         scheme(**fields)
 
 
-def test_the_correlation_bar_falls_with_fewer_bits():
+def test_the_correlation_bar_falls_with_fewer_bits() -> None:
     limits = [PaletteScheme(bits, channels=8).min_correlation for bits in range(1, 9)]
     assert limits == sorted(limits) and (limits[3], limits[7]) == (0.9, 0.99)
 
 
-def test_storage_is_the_bytes_of_the_module():
+def test_storage_is_the_bytes_of_the_module() -> None:
     """Counts all buffers, before and after packing. An artifact has no zero points, and scales of 2 bytes."""
     for scheme in (INT4, INT8, LUT4):
         module = scheme.quantize(weight(), "w", is_table=False).module
@@ -234,7 +243,7 @@ def held_bytes(module: torch.nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
-def test_a_kernel_is_set_within_its_context_only():
+def test_a_kernel_is_set_within_its_context_only() -> None:
     linear = INT8.quantize(weight(), "w", is_table=False).module
     with linear_kernel(linear, int8_per_token):
         with pytest.raises(ZeroDivisionError), linear_kernel(linear, int8_per_block):
@@ -245,7 +254,7 @@ def test_a_kernel_is_set_within_its_context_only():
 
 
 @pytest.mark.parametrize("group", [32, None])
-def test_the_number_of_threads_does_not_change_the_integers(group):
+def test_the_number_of_threads_does_not_change_the_integers(group: int | None) -> None:
     """Chunks that are searched at the same time keep their order, and torch keeps its threads."""
     weight = torch.randn(700, 4096, generator=torch.Generator().manual_seed(0))
     threads, found = torch.get_num_threads(), []

@@ -1,20 +1,26 @@
 """Requests in the slots of one batch give the same samples as separate requests."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, Fault, ToyEngine
+from support.runtime.toy_engine import Fault
+from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, ToyEngine
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
+
+MakeDecoder = Callable[..., BatchedDecoder[SpeechRequest]]  # of a number of slots, and a fault
 
 
 class Prompts:
@@ -28,18 +34,18 @@ class Prompts:
         return Prompt(np.array([1, 25, 24, 24, 26]), voice, generator.integers(0, 20, len(request.text)))
 
 
-def no_fault(component, inputs) -> None: ...
+def no_fault(component: str, inputs: Arrays) -> None: ...
 
 
 @pytest.fixture
-def decoder(tmp_path):
+def decoder(tmp_path: Path) -> MakeDecoder:
     """Makes decoders with the given number of slots on a new toy engine, with one folder for prefixes."""
     (tmp_path / MANIFEST).write_text("{}")
-    prefixes = PrefixCache(SimpleNamespace(folder=Path(tmp_path)), "toy")
+    prefixes = PrefixCache(stand_in(folder=Path(tmp_path)), "toy")
 
     def make(slots: int, fault: Fault = no_fault) -> BatchedDecoder[SpeechRequest]:
         stream = ToyEngine(fault).batched(slots)
-        return BatchedDecoder(SpeechSlots(stream, CONSTANTS, Prompts(), prefixes))
+        return BatchedDecoder(SpeechSlots(stream, CONSTANTS, cast(Any, Prompts()), prefixes))
 
     return make
 
@@ -60,18 +66,18 @@ def run(decoder: BatchedDecoder[SpeechRequest], *tickets: Ticket) -> list[list[n
     return list(pieces.values())
 
 
-def single_request(decoder, request: SpeechRequest) -> list[np.ndarray]:
+def single_request(decoder: MakeDecoder, request: SpeechRequest) -> list[np.ndarray]:
     one = decoder(1)
     return run(one, one.submit(request))[0]
 
 
-def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+def assert_same(found: Sequence[Any], expected: list[np.ndarray]) -> None:
     assert [len(piece) for piece in found] == [len(piece) for piece in expected]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 7])
-def test_queued_requests_give_the_same_samples_as_separate_requests(decoder, slots):
+def test_queued_requests_give_the_same_samples_as_separate_requests(decoder: MakeDecoder, slots: int) -> None:
     texts, many = requests(3, 1, 5, 2, 4), decoder(slots)
     found = run(many, *[many.submit(text) for text in texts])
     assert not many.unfinished()
@@ -79,7 +85,7 @@ def test_queued_requests_give_the_same_samples_as_separate_requests(decoder, slo
         assert_same(pieces, single_request(decoder, text))
 
 
-def test_a_slot_is_filled_while_others_run(decoder):
+def test_a_slot_is_filled_while_others_run(decoder: MakeDecoder) -> None:
     texts, many = requests(6, 4), decoder(2)
     first = many.submit(texts[0])
     pieces = {first: [samples for _ in range(3) for _, samples in many.step()]}
@@ -92,10 +98,10 @@ def test_a_slot_is_filled_while_others_run(decoder):
         assert_same(found, single_request(decoder, text))
 
 
-def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decoder):
+def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decoder: MakeDecoder) -> None:
     texts, many = requests(8, 6, 3), decoder(2)
     first, second, third = (many.submit(text) for text in texts)
-    pieces = {first: [], second: [], third: []}
+    pieces: dict[Ticket, list[np.ndarray | None]] = {first: [], second: [], third: []}
     for _ in range(3):
         for ticket, samples in many.step():
             pieces[ticket].append(samples)
@@ -108,7 +114,7 @@ def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decode
     assert_same(pieces[third], single_request(decoder, texts[2]))
 
 
-def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder):
+def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder: MakeDecoder) -> None:
     many = decoder(1)
     first, second = (many.submit(text) for text in requests(3, 3))
     second.cancel()
@@ -116,7 +122,7 @@ def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder):
     assert second.status is Status.CANCELLED and second.is_done and not found[1] and found[0]
 
 
-def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder):
+def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder: MakeDecoder) -> None:
     calls = []
     many = decoder(2, lambda component, inputs: calls.append(component))
     ticket = many.submit(requests(5)[0])
@@ -126,14 +132,14 @@ def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder):
     assert many.step() == [(ticket, None)] and not calls and not many.unfinished()
 
 
-def test_a_request_that_cannot_be_served_is_refused_when_it_is_submitted(decoder):
+def test_a_request_that_cannot_be_served_is_refused_when_it_is_submitted(decoder: MakeDecoder) -> None:
     many = decoder(1)
     with pytest.raises(UsageError, match="refused"):
         many.submit(SpeechRequest("refused"))
     assert not many.unfinished()
 
 
-def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder):
+def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder: MakeDecoder) -> None:
     texts, many = requests(3, 3, 3), decoder(1)
     too_long = many.submit(SpeechRequest("a" * (ROWS + 5)))
     tickets = [many.submit(text) for text in texts]
@@ -143,10 +149,10 @@ def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder):
         assert_same([samples for each, samples in pieces if each is ticket], single_request(decoder, text))
 
 
-def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
+def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder: MakeDecoder) -> None:
     count = 0
 
-    def third_call_fails(component, inputs) -> None:
+    def third_call_fails(component: str, inputs: Arrays) -> None:
         nonlocal count
         count += component == "codec_step"
         if component == "codec_step" and count == 3:
@@ -164,11 +170,11 @@ def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
 
 
 @pytest.mark.parametrize("component", ["embed_codes", "decode_step", "acoustic_step"])
-def test_a_batch_call_that_fails_once_changes_no_samples(decoder, component):
+def test_a_batch_call_that_fails_once_changes_no_samples(decoder: MakeDecoder, component: str) -> None:
     """Each slot then has a call of its own."""
     sizes = []
 
-    def fault(name, inputs) -> None:
+    def fault(name: str, inputs: Arrays) -> None:
         sizes.extend([len(next(iter(inputs.values())))] if name == component else [])
         if name == component and sizes.count(2) == 2 and sizes[-1] == 2:
             raise VoxportError("engine")
@@ -180,10 +186,10 @@ def test_a_batch_call_that_fails_once_changes_no_samples(decoder, component):
         assert_same(pieces, single_request(decoder, text))
 
 
-def test_a_failed_engine_ends_running_requests_and_the_queue_continues(decoder):
-    fails_alone = []
+def test_a_failed_engine_ends_running_requests_and_the_queue_continues(decoder: MakeDecoder) -> None:
+    fails_alone = list[bool]()
 
-    def fault(component, inputs) -> None:
+    def fault(component: str, inputs: Arrays) -> None:
         if component == "decode_step" and len(inputs["position"]) == 2 and not fails_alone:
             fails_alone[:] = [True, True, False]
             raise VoxportError("engine")
@@ -200,10 +206,10 @@ def test_a_failed_engine_ends_running_requests_and_the_queue_continues(decoder):
     assert_same(pieces, single_request(decoder, texts[2]))
 
 
-def test_the_toy_engine_detects_positions_of_another_slot(decoder):
+def test_the_toy_engine_detects_positions_of_another_slot(decoder: MakeDecoder) -> None:
     """The fault that the comparisons above must detect: two slots whose positions are exchanged."""
 
-    def fault(component, inputs) -> None:
+    def fault(component: str, inputs: Arrays) -> None:
         if component == "decode_step" and len(inputs["position"]) == 2:
             inputs["position"][:] = inputs["position"][::-1].copy()
 
@@ -213,7 +219,7 @@ def test_the_toy_engine_detects_positions_of_another_slot(decoder):
     assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
 
 
-def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder):
+def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder: MakeDecoder) -> None:
     texts = [SpeechRequest("a" * (seed % 12), seed=seed, chunk_frames=50) for seed in range(30)]
     many = decoder(4)
     tickets = [many.submit(text) for text in texts]
@@ -223,7 +229,7 @@ def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder):
         assert [len(piece) for piece in pieces] == [len(piece) for piece in single_request(decoder, text)]
 
 
-def test_requests_of_several_threads_are_all_served(decoder):
+def test_requests_of_several_threads_are_all_served(decoder: MakeDecoder) -> None:
     texts, many = requests(*[2] * 12), decoder(3)
     with ThreadPoolExecutor(4) as pool:
         tickets = list(pool.map(many.submit, texts))
@@ -231,7 +237,7 @@ def test_requests_of_several_threads_are_all_served(decoder):
         assert_same(pieces, single_request(decoder, text))
 
 
-def test_every_request_has_a_last_event_however_it_ends(decoder):
+def test_every_request_has_a_last_event_however_it_ends(decoder: MakeDecoder) -> None:
     many = decoder(1)
     too_long, short, cancelled = (many.submit(SpeechRequest("a" * size, max_frames=2)) for size in (40, 3, 4))
     cancelled.cancel()
@@ -239,22 +245,23 @@ def test_every_request_has_a_last_event_however_it_ends(decoder):
     last = {ticket: samples for ticket, samples in events if ticket.is_done}
     assert too_long.status is Status.FAILED and last[too_long] is None
     assert cancelled.status is Status.CANCELLED and last[cancelled] is None
-    assert short.status is Status.LIMIT and len(last[short])
+    samples = last[short]
+    assert short.status is Status.LIMIT and samples is not None and len(samples)
     assert [ticket for ticket, _ in events].count(short) == 1
 
 
-def test_a_request_is_visible_while_its_prompt_is_read(decoder):
-    seen = []
-    many = decoder(1, lambda component, inputs: seen.append(many.unfinished()))
+def test_a_request_is_visible_while_its_prompt_is_read(decoder: MakeDecoder) -> None:
+    seen = list[list[Ticket]]()
+    many: BatchedDecoder[SpeechRequest] = decoder(1, lambda *_: seen.append(many.unfinished()))
     ticket = many.submit(requests(1)[0])
     many.step()
     assert seen and all(tickets == [ticket] for tickets in seen)
 
 
-def test_a_request_that_is_cancelled_during_another_call_reads_no_prompt(decoder):
-    calls, late = [], []
+def test_a_request_that_is_cancelled_during_another_call_reads_no_prompt(decoder: MakeDecoder) -> None:
+    calls, late = list[str](), list[Ticket]()
 
-    def cancel_while_fed(component, inputs) -> None:
+    def cancel_while_fed(component: str, inputs: Arrays) -> None:
         calls.append(component)
         if component == "decode_step":
             for ticket in late:
@@ -270,10 +277,12 @@ def test_a_request_that_is_cancelled_during_another_call_reads_no_prompt(decoder
     assert late[0].status is Status.CANCELLED and "prefill" not in calls
 
 
-def test_run_raises_the_error_of_a_request_that_was_submitted_and_failed_in_one_step(decoder):
-    late = []
+def test_run_raises_the_error_of_a_request_that_was_submitted_and_failed_in_one_step(
+    decoder: MakeDecoder,
+) -> None:
+    late = list[Ticket]()
 
-    def submit_more(component, inputs) -> None:
+    def submit_more(component: str, inputs: Arrays) -> None:
         if component == "embed_codes" and not late:
             late.append(many.submit(SpeechRequest("a" * (ROWS + 5))))
 
@@ -283,8 +292,10 @@ def test_run_raises_the_error_of_a_request_that_was_submitted_and_failed_in_one_
         list(many.run())
 
 
-def test_a_slot_whose_release_fails_ends_its_request(decoder, monkeypatch):
-    def fail(self, slot: int) -> None:
+def test_a_slot_whose_release_fails_ends_its_request(
+    decoder: MakeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, slot: int) -> None:
         raise VoxportError("release")
 
     many = decoder(1)
@@ -295,11 +306,11 @@ def test_a_slot_whose_release_fails_ends_its_request(decoder, monkeypatch):
     assert ticket.status is Status.FAILED and "release" in str(ticket.error)
 
 
-def test_a_step_reads_a_piece_of_one_prompt(decoder):
+def test_a_step_reads_a_piece_of_one_prompt(decoder: MakeDecoder) -> None:
     calls = []
     many = decoder(4, lambda component, inputs: calls.append(component))
     tickets = [many.submit(text) for text in requests(5, 5, 5)]
-    running = []
+    running = list[Ticket]()
     while len(running) < 3:
         calls.clear()
         many.step()
@@ -307,7 +318,7 @@ def test_a_step_reads_a_piece_of_one_prompt(decoder):
         running = [ticket for ticket in tickets if ticket.status is Status.RUNNING]
 
 
-def test_waiting_ends_with_a_request_or_with_the_timeout(decoder):
+def test_waiting_ends_with_a_request_or_with_the_timeout(decoder: MakeDecoder) -> None:
     many = decoder(1)
     assert not many.wait(0.0)
     with ThreadPoolExecutor(1) as pool:

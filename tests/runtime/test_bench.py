@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
-def test_figures_are_consistent(bundles, target, capsys):
+def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         runtime(
             [
@@ -60,7 +62,7 @@ def test_figures_are_consistent(bundles, target, capsys):
     assert "RTF" in capsys.readouterr().out
 
 
-def test_several_streams_are_timed_in_one_pass(bundles, capsys):
+def test_several_streams_are_timed_in_one_pass(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         runtime(
             [
@@ -89,7 +91,7 @@ def test_several_streams_are_timed_in_one_pass(bundles, capsys):
         assert f"serves 1 to {most}" in capsys.readouterr().err
 
 
-def test_invalid_numbers_are_usage_errors(bundles, capsys):
+def test_invalid_numbers_are_usage_errors(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["--frames", "0"], "--frames: expected at least 1, found 0"),
         (["--frames", "5000"], "the cache has 1024"),
@@ -98,11 +100,13 @@ def test_invalid_numbers_are_usage_errors(bundles, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_the_measured_bandwidth_is_finite_and_positive():
+def test_the_measured_bandwidth_is_finite_and_positive() -> None:
     assert np.isfinite(measure_bandwidth(1, rounds=1)) and measure_bandwidth(1, rounds=1) > 0
 
 
-def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
+def test_eager_is_timed_beside_a_bundle(
+    bundles: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--frames", "2", "--prompt-tokens", "3", "--threads", "1", "--compare", "eager", "--json"]
     assert export(["bench", str(bundles / "onnx"), *arguments]) == 0
     found = json.loads(capfd.readouterr().out)
@@ -134,7 +138,7 @@ def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
     assert "/nowhere" in capfd.readouterr().err
 
 
-def run_of(frame: float, recipe: str, **more) -> dict:
+def run_of(frame: float, recipe: str, **more: object) -> dict[str, Any]:
     """A run as `bench --json` prints it. The backbone takes half of a frame, the head a quarter."""
     calls = {"decode_step": 10, "acoustic_step": 70, "codec_step": 10, "embed_codes": 10}
     parts = {
@@ -167,7 +171,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
     }
 
 
-def test_runs_give_a_table_and_a_plot(tmp_path):
+def test_runs_give_a_table_and_a_plot(tmp_path: Path) -> None:
     """Three runs of one bundle give a median and a range. Eager, timed in the last run, has its own row."""
     for index, frame in enumerate((160.0, 80.0, 100.0)):
         more = (
@@ -207,7 +211,7 @@ def test_runs_give_a_table_and_a_plot(tmp_path):
     assert plot.read_bytes() == first and b"<svg" in first and document.read_text() == text
 
 
-def test_runs_of_two_families_are_refused(tmp_path):
+def test_runs_of_two_families_are_refused(tmp_path: Path) -> None:
     for family in ("voxtral_tts", "voxtral_realtime"):
         run = run_of(80.0, "w4")
         run["bundle"]["family"] = family

@@ -1,5 +1,8 @@
 """Numbers of a manifest that would take all memory or time are refused by name."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from bundle.errors import IntegrityError
@@ -42,15 +45,15 @@ TEXT = {
 }
 
 
-def speech(**changes):
+def speech(**changes: object) -> Any:
     return parse_constants(SPEECH | changes, {"first_frame": "prefill"})
 
 
-def text(**changes):
+def text(**changes: int) -> Constants:
     return parse_record(Constants, TEXT | changes)
 
 
-def test_published_numbers_are_accepted():
+def test_published_numbers_are_accepted() -> None:
     assert speech().euler_steps == 7
     assert text().left_pad_tokens == 32
 
@@ -74,17 +77,19 @@ def test_published_numbers_are_accepted():
         (text, "log_mel_least", float("nan")),
     ],
 )
-def test_numbers_far_above_any_model_are_refused(parse, name, value):
+def test_numbers_far_above_any_model_are_refused(
+    parse: Callable[..., object], name: str, value: float | list[int]
+) -> None:
     with pytest.raises(IntegrityError, match=f"manifest.json: constants: {name}"):
         parse(**{name: value})
 
 
-def test_a_window_of_many_hops_is_refused():
+def test_a_window_of_many_hops_is_refused() -> None:
     with pytest.raises(IntegrityError, match="at most 16 times hop_length"):
         text(hop_length=1)
 
 
 @pytest.mark.parametrize("change", [{"sample_rate": 384_000}, {"window_size": 40}, {"n_mels": 1024}])
-def test_a_front_end_without_samples_for_its_bands_is_refused(change):
+def test_a_front_end_without_samples_for_its_bands_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(IntegrityError, match="mel bands do not fit a window"):
         LogMel(text(**change).mel)

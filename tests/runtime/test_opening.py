@@ -1,8 +1,11 @@
 """Opening a bundle: read once, and a tokenizer only where the family needs one."""
 
-from types import SimpleNamespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from support.stand_ins import noting, stand_in
 
 from bundle.errors import UsageError
 from runtime import opening
@@ -16,26 +19,28 @@ class Task(SpeechToText):
 
     def check_live(self) -> None: ...
 
-    def begin(self, *arguments, **options): ...
+    def begin(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 @pytest.fixture
-def opened(monkeypatch, tmp_path) -> list[str]:
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What was opened or parsed, in order, of a bundle without a tokenizer."""
     calls = []
-    manifest = SimpleNamespace(tokenizer=(), verification=SimpleNamespace(status="unverified"))
-    bundle = SimpleNamespace(
-        job=SimpleNamespace(family="toy", licence="own"),
+    manifest = stand_in(tokenizer=(), verification=stand_in(status="unverified"))
+    bundle = stand_in(
+        job=stand_in(family="toy", licence="own"),
         manifest=manifest,
         folder=tmp_path,
         is_verified=False,
     )
     bundle.check_hashes = lambda: calls.append("hashes")
-    family = SimpleNamespace(name="toy", task=SpeechToText)
-    family.open = lambda bundle, engine, constants: calls.append(f"task with {constants}") or Task()
+    family = stand_in(name="toy", task=SpeechToText)
+    family.open = noting(
+        lambda *_: Task(), lambda bundle, engine, constants: calls.append(f"task with {constants}")
+    )
 
-    def log(name: str, result: object):
-        return lambda *arguments: calls.append(name) or result
+    def log(name: str, result: object) -> Callable[..., object]:
+        return noting(lambda *_: result, lambda *_: calls.append(name))
 
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
@@ -45,13 +50,17 @@ def opened(monkeypatch, tmp_path) -> list[str]:
     return calls
 
 
-def test_a_bundle_is_read_once_and_its_constants_are_parsed_once(opened, tmp_path, caplog):
+def test_a_bundle_is_read_once_and_its_constants_are_parsed_once(
+    opened: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert isinstance(opening.open_task(SpeechToText, tmp_path), Task)
     assert opened == ["bundle", "constants", "hashes", "trial", "engine", "task with constants"]
     assert f"{tmp_path}: this bundle is unverified" in caplog.text
 
 
-def test_a_bundle_for_another_task_is_refused_before_its_hashes_are_computed(opened, tmp_path):
+def test_a_bundle_for_another_task_is_refused_before_its_hashes_are_computed(
+    opened: list[str], tmp_path: Path
+) -> None:
     with pytest.raises(
         UsageError, match="family toy is speech to text, expected a bundle for text to speech"
     ):
@@ -59,7 +68,7 @@ def test_a_bundle_for_another_task_is_refused_before_its_hashes_are_computed(ope
     assert opened == ["bundle"]
 
 
-def test_a_family_that_reads_or_writes_text_refuses_a_bundle_without_a_tokenizer(tmp_path):
-    bundle = SimpleNamespace(manifest=SimpleNamespace(tokenizer=()), folder=tmp_path)
+def test_a_family_that_reads_or_writes_text_refuses_a_bundle_without_a_tokenizer(tmp_path: Path) -> None:
+    bundle = stand_in(manifest=stand_in(tokenizer=()), folder=tmp_path)
     with pytest.raises(UsageError, match="the bundle has no tokenizer; export from a checkpoint"):
         tokenizer_paths(bundle)

@@ -5,31 +5,33 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.bundle_options import write_hashes
+from support.runtime.opened_tasks import open_speech
 from support.runtime.prefix_caches import wait_until_written
+from support.stand_ins import noting
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from runtime.engines import open_engine
 from runtime.families.voxtral_tts.decoder import SpeechDecoder
-from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
 TARGETS = ["onnx", "executorch", "coreml"]
 
 
 @pytest.fixture
-def copy(bundles, tmp_path, request) -> Path:
+def copy(bundles: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return Path(shutil.copytree(bundles / request.param, tmp_path / "bundle"))
 
 
 def spoken(bundle: Path, text: str = "Hello there.", voice: str | None = None) -> np.ndarray:
-    task = open_bundle(bundle, check_hashes=False)
-    samples = np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
+    task = open_speech(bundle, check_hashes=False)
+    samples: np.ndarray = np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
     wait_until_written()
     return samples
 
@@ -43,12 +45,12 @@ def kept() -> list[Path]:
 
 
 @pytest.fixture(autouse=True)
-def empty_cache(tmp_path, monkeypatch):
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("copy", TARGETS, indirect=True)
-def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
+def test_speech_from_stored_rows_is_bit_identical(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = spoken(copy)
     assert len(kept()) == 1
     prefilled = []
@@ -56,7 +58,7 @@ def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
     monkeypatch.setattr(
         SpeechDecoder,
         "_prefill",
-        lambda self, ids, *voice: prefilled.append(len(ids)) or run(self, ids, *voice),
+        noting(run, lambda self, ids, *_: prefilled.append(len(ids))),
     )
     np.testing.assert_array_equal(spoken(copy), first)
     assert len(prefilled) == 1  # of the text alone
@@ -67,7 +69,9 @@ def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, caplog):
+def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(
+    copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = spoken(copy)
     (path,) = kept()
     content = bytearray(path.read_bytes())
@@ -84,7 +88,7 @@ def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, cap
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_voices_of_equal_length_do_not_share_rows(copy):
+def test_voices_of_equal_length_do_not_share_rows(copy: Path) -> None:
     one, two = sorted((copy / "voices").glob("*.safetensors"))[:2]
     rows = load_file(one)["embedding"]
     save_file({"embedding": rows[::-1].copy()}, two)
@@ -100,14 +104,14 @@ def test_voices_of_equal_length_do_not_share_rows(copy):
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_speech_does_not_need_a_prefix_folder(copy):
+def test_speech_does_not_need_a_prefix_folder(copy: Path) -> None:
     prefixes().parent.mkdir(parents=True)
     prefixes().write_text("a file where the folder would be")
     assert len(spoken(copy)) and len(spoken(copy))
 
 
 @pytest.mark.parametrize("copy", ["onnx", "executorch"], indirect=True)
-def test_rows_that_do_not_fit_are_computed_again(copy, caplog):
+def test_rows_that_do_not_fit_are_computed_again(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each file has the right hashes. A pipe that is opened would wait for ever."""
     first = spoken(copy)
     (path,) = kept()
@@ -134,7 +138,7 @@ def test_rows_that_do_not_fit_are_computed_again(copy, caplog):
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_rows_that_come_with_a_bundle_are_not_read(copy):
+def test_rows_that_come_with_a_bundle_are_not_read(copy: Path) -> None:
     first = spoken(copy)
     content = kept()[0].read_bytes()
     poisoned = {key: -array for key, array in load_file(kept()[0]).items()}
@@ -148,12 +152,13 @@ def test_rows_that_come_with_a_bundle_are_not_read(copy):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_loading_rows_does_not_change_other_rows(bundles, target):
+def test_loading_rows_does_not_change_other_rows(bundles: Path, target: str) -> None:
     engine = open_engine(Bundle(bundles / target))
     first, second = engine.stream(), engine.stream()
     rng = np.random.default_rng(0)
-    dim = first.signatures["prefill"].inputs[0].shape[-1]
-    axis = first.signatures["prefill"].cache.cache.row_axis
+    dim = int(first.signatures["prefill"].inputs[0].shape[-1])
+    signature: Any = first.signatures["prefill"]
+    axis = signature.cache.cache.row_axis
     embeddings = rng.standard_normal((1, 7, dim), dtype=np.float32)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
     rows = first.save_rows(5)

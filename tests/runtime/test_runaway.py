@@ -1,6 +1,7 @@
 """Speech that repeats itself or stays silent is stopped; speech with pauses and held sounds is not."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ class Codec:
 
 
 def run(
-    frames: Iterable[np.ndarray | None], budget: float | None = 100.0, chunk: int = 1, **options: int
+    frames: Iterable[np.ndarray | None], budget: float | None = 100.0, chunk: int = 1, **options: Any
 ) -> tuple[Status | None, int]:
     """The final status, and the number of frames that were spoken until then."""
     request = SpeechRequest("a", budget=budget, chunk_frames=chunk, **options)
@@ -45,18 +46,18 @@ def cycle(period: int, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("period", [1, 2, 5, MAX_PERIOD])
-def test_a_cycle_of_whole_frames_is_stopped(period):
+def test_a_cycle_of_whole_frames_is_stopped(period: int) -> None:
     frames = np.concatenate((speech(20), cycle(period, 200)))
     assert run(frames) == (Status.REPETITION, 20 + period + FRAMES)
 
 
-def test_a_cycle_with_noise_in_it_is_not():
+def test_a_cycle_with_noise_in_it_is_not() -> None:
     frames = cycle(3, 200)
     frames[FRAMES // 2 :: FRAMES // 2, -1] += 1  # one code of a frame
     assert run(frames)[0] is None
 
 
-def test_a_longer_cycle_is_not_and_neither_is_the_first_code_alone():
+def test_a_longer_cycle_is_not_and_neither_is_the_first_code_alone() -> None:
     assert run(cycle(MAX_PERIOD + 1, 300))[0] is None
     frames = speech(200)
     frames[:, 0] = 500
@@ -70,7 +71,7 @@ def silent_from(start: int, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7, 64, 200])
-def test_silence_is_stopped_at_the_same_frame_in_chunks_of_any_size(chunk):
+def test_silence_is_stopped_at_the_same_frame_in_chunks_of_any_size(chunk: int) -> None:
     """Also where the same chunk has the end of the model, or a limit, behind it."""
     frames = [*silent_from(20, 20 + FRAMES + 30), None]
     assert run(frames, chunk=chunk) == (Status.SILENCE, 20 + FRAMES)
@@ -78,13 +79,13 @@ def test_silence_is_stopped_at_the_same_frame_in_chunks_of_any_size(chunk):
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7, 64])
-def test_a_limit_that_comes_first_or_at_the_same_frame_is_the_reason(chunk):
+def test_a_limit_that_comes_first_or_at_the_same_frame_is_the_reason(chunk: int) -> None:
     for limit in (20 + FRAMES - 1, 20 + FRAMES):
         frames = silent_from(20, 200)
         assert run(frames, chunk=chunk, max_frames=limit) == (Status.LIMIT, limit)
 
 
-def test_a_pause_is_not():
+def test_a_pause_is_not() -> None:
     frames = speech(300)
     frames[20 : 20 + FRAMES - 1, 0] = 0
     frames[100 : 100 + FRAMES - 1, 0] = 3  # -50.5 dB
@@ -92,7 +93,7 @@ def test_a_pause_is_not():
     assert run(frames)[0] is None
 
 
-def test_without_a_budget_nothing_is_stopped():
+def test_without_a_budget_nothing_is_stopped() -> None:
     assert run(cycle(1, 300), budget=None)[0] is None
     silent = speech(300)
     silent[:, 0] = 0

@@ -1,5 +1,7 @@
 """Sampled ids: greedy, deterministic for given noise, and distributed as a direct formula gives."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def expected(row: np.ndarray, settings: SamplerSettings, previous: list[int]) ->
     ranked = sorted(weights, key=lambda index: -weights[index])
     if settings.top_k:
         ranked = ranked[: settings.top_k]
-    total, kept = sum(weights[index] for index in ranked), []
+    total, kept = sum(weights[index] for index in ranked), list[int]()
     for index in ranked:
         if sum(weights[each] for each in kept) / total >= settings.top_p:
             break
@@ -40,7 +42,7 @@ def expected(row: np.ndarray, settings: SamplerSettings, previous: list[int]) ->
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_frequencies_equal_those_of_the_direct_formula(settings, seed):
+def test_frequencies_equal_those_of_the_direct_formula(settings: SamplerSettings, seed: int) -> None:
     row, previous = logits(seed), [1, 4, 4]
     noise = gumbel_noise(np.random.default_rng(seed), (DRAWS, IDS))
     found = sample(np.tile(row, (DRAWS, 1)), settings, noise, [np.array(previous)] * DRAWS)
@@ -50,7 +52,7 @@ def test_frequencies_equal_those_of_the_direct_formula(settings, seed):
     assert not frequencies[probabilities == 0].any()
 
 
-def test_greedy_is_the_argmax_whatever_the_noise():
+def test_greedy_is_the_argmax_whatever_the_noise() -> None:
     rows = np.stack([logits(seed) for seed in range(50)])
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
     found = sample(rows, noise=noise)
@@ -60,7 +62,7 @@ def test_greedy_is_the_argmax_whatever_the_noise():
     assert sample(ties) == [1]
 
 
-def test_given_noise_gives_the_same_ids_row_by_row():
+def test_given_noise_gives_the_same_ids_row_by_row() -> None:
     settings = SamplerSettings(temperature=0.8, top_k=6, top_p=0.9, repetition_penalty=1.2)
     rows = np.stack([logits(seed) for seed in range(20)])
     noise = gumbel_noise(np.random.default_rng(3), rows.shape)
@@ -70,7 +72,7 @@ def test_given_noise_gives_the_same_ids_row_by_row():
     np.testing.assert_array_equal(found, single)
 
 
-def test_masked_ids_are_never_chosen():
+def test_masked_ids_are_never_chosen() -> None:
     rows = np.tile(logits(), (2000, 1))
     rows[:, :6] = -np.inf
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
@@ -78,7 +80,7 @@ def test_masked_ids_are_never_chosen():
         assert sample(rows, settings, noise, [np.array([2])] * 2000).min() >= 6
 
 
-def test_previous_ids_become_less_probable_also_greedily():
+def test_previous_ids_become_less_probable_also_greedily() -> None:
     row = np.array([[2.0, 1.9, -1.0]], np.float32)
     settings = SamplerSettings(repetition_penalty=1.2)
     assert sample(row, settings) == [0] and sample(row, settings, None, [np.array([0])]) == [1]
@@ -98,28 +100,28 @@ def test_previous_ids_become_less_probable_also_greedily():
         {"repetition_penalty": np.inf},
     ],
 )
-def test_wrong_settings_are_named(wrong):
+def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         SamplerSettings(**wrong)
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.5])
 @pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-10])
-def test_a_temperature_near_0_chooses_the_largest_logit(temperature, top_p):
+def test_a_temperature_near_0_chooses_the_largest_logit(temperature: float, top_p: float) -> None:
     rows = np.stack([logits(seed) * 100 for seed in range(50)])
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
     found = sample(rows, SamplerSettings(temperature, top_k=4, top_p=top_p), noise)
     np.testing.assert_array_equal(found, rows.argmax(axis=1))
 
 
-def test_a_huge_temperature_chooses_every_id_equally_often():
+def test_a_huge_temperature_chooses_every_id_equally_often() -> None:
     rows = np.tile(logits() * 100, (DRAWS, 1))
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
     found = sample(rows, SamplerSettings(temperature=1e300), noise)
     np.testing.assert_allclose(np.bincount(found, minlength=IDS) / DRAWS, 1 / IDS, atol=0.01)
 
 
-def test_each_row_has_its_own_settings():
+def test_each_row_has_its_own_settings() -> None:
     settings = [SamplerSettings(), *SETTINGS, SamplerSettings()]
     rows = np.stack([logits(seed) for seed in range(len(settings))])
     noise = gumbel_noise(np.random.default_rng(3), rows.shape)
@@ -133,7 +135,7 @@ def test_each_row_has_its_own_settings():
         sample(rows, settings[:2], noise)
 
 
-def test_sampling_without_noise_or_without_a_finite_logit_is_refused():
+def test_sampling_without_noise_or_without_a_finite_logit_is_refused() -> None:
     settings = SamplerSettings(temperature=1.0)
     with pytest.raises(UsageError, match="expected noise"):
         sample(logits()[None], settings)

@@ -1,9 +1,10 @@
 """Sampling settings of a request: what each does, in every way of speaking, and what is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,21 +12,22 @@ from support.export.faulty_engines import BatchedStreams, Engines, FaultyStream,
 from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
 from support.runtime.toy_speech import CONSTANTS
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Prompt
-from runtime.families.qwen3_tts.task import SpeechSlots
+from runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
 from runtime.families.qwen3_tts.voices import model_digest, voice_content
 from runtime.families.voxtral_tts.prompt import PromptBuilder
 from runtime.sampling_options import SAMPLING
 from runtime.speech_request import SpeechRequest
 from voxport.__main__ import main as voxport
 
-GREEDY = {"temperature": 0, "sub_temperature": 0}
+GREEDY: dict[str, Any] = {"temperature": 0, "sub_temperature": 0}
 FRAMES = 6
 NEW = {
     "temperature": 0.5,
@@ -44,7 +46,7 @@ def engines() -> Engines:
 
 
 @pytest.fixture(scope="module")
-def constants(engines) -> Constants:
+def constants(engines: Engines) -> Constants:
     """The tiny model's. It gives every setting a default that none of the tests asks for."""
     found: Constants = engines.constants
     return found
@@ -53,7 +55,7 @@ def constants(engines) -> Constants:
 class Spoken:
     """Requests that are spoken in the slots of one decoder, by eager: samples and codes of each."""
 
-    def __init__(self, engines: Engines, requests: list[SpeechRequest], slots: int = 1):
+    def __init__(self, engines: Engines, requests: list[SpeechRequest], slots: int = 1) -> None:
         self.codes: list[np.ndarray] = []  # int64 [slots, K] of each call of the code predictor
         make = lambda: FaultyStream(engines.eager.stream(), no_fault)
         stream: Stream = BatchedStreams(make, slots, self._keep)
@@ -65,7 +67,7 @@ class Spoken:
             pieces[ticket].append(samples)
         self.samples = [np.concatenate(found) for found in pieces.values()]
 
-    def _keep(self, stream, component, inputs, outputs) -> None:
+    def _keep(self, stream: Stream, component: str, inputs: Arrays, outputs: Arrays) -> None:
         if component == "code_predictor" and outputs:
             self.codes.append(outputs["chosen"].copy())
 
@@ -76,19 +78,24 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
     return Prompt(generator.integers(0, 200, len(request.text)), 10, "english", vector)
 
 
-def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: float) -> np.ndarray:
+def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: Any) -> np.ndarray:
     """Codes int64 [T, K] of a text that is spoken alone."""
-    options = {"seed": seed, "chunk_frames": chunk_frames, "max_frames": FRAMES, "budget": None}
+    options: dict[str, Any] = {
+        "seed": seed,
+        "chunk_frames": chunk_frames,
+        "max_frames": FRAMES,
+        "budget": None,
+    }
     found = Spoken(engines, [SpeechRequest("aaaa", sampling=sampling or None, **options)])
     return np.concatenate(found.codes)
 
 
-def test_the_help_lists_the_settings_of_a_request():
+def test_the_help_lists_the_settings_of_a_request() -> None:
     assert NEW.keys() == SAMPLING.keys()
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants, name):
+def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants: Constants, name: str) -> None:
     part, setting = ("others", name[4:]) if name.startswith("sub_") else ("first", name)
     found, default = constants.sampling_with({name: NEW[name]}), constants.sampling
     changed = replace(getattr(default, part), **{setting: NEW[name]})
@@ -96,7 +103,7 @@ def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants, nam
     assert found == replace(default, **{part: changed})
 
 
-def test_all_settings_together(constants):
+def test_all_settings_together(constants: Constants) -> None:
     found = constants.sampling_with(NEW)
     assert (found.first.temperature, found.first.top_k, found.first.top_p) == (0.5, 7, 0.25)
     assert (found.others.temperature, found.others.top_k, found.others.top_p) == (0.75, 9, 0.125)
@@ -125,7 +132,7 @@ def test_all_settings_together(constants):
         ("repetition_penalty", 1e9, "less than or equal to 100"),
     ],
 )
-def test_a_wrong_value_is_named(engines, name, value, says):
+def test_a_wrong_value_is_named(engines: Engines, name: str, value: float, says: str) -> None:
     with pytest.raises(UsageError, match=f"^{name} {value}: .*{says}"[:200]) as caught:
         next(qwen_task(engines).speak("Fine.", sampling={"top_p": 0.5, name: value}))
     assert caught.value.field == name
@@ -146,30 +153,30 @@ def test_a_wrong_value_is_named(engines, name, value, says):
         0.9,
     ],
 )
-def test_a_request_takes_numbers_of_known_names(sampling):
+def test_a_request_takes_numbers_of_known_names(sampling: Any) -> None:
     with pytest.raises(UsageError, match=r"^sampling .*: expected") as caught:
         SpeechRequest("Fine.", sampling=sampling)
     assert caught.value.field == "sampling"
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_a_model_that_draws_no_codes_refuses_every_setting(name):
+def test_a_model_that_draws_no_codes_refuses_every_setting(name: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}: this model draws no codes") as caught:
         next(ToyVoxtral().speak("Fine.", sampling={name: NEW[name]}))
     assert caught.value.field == name
 
 
 def builder() -> PromptBuilder:
-    component = SimpleNamespace(signature=SimpleNamespace(capacity=8))
-    return PromptBuilder(SimpleNamespace(component=lambda name: component), None, CONSTANTS)
+    component = stand_in(signature=stand_in(capacity=8))
+    return PromptBuilder(stand_in(component=lambda name: component), stand_in(), CONSTANTS)
 
 
-def test_a_submitted_request_of_such_a_model_is_refused():
+def test_a_submitted_request_of_such_a_model_is_refused() -> None:
     with pytest.raises(UsageError, match="this model draws no codes"):
         builder().build(SpeechRequest("Fine.", sampling=GREEDY))
 
 
-def test_temperature_0_ignores_the_seed(engines):
+def test_temperature_0_ignores_the_seed(engines: Engines) -> None:
     np.testing.assert_array_equal(codes(engines, 1, **GREEDY), codes(engines, 2, **GREEDY))
     assert not np.array_equal(codes(engines, 1), codes(engines, 2))
 
@@ -183,14 +190,16 @@ def test_temperature_0_ignores_the_seed(engines):
         {"temperature": 0, "sub_top_k": 1},
     ],
 )
-def test_settings_that_leave_one_code_are_greedy(engines, sampling):
+def test_settings_that_leave_one_code_are_greedy(engines: Engines, sampling: dict[str, Any]) -> None:
     np.testing.assert_array_equal(codes(engines, **sampling), codes(engines, **GREEDY))
 
 
 @pytest.mark.parametrize(
     ("sampling", "is_first"), [({"temperature": 0}, True), ({"sub_temperature": 0}, False)]
 )
-def test_a_setting_is_of_the_first_code_or_of_the_others(engines, sampling, is_first):
+def test_a_setting_is_of_the_first_code_or_of_the_others(
+    engines: Engines, sampling: dict[str, int], is_first: bool
+) -> None:
     """In the first frame, to which no other choice has led."""
     found, drawn = codes(engines, **sampling)[0], codes(engines)[0]
     assert (found[0] == drawn[0]) != is_first
@@ -198,20 +207,20 @@ def test_a_setting_is_of_the_first_code_or_of_the_others(engines, sampling, is_f
         assert (found[1:] != drawn[1:]).any()
 
 
-def test_the_penalty_decides_how_often_first_codes_repeat(engines):
+def test_the_penalty_decides_how_often_first_codes_repeat(engines: Engines) -> None:
     low, high = (len(set(codes(engines, **GREEDY, repetition_penalty=value)[:, 0])) for value in (0.01, 100))
     assert low < high == FRAMES
 
 
 @pytest.mark.parametrize("sampling", [{}, GREEDY, NEW])
-def test_the_codes_do_not_depend_on_the_chunks(engines, sampling):
+def test_the_codes_do_not_depend_on_the_chunks(engines: Engines, sampling: dict[str, Any]) -> None:
     whole = codes(engines, chunk_frames=FRAMES, **sampling)
     for size in (1, 4):
         np.testing.assert_array_equal(codes(engines, chunk_frames=size, **sampling), whole)
 
 
 @pytest.mark.parametrize("slots", [2, 4])
-def test_each_slot_has_its_own_settings(engines, slots):
+def test_each_slot_has_its_own_settings(engines: Engines, slots: int) -> None:
     """Bit-identical to each request alone, because eager computes each slot separately."""
     different = (
         None,
@@ -232,7 +241,7 @@ def test_each_slot_has_its_own_settings(engines, slots):
     assert len(firsts) == len(alone)  # one seed and one text, so the settings make the difference
 
 
-def test_settings_are_those_of_the_time_of_the_request(engines):
+def test_settings_are_those_of_the_time_of_the_request(engines: Engines) -> None:
     sampling = dict(GREEDY)
     slots = SpeechSlots(
         engines.eager.stream(), engines.constants, partial(prompt_of, engines), private_prefix_cache()
@@ -243,14 +252,16 @@ def test_settings_are_those_of_the_time_of_the_request(engines):
 
 
 @pytest.fixture
-def say(monkeypatch, tmp_path, capsys, engines):
+def say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: Engines
+) -> Callable[..., tuple[int, bytes, str]]:
     """Runs `say` in `tmp_path` with a voice file. Returns the exit code, the output file and the error."""
     monkeypatch.chdir(tmp_path)
     task = qwen_task(engines)
     vector = np.random.default_rng(0).standard_normal(engines.constants.dim, dtype=np.float32)
     Path("voice.safetensors").write_bytes(voice_content(Voice(vector), model_digest(task.bundle)))
 
-    def run(*options: str, task=task) -> tuple[int, bytes, str]:
+    def run(*options: str, task: QwenTextToSpeech = task) -> tuple[int, bytes, str]:
         monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
         fixed = ("--voice", "voice.safetensors", "--max-frames", "4", "--bundle", "none", "-o", "out.wav")
         Path("out.wav").unlink(missing_ok=True)
@@ -261,7 +272,7 @@ def say(monkeypatch, tmp_path, capsys, engines):
     return run
 
 
-def test_options_of_say_reach_the_model(say):
+def test_options_of_say_reach_the_model(say: Callable[..., tuple[int, bytes, str]]) -> None:
     greedy = ("--temperature", "0", "--sub-temperature", "0")
     first, second, drawn = say(*greedy, "--seed", "1"), say(*greedy, "--seed", "2"), say("--seed", "1")
     assert first == second and first[0] == drawn[0] == 0 and first != drawn
@@ -282,11 +293,13 @@ def test_options_of_say_reach_the_model(say):
         (("--repetition-penalty", "0"), "--repetition-penalty 0.0: should be greater than 0"),
     ],
 )
-def test_a_wrong_option_of_say_is_one_line(say, options, says):
+def test_a_wrong_option_of_say_is_one_line(
+    say: Callable[..., tuple[int, bytes, str]], options: tuple[str, str], says: str
+) -> None:
     code, _, error = say(*options)
     assert code == 2 and says in error and not Path("out.wav").exists()
 
 
-def test_options_of_a_model_that_draws_nothing(say):
+def test_options_of_a_model_that_draws_nothing(say: Callable[..., tuple[int, bytes, str]]) -> None:
     code, _, error = say("--sub-top-k", "4", task=ToyVoxtral())
     assert code == 2 and "--sub-top-k: this model draws no codes; leave out the setting" in error

@@ -1,12 +1,13 @@
 """A text is spoken part by part: order, pauses, limits, and the same samples however the text comes in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
 from bundle.manifest import MANIFEST
@@ -14,7 +15,7 @@ from runtime.batching import Status
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
-from runtime.speech_request import SpeechRequest
+from runtime.speech_request import SpeechOptions, SpeechRequest
 from runtime.text_to_speech import TextToSpeech
 
 FIRST = "This is the first sentence, which is long enough to be spoken alone."
@@ -39,10 +40,11 @@ class ToyTask(TextToSpeech):
 
     sample_rate, samples_per_frame, max_slots = CONSTANTS.sample_rate, FRAME, 3
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         (folder / MANIFEST).write_text("{}")
-        self.prompts, self.longest = Prompts(), 1000
-        self._prefixes = PrefixCache(SimpleNamespace(folder=folder), "toy")
+        self.longest = 1000
+        self.prompts: Any = Prompts()
+        self._prefixes = PrefixCache(stand_in(folder=folder), "toy")
 
     def estimated_frames(self, text: str) -> float:
         return 0.5 * len(text)
@@ -58,11 +60,11 @@ class ToyTask(TextToSpeech):
 
 
 @pytest.fixture
-def task(tmp_path) -> ToyTask:
+def task(tmp_path: Path) -> ToyTask:
     return ToyTask(tmp_path)
 
 
-def spoken(task: ToyTask, text, **options) -> tuple[np.ndarray, Status]:
+def spoken(task: ToyTask, text: str | Iterator[str], **options: Any) -> tuple[np.ndarray, Status]:
     pieces, found = task.speak(text, **options), []
     while True:
         try:
@@ -71,7 +73,7 @@ def spoken(task: ToyTask, text, **options) -> tuple[np.ndarray, Status]:
             return np.concatenate(found), end.value
 
 
-def test_parts_are_spoken_in_order_with_pauses(task):
+def test_parts_are_spoken_in_order_with_pauses(task: ToyTask) -> None:
     alone = [spoken(task, part, seed=5)[0] for part in (FIRST, SECOND, "End.")]
     silence = np.zeros(300, np.float32)  # 0.3 s at 1000 samples per second
     whole, status = spoken(task, TEXT, seed=5, pause=0.3)
@@ -82,33 +84,33 @@ def test_parts_are_spoken_in_order_with_pauses(task):
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_the_division_of_the_text_changes_no_sample(task, size):
+def test_the_division_of_the_text_changes_no_sample(task: ToyTask, size: int) -> None:
     pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
     np.testing.assert_array_equal(spoken(task, iter(pieces))[0], spoken(task, TEXT)[0])
 
 
-def test_the_first_samples_come_before_the_text_is_complete(task):
-    def pieces():
+def test_the_first_samples_come_before_the_text_is_complete(task: ToyTask) -> None:
+    def pieces() -> Iterator[str]:
         yield f"{FIRST} And t"
         raise AssertionError("read too early")
 
     assert len(next(task.speak(pieces())))
 
 
-def test_the_limit_counts_the_frames_of_all_parts(task):
+def test_the_limit_counts_the_frames_of_all_parts(task: ToyTask) -> None:
     for limit in (3, 16, 20, 40):
         samples, status = spoken(task, TEXT, max_frames=limit, pause=0)
         assert len(samples) == limit * FRAME and status in (Status.LIMIT, Status.CACHE)
     assert spoken(task, TEXT, max_frames=3)[1] == Status.LIMIT
 
 
-def test_a_part_that_does_not_fit_is_split(task):
+def test_a_part_that_does_not_fit_is_split(task: ToyTask) -> None:
     task.longest = 40
     spoken(task, FIRST, verbatim=True)
     assert task.prompts.texts == ["This is the first sentence,", "which is long enough to be spoken alone."]
 
 
-def test_several_texts_together_keep_the_order_of_their_parts(task):
+def test_several_texts_together_keep_the_order_of_their_parts(task: ToyTask) -> None:
     texts = [TEXT, "Short.", SECOND, "Another short one."]
     found: dict[int, list[np.ndarray]] = {index: [] for index in range(len(texts))}
     pieces = task.speak_all(texts, slots=3, seed=2, max_frames=2)
@@ -125,9 +127,9 @@ def test_several_texts_together_keep_the_order_of_their_parts(task):
         )
 
 
-def test_several_texts_have_options_of_their_own(task):
-    each = [{"seed": 1, "max_frames": 3}, {"language": "auto", "pause": 0.5}, {}]
-    texts, found = ["Short.", TEXT, SECOND], [[], [], []]
+def test_several_texts_have_options_of_their_own(task: ToyTask) -> None:
+    each: list[SpeechOptions] = [{"seed": 1, "max_frames": 3}, {"language": "auto", "pause": 0.5}, {}]
+    texts, found = ["Short.", TEXT, SECOND], [list[np.ndarray]() for _ in range(3)]
     for index, samples in task.speak_all(texts, options_of_each=each, seed=2, max_frames=20):
         found[index].append(samples)
     for text, pieces, options in zip(texts, found, each, strict=True):
@@ -135,7 +137,7 @@ def test_several_texts_have_options_of_their_own(task):
         np.testing.assert_array_equal(np.concatenate(pieces), alone)
 
 
-def test_the_usual_length_follows_from_the_text(task):
+def test_the_usual_length_follows_from_the_text(task: ToyTask) -> None:
     assert task.estimated_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
 
 
@@ -155,15 +157,20 @@ def test_the_usual_length_follows_from_the_text(task):
         {"budget": float("inf")},
     ],
 )
-def test_wrong_options_are_refused(task, option):
+def test_wrong_options_are_refused(task: ToyTask, option: dict[str, Any]) -> None:
     (name,) = option
     with pytest.raises(UsageError, match=name) as caught:
         next(task.speak("Fine.", **option))
     assert caught.value.field == name
 
 
-def test_a_wrong_text_is_refused_before_the_first_samples(task):
-    for text, says in ((None, "expected a str"), ("a\0b", "NUL"), ("😀", "nothing to speak")):
+def test_a_wrong_text_is_refused_before_the_first_samples(task: ToyTask) -> None:
+    wrong: tuple[tuple[Any, str], ...] = (
+        (None, "expected a str"),
+        ("a\0b", "NUL"),
+        ("😀", "nothing to speak"),
+    )
+    for text, says in wrong:
         with pytest.raises(UsageError, match=says):
             next(task.speak(text))
         with pytest.raises(UsageError, match=f"text 1: .*{says}"):

@@ -13,8 +13,8 @@ import logging
 import tempfile
 from pathlib import Path
 
-from parity.test_golden_qwen3 import RUNS
-from support.export.golden_qwen3 import BAR, BARS, CASES, PRECISION, Golden, golden_bundle, misses
+from parity.test_golden_qwen3 import BAR, RUNS
+from support.export.golden_qwen3 import BARS, CASES, PRECISION, Golden, golden_bundle, misses
 
 from runtime.engines import ENGINES
 from runtime.machine import describe_machine

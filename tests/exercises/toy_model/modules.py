@@ -10,7 +10,7 @@ from torch import nn
 class ToyWeights(nn.Module):
     """body.weight [dim, dim] and head.weight [dim, dim]."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.body, self.head = (nn.Linear(dim, dim, bias=False) for _ in range(2))
 
@@ -22,7 +22,7 @@ class Decoder(nn.Module):
     A row of y is `head(mean of body(x))` over all positions up to its own.
     """
 
-    def __init__(self, weights: ToyWeights):
+    def __init__(self, weights: ToyWeights) -> None:
         super().__init__()
         self.body, self.head = weights.body, weights.head
 

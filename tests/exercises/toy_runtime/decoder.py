@@ -32,7 +32,7 @@ def parse_constants(constants: Values, options: Values) -> Constants:
 class Letters:
     """The tokenizer: the id of a letter is its place in the file."""
 
-    def __init__(self, paths: Sequence[Path]):
+    def __init__(self, paths: Sequence[Path]) -> None:
         """Raises UsageError without a file, IntegrityError on a damaged one."""
         if not paths:
             raise UsageError("the bundle has no letters; export from a checkpoint with letters.txt")
@@ -51,7 +51,7 @@ class Letters:
 class LetterDecoder:
     """Reads a prompt, then feeds letters back. `logits` float32 [dim] belong to the next letter."""
 
-    def __init__(self, stream: Stream, constants: Constants):
+    def __init__(self, stream: Stream, constants: Constants) -> None:
         self._stream, self._constants, self.position = stream, constants, 0
         self.logits = np.zeros(constants.dim, np.float32)
 

@@ -18,7 +18,7 @@ class ToyTextToSpeech(TextToSpeech):
     sample_rate = 400
     max_slots = 1
 
-    def __init__(self, engine: Engine, constants: Constants, letters: Letters):
+    def __init__(self, engine: Engine, constants: Constants, letters: Letters) -> None:
         self._engine, self._constants, self._letters = engine, constants, letters
 
     @property
@@ -31,7 +31,7 @@ class ToyTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return {}
 
-    def slot_decoder(self, slots: int) -> ToySlots:
+    def slot_decoder(self, slots: int) -> ToySlots:  # type: ignore[override]  # it has no codes
         return ToySlots(self._engine.batched(slots), self._constants, self._letters)
 
 
@@ -40,7 +40,7 @@ class ToySlots:
 
     slots = 1
 
-    def __init__(self, stream: Stream, constants: Constants, letters: Letters):
+    def __init__(self, stream: Stream, constants: Constants, letters: Letters) -> None:
         self._stream, self._constants, self._letters = stream, constants, letters
 
     def prepare(self, request: SpeechRequest) -> Fill:

@@ -41,7 +41,7 @@ class ToyWorkload:
 
     def __init__(
         self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
-    ):
+    ) -> None:
         self._decoder = LetterDecoder(stream, constants)
         self._decoder.read([1] * settings.prompt_tokens)
 

@@ -17,7 +17,7 @@ from runtime.engines.base import (
 
 
 class NumpyEngine(Engine):
-    def __init__(self, bundle: Bundle, options: EngineOptions):
+    def __init__(self, bundle: Bundle, options: EngineOptions) -> None:
         super().__init__()
         self.identity = f"numpy {np.__version__}"
         self.signatures = {entry.name: entry.signature for entry in bundle.components}
@@ -33,7 +33,7 @@ class NumpyEngine(Engine):
 
 
 class NumpyStream(Stream):
-    def __init__(self, engine: NumpyEngine):
+    def __init__(self, engine: NumpyEngine) -> None:
         super().__init__(engine.signatures, engine.lock)
         self._engine = engine
         self.reset()

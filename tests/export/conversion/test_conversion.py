@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,14 +23,16 @@ from support.files import contents
 from export.__main__ import main as export
 from export.conversion import convert as converting
 from export.conversion import plan as planning
+from export.conversion.outputs import Output
+from export.conversion.write import write_weights
 from model.__main__ import main as model
 from model.families import family_of, open_family
-from model.mlx.layouts import LAYOUT_KEY, stored_tensors
+from model.mlx.layouts import LAYOUT_KEY, Stored, stored_tensors
 
 CONV = "encoder.conv_layers_0_conv.conv.weight"
 
 
-def test_there_and_back_is_the_identity(source, converted, tmp_path):
+def test_there_and_back_is_the_identity(source: Path, converted: Path, tmp_path: Path) -> None:
     assert convert(converted, tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(source))
     for name in ("params.json", "config.json", "speech_tokenizer/config.json"):
@@ -46,7 +49,9 @@ def test_there_and_back_is_the_identity(source, converted, tmp_path):
 
 
 @pytest.mark.parametrize("to", ["mlx", "published"])
-def test_a_converted_folder_converts_to_itself(source, converted, tmp_path, to):
+def test_a_converted_folder_converts_to_itself(
+    source: Path, converted: Path, tmp_path: Path, to: str
+) -> None:
     first = converted if to == "mlx" else tmp_path / "first"
     if to == "published":
         assert convert(source, first, "--to", to) == 0
@@ -54,7 +59,7 @@ def test_a_converted_folder_converts_to_itself(source, converted, tmp_path, to):
     assert_same(tmp_path / "again", first)
 
 
-def assert_same(folder, expected):
+def assert_same(folder: Path, expected: Path) -> None:
     """Every file, to the byte."""
     found, before = contents(folder), contents(expected)
     assert found.keys() == before.keys()
@@ -62,7 +67,7 @@ def assert_same(folder, expected):
 
 
 @pytest.mark.parametrize("name", ["voxtral_tts", "voxtral_realtime", "qwen3_tts", "custom_voice"])
-def test_a_folder_in_the_layout_of_mlx_keeps_it(tmp_path, name):
+def test_a_folder_in_the_layout_of_mlx_keeps_it(tmp_path: Path, name: str) -> None:
     """Also with integers. The published folder has every tensor again, but for weight norms."""
     source = FOLDERS.get(name) or FOLDERS["qwen3_tts"].parent / name
     assert convert(source, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
@@ -80,7 +85,9 @@ def test_a_folder_in_the_layout_of_mlx_keeps_it(tmp_path, name):
     assert_same(tmp_path / "w4 again", tmp_path / "w4")
 
 
-def test_a_folder_of_mlx_audio_needs_no_published_configuration(source, converted, tmp_path):
+def test_a_folder_of_mlx_audio_needs_no_published_configuration(
+    source: Path, converted: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(converted, tmp_path / "folder")
     (folder / "params.json").unlink(missing_ok=True)
     family = open_family(family_of(folder))
@@ -90,11 +97,11 @@ def test_a_folder_of_mlx_audio_needs_no_published_configuration(source, converte
     assert family.load_config(tmp_path / "back") == family.load_config(source)
 
 
-def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source, tmp_path):
+def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source: Path, tmp_path: Path) -> None:
     """Also those that mlx-audio takes as published."""
     folder, seen = shutil.copytree(source, tmp_path / "mixed"), list[str]()
 
-    def reorder(name, stored, tensor):
+    def reorder(name: str, stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
         seen.extend([name] if stored.order else [])
         return stored.converted(tensor, "pytorch", "mlx") if len(seen) % 2 else tensor
 
@@ -104,7 +111,7 @@ def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source, tm
     assert_equal(tensors(tmp_path / "back"), tensors(source))
 
 
-def export_says(folder, says, capsys):
+def export_says(folder: Path, says: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     """A refusal, or nothing."""
     capsys.readouterr()
     code = export(["--checkpoint", str(folder), "--target", "onnx", "--dry-run"])
@@ -112,7 +119,9 @@ def export_says(folder, says, capsys):
     assert (says or "") in capsys.readouterr().err
 
 
-def test_a_square_kernel_that_is_written_as_published_has_a_tag(tmp_path, capsys):
+def test_a_square_kernel_that_is_written_as_published_has_a_tag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The last convolution of the speech tokenizer has 7 columns, and here 7 channels."""
     folder = shutil.copytree(FOLDERS["qwen3_tts"], tmp_path / "square")
     path, name = folder / "speech_tokenizer" / "config.json", "speech_tokenizer.decoder.decoder.6.conv.weight"
@@ -121,7 +130,7 @@ def test_a_square_kernel_that_is_written_as_published_has_a_tag(tmp_path, capsys
     path.write_text(json.dumps(content))
     square = torch.arange(49, dtype=torch.float32).reshape(1, 7, 7)
 
-    def fill(each, stored, tensor):
+    def fill(each: str, stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
         return square if each == name else torch.zeros(stored.shape, dtype=tensor.dtype)
 
     says = "fits the layouts of PyTorch and of MLX"
@@ -143,7 +152,7 @@ def test_a_square_kernel_that_is_written_as_published_has_a_tag(tmp_path, capsys
 
 
 @pytest.mark.parametrize("key", FOLDERS)
-def test_no_kernel_of_a_known_size_fits_both_layouts(key):
+def test_no_kernel_of_a_known_size_fits_both_layouts(key: str) -> None:
     """So that published folders need no tag."""
     family = open_family(key)
     for size in family.synthetic.sizes:
@@ -153,7 +162,9 @@ def test_no_kernel_of_a_known_size_fits_both_layouts(key):
         assert not [name for name, each in stored.items() if each.is_ambiguous], size
 
 
-def test_a_kernel_that_fits_both_layouts_needs_a_tag(realtime, tmp_path, capsys):
+def test_a_kernel_that_fits_both_layouts_needs_a_tag(
+    realtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     params = json.loads((realtime / "params.json").read_text())
     encoding = params["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
     encoding["num_mel_bins"] = 3  # as many as the kernel has columns
@@ -176,7 +187,9 @@ def test_a_kernel_that_fits_both_layouts_needs_a_tag(realtime, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("f32", torch.float32), ("f16", torch.float16)])
-def test_another_precision_in_the_published_layout(source, tmp_path, dtype, expected):
+def test_another_precision_in_the_published_layout(
+    source: Path, tmp_path: Path, dtype: str, expected: torch.dtype
+) -> None:
     assert convert(source, tmp_path / "out", "--to", "published", "--dtype", dtype) == 0
     before = tensors(source)
     for name, tensor in tensors(tmp_path / "out").items():
@@ -184,7 +197,7 @@ def test_another_precision_in_the_published_layout(source, tmp_path, dtype, expe
     assert model(["inspect", str(tmp_path / "out")]) == 0
 
 
-def test_a_value_beyond_half_precision_is_named(tmp_path, capsys):
+def test_a_value_beyond_half_precision_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "large"
     shutil.copytree(FOLDERS["voxtral_realtime"], folder)
     rewrite(folder / "consolidated.safetensors", lambda content: content["norm.weight"].fill_(1e5))
@@ -193,7 +206,7 @@ def test_a_value_beyond_half_precision_is_named(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_small_value_is_rounded_and_voices_are_not_cast(tmp_path):
+def test_a_small_value_is_rounded_and_voices_are_not_cast(tmp_path: Path) -> None:
     """Half precision holds multiples of 6e-8: smaller weights become 0, which is no error."""
     folder = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "small")
     rewrite(folder / "consolidated.safetensors", lambda content: content["norm.weight"][:2].fill_(1e-9))
@@ -207,7 +220,9 @@ def test_a_small_value_is_rounded_and_voices_are_not_cast(tmp_path):
         assert after.dtype == rows.dtype != torch.float16 and torch.equal(after, rows)
 
 
-def test_large_files_are_split_and_read_again(source, converted, tmp_path, monkeypatch):
+def test_large_files_are_split_and_read_again(
+    source: Path, converted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
     assert convert(source, tmp_path / "mlx", "--to", "mlx") == 0
     index = json.loads((tmp_path / "mlx" / f"{WEIGHTS}.index.json").read_text())
@@ -224,13 +239,19 @@ def test_large_files_are_split_and_read_again(source, converted, tmp_path, monke
 )
 @pytest.mark.parametrize(("max_shard", "expected"), [(planning.MAX_SHARD, 2), (400_000, 4)])
 def test_the_next_run_continues_after_the_finished_files(
-    tmp_path, monkeypatch, capsys, error, code, max_shard, expected
-):
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: KeyboardInterrupt | OSError,
+    code: int,
+    max_shard: float,
+    expected: int,
+) -> None:
     """Interrupted in the second file: that of the speech tokenizer, or the second shard."""
     source, out, written = FOLDERS["qwen3_tts"], tmp_path / "out", []
-    write = converting.write_weights
+    write = write_weights
 
-    def interrupted(path, outputs, metadata):
+    def interrupted(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
         written.append(path.name)
         if len(written) == 2:
             path.write_bytes(b"half")
@@ -250,7 +271,7 @@ def test_the_next_run_continues_after_the_finished_files(
     assert contents(out) == contents(tmp_path / "other")
 
 
-def test_every_file_is_hashed(converted):
+def test_every_file_is_hashed(converted: Path) -> None:
     lines = (converted / "SHA256SUMS").read_text().splitlines()
     names = {str(path.relative_to(converted)) for path in converted.rglob("*") if path.is_file()}
     assert {line.split("  ")[1] for line in lines} == names - {"SHA256SUMS"}
@@ -271,19 +292,23 @@ def test_every_file_is_hashed(converted):
         ([], "--to"),
     ],
 )
-def test_options_that_cannot_be_followed(tmp_path, options, says, capsys):
+def test_options_that_cannot_be_followed(
+    tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(FOLDERS["voxtral_realtime"], tmp_path / "out", *options) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_not_empty_is_kept(tmp_path, capsys):
+def test_a_folder_that_is_not_empty_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     assert convert(FOLDERS["voxtral_realtime"], tmp_path, "--to", "mlx") == 2
     assert "exists and is not an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_an_export_of_a_folder_of_mlx_audio_says_what_to_do(converted, capsys):
+def test_an_export_of_a_folder_of_mlx_audio_says_what_to_do(
+    converted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert export(["--checkpoint", str(converted), "--target", "onnx", "--dry-run"]) == 5
     assert "the weights are those for MLX; first run: voxport convert" in capsys.readouterr().err

@@ -5,7 +5,9 @@ import functools
 import json
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from model.__main__ import main as model
 from model.families import family_of, open_family
 from model.mlx.files import weight_files
 
+Capture = pytest.CaptureFixture[str]
 PACKED, FLOAT = "decoder.layers.0.attention.wq", "decoder.norm"
 
 
@@ -137,7 +140,9 @@ def no_sections(folder: Path) -> None:
         (no_sections, "config.json"),
     ],
 )
-def test_a_damaged_folder_is_one_clear_line(realtime, tmp_path, damage, says, capsys):
+def test_a_damaged_folder_is_one_clear_line(
+    realtime: Path, tmp_path: Path, damage: Callable[[Path], None], says: str, capsys: Capture
+) -> None:
     damage(realtime)
     capsys.readouterr()
     assert convert(realtime, tmp_path / "out", "--to", "published") in (2, 5)
@@ -148,7 +153,7 @@ def test_a_damaged_folder_is_one_clear_line(realtime, tmp_path, damage, says, ca
     assert says in capsys.readouterr().err
 
 
-def test_export_refuses_a_folder_with_weights_twice(realtime, tmp_path, capsys):
+def test_export_refuses_a_folder_with_weights_twice(realtime: Path, tmp_path: Path, capsys: Capture) -> None:
     """The published ones are not taken in silence."""
     published_beside_mlx(realtime)
     shutil.copy(FOLDERS["voxtral_realtime"] / "params.json", realtime)
@@ -157,7 +162,7 @@ def test_export_refuses_a_folder_with_weights_twice(realtime, tmp_path, capsys):
     assert not (tmp_path / "b").exists()
 
 
-def places(content, path=()):
+def places(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The path of every value of an object, its own first."""
     yield path
     for key, value in content.items() if isinstance(content, dict) else ():
@@ -165,7 +170,7 @@ def places(content, path=()):
 
 
 @pytest.mark.parametrize("value", [3, None, [], [1], "text", {}, {"a": 1}, -1, True, 1e308])
-def test_any_value_in_a_configuration_is_read_or_refused(converted, tmp_path, value):
+def test_any_value_in_a_configuration_is_read_or_refused(converted: Path, tmp_path: Path, value: Any) -> None:
     """Without the published configuration."""
     family = open_family(family_of(converted))
     content = json.loads((converted / "config.json").read_text())
@@ -187,7 +192,9 @@ def test_any_value_in_a_configuration_is_read_or_refused(converted, tmp_path, va
 
 @pytest.mark.parametrize("section", ["encoder_args", "decoder"])
 @pytest.mark.parametrize("value", [3, None, [1]])
-def test_a_section_that_is_no_object_is_named(realtime, tmp_path, section, value, capsys):
+def test_a_section_that_is_no_object_is_named(
+    realtime: Path, tmp_path: Path, section: str, value: int | list[int] | None, capsys: Capture
+) -> None:
     (realtime / "params.json").unlink()
     of_config(lambda content: content.update({section: value}))(realtime)
     says = f"config.json: {section}: holds a {type(value).__name__}, expected an object"
@@ -197,7 +204,7 @@ def test_a_section_that_is_no_object_is_named(realtime, tmp_path, section, value
     assert says in capsys.readouterr().err
 
 
-def of_config(change):
+def of_config(change: Callable[[Any], object]) -> Callable[[Path], None]:
     """A damage to `config.json`."""
 
     def damage(folder: Path) -> None:
@@ -240,7 +247,9 @@ def of_config(change):
         (lambda content: content.update(quantization=[4]), "quantization: holds a list, expected an object"),
     ],
 )
-def test_a_wrong_configuration_of_a_folder_with_integers(tmp_path, change, says, capsys):
+def test_a_wrong_configuration_of_a_folder_with_integers(
+    tmp_path: Path, change: Callable[[Any], object], says: str, capsys: Capture
+) -> None:
     folder = tmp_path / "w4"
     assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4") == 0
     of_config(change)(folder)
@@ -252,7 +261,7 @@ def test_a_wrong_configuration_of_a_folder_with_integers(tmp_path, change, says,
     assert says in capsys.readouterr().err
 
 
-def test_inspect_prints_the_layout_of_every_tensor(integers, source, capsys):
+def test_inspect_prints_the_layout_of_every_tensor(integers: Path, source: Path, capsys: Capture) -> None:
     for folder in (source, integers):
         family = open_family(family_of(folder))
         files = [file.path for file in weight_files(folder, family)]
@@ -276,7 +285,9 @@ def test_inspect_prints_the_layout_of_every_tensor(integers, source, capsys):
         assert "layouts" not in json.loads(capsys.readouterr().out)
 
 
-def test_a_wrong_configuration_where_the_published_one_has_the_same_name(tmp_path, capsys):
+def test_a_wrong_configuration_where_the_published_one_has_the_same_name(
+    tmp_path: Path, capsys: Capture
+) -> None:
     folder = tmp_path / "w4"
     assert convert(FOLDERS["qwen3_tts"], folder, "--to", "mlx", "--quant", "w4") == 0
     of_config(lambda content: content["quantization"].update({"talker.codec_head": False}))(folder)
@@ -286,12 +297,12 @@ def test_a_wrong_configuration_where_the_published_one_has_the_same_name(tmp_pat
     assert "quantization.talker.codec_head: False, expected" in capsys.readouterr().err
 
 
-def test_entries_that_another_program_leaves_out(tmp_path):
+def test_entries_that_another_program_leaves_out(tmp_path: Path) -> None:
     """mlx-audio takes the general bits and group for layers without an entry, and for `true`."""
     folder = tmp_path / "w4"
     assert convert(FOLDERS["qwen3_tts"], folder, "--to", "mlx", "--quant", "w4") == 0
 
-    def shorten(content):
+    def shorten(content: Any) -> None:
         entries = content["quantization"]
         general = {key: entries[key] for key in ("group_size", "bits", "mode")}
         usual = [path for path, entry in entries.items() if entry == general]
@@ -305,7 +316,7 @@ def test_entries_that_another_program_leaves_out(tmp_path):
         assert "quantization_config" not in json.loads((tmp_path / to / "config.json").read_text())
 
 
-def test_two_files_of_one_voice(tmp_path, capsys):
+def test_two_files_of_one_voice(tmp_path: Path, capsys: Capture) -> None:
     folder = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source")
     voice = next((folder / "voice_embedding").glob("*.pt"))
     save_file({"embedding": torch.load(voice, weights_only=True)}, voice.with_suffix(".safetensors"))
@@ -316,7 +327,9 @@ def test_two_files_of_one_voice(tmp_path, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_buffers_that_a_model_computes_are_dropped_and_named(realtime, tmp_path, capsys):
+def test_buffers_that_a_model_computes_are_dropped_and_named(
+    realtime: Path, tmp_path: Path, capsys: Capture
+) -> None:
     names = ["decoder.layers.0.attention.rope.inv_freq", "encoder.position_ids"]
     rewrite(realtime / WEIGHTS, lambda content: content.update({name: torch.arange(4) for name in names}))
     before = load_file(realtime / WEIGHTS).keys()

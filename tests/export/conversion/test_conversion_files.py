@@ -10,6 +10,8 @@ from support.export.conversions import FOLDERS, convert
 
 from export.conversion import convert as converting
 from export.conversion import plan as planning
+from export.conversion.files import write_files
+from export.conversion.job import Job
 from model.synthetic.checkpoint import random_checkpoint
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 14910348\n"
@@ -17,13 +19,15 @@ TOKENIZERS = {"voxtral_tts": "tekken.json", "voxtral_realtime": "tekken.json", "
 
 
 @pytest.fixture(params=TOKENIZERS)
-def complete(request, tmp_path) -> Path:
+def complete(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A checkpoint with a tokenizer."""
-    return shutil.copytree(random_checkpoint(request.param), tmp_path / request.param)
+    return Path(shutil.copytree(random_checkpoint(request.param), tmp_path / request.param))
 
 
 @pytest.mark.parametrize("to", ["mlx", "published"])
-def test_a_tokenizer_that_is_not_complete_is_refused(complete, tmp_path, to, capsys):
+def test_a_tokenizer_that_is_not_complete_is_refused(
+    complete: Path, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = complete / TOKENIZERS[complete.name]
     for text, says in ((POINTER, "git lfs pull"), ('{"half": ', "not readable as JSON")):
         path.write_text(text)
@@ -40,7 +44,9 @@ def test_a_tokenizer_that_is_not_complete_is_refused(complete, tmp_path, to, cap
 
 @pytest.mark.parametrize("text", [POINTER, '{"half": '])
 @pytest.mark.parametrize("name", ["preprocessor_config.json", "speech_tokenizer/configuration.json"])
-def test_a_copied_file_that_is_not_complete_is_refused(tmp_path, name, text, capsys):
+def test_a_copied_file_that_is_not_complete_is_refused(
+    tmp_path: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = shutil.copytree(FOLDERS["qwen3_tts"], tmp_path / "source")
     (folder / name).write_text(text)
     assert convert(folder, tmp_path / "out", "--to", "mlx") == 5
@@ -48,7 +54,9 @@ def test_a_copied_file_that_is_not_complete_is_refused(tmp_path, name, text, cap
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_tokenizer_is_a_warning(complete, tmp_path, capsys):
+def test_a_missing_tokenizer_is_a_warning(
+    complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     warning = f"{complete}: no tokenizer"
     assert convert(complete, tmp_path / "first", "--to", "mlx") == 0
     assert warning not in capsys.readouterr().err
@@ -59,7 +67,7 @@ def test_a_missing_tokenizer_is_a_warning(complete, tmp_path, capsys):
 
 
 @pytest.fixture(params=["write_files", "files_below"])  # before the other files, and before the hashes
-def partial(request, tmp_path, monkeypatch) -> Path:
+def partial(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hidden folder of an interrupted conversion of Voxtral-TTS, with finished shards."""
     monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
     source = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source")
@@ -79,8 +87,8 @@ def shards(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("damage", ["cut", "doubled"])
 def test_a_bad_voice_is_refused_before_weights_are_written_and_finished_shards_stay(
-    partial, tmp_path, damage, capsys
-):
+    partial: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, before = tmp_path / "source", shards(partial)
     voice = source / "voice_embedding" / "fr_male.pt"
     content = voice.read_bytes()
@@ -98,16 +106,18 @@ def test_a_bad_voice_is_refused_before_weights_are_written_and_finished_shards_s
 
 
 @pytest.mark.parametrize("to", ["mlx", "published"])
-def test_finished_shards_stay_where_a_voice_fills_the_disk(tmp_path, monkeypatch, to, capsys):
+def test_finished_shards_stay_where_a_voice_fills_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A limit on the size of files has the same effect."""
     source, out = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source"), tmp_path / "out"
     voice = source / "voice_embedding" / "fr_male.pt"
     rows = torch.load(voice, weights_only=True)
     torch.save(rows.repeat(1500 // len(rows), 1), voice)
     size, limits = voice.stat().st_size // 2, resource.getrlimit(resource.RLIMIT_FSIZE)
-    write = converting.write_files
+    write = write_files
 
-    def limited(job, folder):
+    def limited(job: Job, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
             write(job, folder)

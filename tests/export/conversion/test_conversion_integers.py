@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ PACKED = "decoder.layers.0.attention.wq"
 
 
 @pytest.mark.parametrize("options", [(), ("--quant", "w4")])
-def test_a_folder_with_integers_converts_to_itself(integers, tmp_path, options):
+def test_a_folder_with_integers_converts_to_itself(
+    integers: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """Also its configuration, card and hashes."""
     assert convert(integers, tmp_path / "again", "--to", "mlx", *options) == 0
     before, after = contents(integers), contents(tmp_path / "again")
@@ -36,7 +39,7 @@ def test_a_folder_with_integers_converts_to_itself(integers, tmp_path, options):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_another_precision_keeps_integers(integers, tmp_path, dtype):
+def test_another_precision_keeps_integers(integers: Path, tmp_path: Path, dtype: str) -> None:
     """Scales, biases and floats are cast; words, entries of the configuration and the recipe stay."""
     assert convert(integers, tmp_path / "out", "--to", "mlx", "--dtype", dtype) == 0
     before, after = load_file(integers / WEIGHTS), load_file(tmp_path / "out" / WEIGHTS)
@@ -52,14 +55,16 @@ def test_another_precision_keeps_integers(integers, tmp_path, dtype):
     assert "(recipe w4)" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_integers_of_another_recipe_are_quantised_again(integers, tmp_path):
+def test_integers_of_another_recipe_are_quantised_again(integers: Path, tmp_path: Path) -> None:
     assert convert(integers, tmp_path / "w8", "--to", "mlx", "--quant", "w8") == 0
     entries = json.loads((tmp_path / "w8" / "config.json").read_text())["quantization"]
     assert {entry["bits"] for entry in entries.values() if isinstance(entry, dict)} == {8}
 
 
 @pytest.mark.parametrize(("first", "second"), [("w8", "w8g128"), ("w8g128", "w8")])
-def test_integers_of_another_recipe_with_the_same_bits_and_group(tmp_path, first, second):
+def test_integers_of_another_recipe_with_the_same_bits_and_group(
+    tmp_path: Path, first: str, second: str
+) -> None:
     """w8 has a scale for each row, repeated for each group of 128; w8g128 has one for each group."""
     source = FOLDERS["voxtral_realtime"]
     assert convert(source, tmp_path / "first", "--to", "mlx", "--quant", first) == 0
@@ -75,7 +80,7 @@ def test_integers_of_another_recipe_with_the_same_bits_and_group(tmp_path, first
     assert f"(recipe {second})" in (tmp_path / "second" / "README.md").read_text()
 
 
-def test_integers_of_another_program_are_quantised_again(tmp_path):
+def test_integers_of_another_program_are_quantised_again(tmp_path: Path) -> None:
     """They are not symmetric, and have no recipe. Without --quant they are copied, and get none."""
     folder = tmp_path / "other"
     assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4", "--dtype", "f32") == 0
@@ -94,7 +99,9 @@ def test_integers_of_another_program_are_quantised_again(tmp_path):
     )
 
 
-def test_a_weight_whose_scales_a_precision_does_not_hold_is_named(tmp_path, capsys):
+def test_a_weight_whose_scales_a_precision_does_not_hold_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = shutil.copytree(FOLDERS["voxtral_realtime"], tmp_path / "source")
     name = "layers.0.attention.wq.weight"
     rewrite(folder / "consolidated.safetensors", lambda content: content[name].mul_(1e8))
@@ -105,7 +112,9 @@ def test_a_weight_whose_scales_a_precision_does_not_hold_is_named(tmp_path, caps
 
 
 @pytest.mark.parametrize(("scale", "says"), [(1e8, "exceeds float16"), (1e-9, "becomes 0 in float16")])
-def test_a_scale_of_a_folder_that_a_precision_does_not_hold_is_named(tmp_path, scale, says, capsys):
+def test_a_scale_of_a_folder_that_a_precision_does_not_hold_is_named(
+    tmp_path: Path, scale: float, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(FOLDERS["voxtral_realtime"], tmp_path / "w4", "--to", "mlx", "--quant", "w4") == 0
     name = "layers.0.attention.wq"
     rewrite(
@@ -117,12 +126,12 @@ def test_a_scale_of_a_folder_that_a_precision_does_not_hold_is_named(tmp_path, s
     assert f"{name}.weight: a scale or bias of" in error and says in error
 
 
-def card_of(folder: Path) -> tuple[dict, str]:
+def card_of(folder: Path) -> tuple[dict[str, Any], str]:
     _, head, text = (folder / "README.md").read_text().split("---\n", 2)
     return yaml.safe_load(head), text
 
 
-def test_the_card_of_weights_of_a_release(tmp_path, monkeypatch):
+def test_the_card_of_weights_of_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Converted floats are no other model, so they have no relation to the base."""
     release = Release("owner/model", "apache-2.0")
     monkeypatch.setattr(Family, "release_of", lambda *arguments: release)
@@ -137,7 +146,7 @@ def test_the_card_of_weights_of_a_release(tmp_path, monkeypatch):
     assert card_of(tmp_path / "w4")[0]["base_model_relation"] == "quantized"
 
 
-def test_the_card_lists_what_stays_a_float_and_why(integers):
+def test_the_card_lists_what_stays_a_float_and_why(integers: Path) -> None:
     entries = json.loads((integers / "config.json").read_text())["quantization"]
     head, text = card_of(integers)
     assert "license" not in head and "base_model" not in head  # not of the published shapes
@@ -165,7 +174,9 @@ FLOATS = {  # a layer that the family keeps as a float, by MLX path
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_every_linear_and_table_is_an_integer_or_a_named_float(tmp_path, name, capsys):
+def test_every_linear_and_table_is_an_integer_or_a_named_float(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In `config.json`, and with a reason in the result."""
     source = FOLDERS.get(name) or FOLDERS["qwen3_tts"].parent / name
     assert convert(source, tmp_path / "w4", "--to", "mlx", "--quant", "w4", "--json") == 0
@@ -184,7 +195,9 @@ def test_every_linear_and_table_is_an_integer_or_a_named_float(tmp_path, name, c
     assert json.loads(capsys.readouterr().out)["floats"] == floats
 
 
-def test_a_layer_that_no_group_divides_stays_a_float(tmp_path, capsys):
+def test_a_layer_that_no_group_divides_stays_a_float(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """w4g128 needs rows of a multiple of 128; the golden decoder has 96."""
     folder = tmp_path / "out"
     assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4g128", "--json") == 0
@@ -197,7 +210,7 @@ def test_a_layer_that_no_group_divides_stays_a_float(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_integers_of_every_width_are_unpacked(bits):
+def test_integers_of_every_width_are_unpacked(bits: int) -> None:
     """As a stream of bits, the lowest first."""
     expected = np.random.default_rng(bits).integers(0, 2**bits, (3, 64), dtype=np.uint8)
     places = (expected[..., None] >> np.arange(bits)) & 1

@@ -85,7 +85,7 @@ class Tensor(NamedTuple):
 
 
 @st.composite
-def leaves(draw) -> Node:
+def leaves(draw: st.DrawFn) -> Node:
     kind = draw(st.sampled_from([*CONVOLUTIONS, "linear", "table", "lstm"]))
     node = [kind, draw(SIZES), draw(SIZES)]
     if kind not in CONVOLUTIONS:
@@ -173,7 +173,9 @@ def converted(source: Path, to: str, *options: str) -> Path:
     return out
 
 
-def test_an_lstm_of_one_direction_has_no_layout_of_mlx(tmp_path, capsys):
+def test_an_lstm_of_one_direction_has_no_layout_of_mlx(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """MLX's module has one bias, the sum of PyTorch's two, from which they could not be told again."""
     config, source = {"moved": [["lstm of one direction", 2, 3]], "kept": []}, tmp_path / "source"
     values = {name: parameter.detach() for name, parameter in Tree(config).named_parameters()}
@@ -198,7 +200,9 @@ def test_an_lstm_of_one_direction_has_no_layout_of_mlx(tmp_path, capsys):
 @example(Drawn(SQUARES, "mlx", WEIGHTS, 0))
 @example(Drawn(SQUARES, "pytorch", WEIGHTS, 0))
 @example(Drawn(SQUARES, "mlx-audio", MLX_WEIGHTS, 0))
-def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(tmp_path, capsys, drawn):
+def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: Drawn
+) -> None:
     shutil.rmtree(tmp_path / "case", ignore_errors=True)
     (tmp_path / "case").mkdir()
     random, source = Random(drawn.seed), tmp_path / "case" / "source"

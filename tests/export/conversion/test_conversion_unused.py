@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def is_unused_kernel(name: str, tensor: torch.Tensor) -> bool:
 def reorder(folder: Path, every: int) -> None:
     """Writes every n-th of them in the order of MLX."""
 
-    def change(content):
+    def change(content: dict[str, torch.Tensor]) -> None:
         names = sorted(name for name, tensor in content.items() if is_unused_kernel(name, tensor))
         for name in names[::every]:
             content[name] = content[name].permute(0, 2, 1)
@@ -35,19 +36,21 @@ def reorder(folder: Path, every: int) -> None:
 
 
 @pytest.fixture(params=["base", "custom_voice", "voice_design"])
-def published(request) -> Path:
-    return QWEN / request.param
+def published(request: pytest.FixtureRequest) -> Path:
+    return Path(QWEN / request.param)
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_they_are_read_in_both_layouts(published, tmp_path, every):
+def test_they_are_read_in_both_layouts(published: Path, tmp_path: Path, every: int) -> None:
     folder = shutil.copytree(published, tmp_path / "mixed")
     reorder(folder, every)
     assert convert(folder, tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(published))
 
 
-def test_the_layout_of_mlx_has_them_reordered(published, tmp_path, capsys):
+def test_the_layout_of_mlx_has_them_reordered(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(published, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
     before, after = load_file(published / CODEC), load_file(tmp_path / "mlx" / CODEC)
     kernels = [name for name, tensor in before.items() if is_unused_kernel(name, tensor)]
@@ -77,7 +80,12 @@ def test_the_layout_of_mlx_has_them_reordered(published, tmp_path, capsys):
         (lambda content: [content.pop(name) for name in list(content) if name.startswith("encoder.")], None),
     ],
 )
-def test_some_of_them_missing_or_misshapen(tmp_path, change, says, capsys):
+def test_some_of_them_missing_or_misshapen(
+    tmp_path: Path,
+    change: Callable[[dict[str, torch.Tensor]], object],
+    says: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """They may be left out together. What the configuration does not describe has no kernels."""
     folder = shutil.copytree(QWEN / "custom_voice", tmp_path / "source")
     rewrite(folder / CODEC, change)

@@ -57,7 +57,7 @@ def is_in(weight: Weight, products: list[Weight]) -> bool:
     return False
 
 
-def test_four_bits(bundles, tmp_path):
+def test_four_bits(bundles: Path, tmp_path: Path) -> None:
     """Backbone and acoustic head of Voxtral-TTS, and its text table of 8 bits."""
     weights = weights_for_mlx("voxtral_tts", convert("voxtral_tts", tmp_path / "w4", "w4"), "*")
     del weights[WIDE.partition("=")[0]]  # a rule of the shared bundle gives it another scheme
@@ -69,7 +69,7 @@ def test_four_bits(bundles, tmp_path):
     assert not is_in((integers, scales), products)
 
 
-def test_groups_of_128(bundles, tmp_path):
+def test_groups_of_128(bundles: Path, tmp_path: Path) -> None:
     """The layer that a rule of the shared bundle gives such groups."""
     path = WIDE.partition("=")[0]
     weights = weights_for_mlx("voxtral_tts", convert("voxtral_tts", tmp_path / "wide", "w4g128"), path)
@@ -77,7 +77,7 @@ def test_groups_of_128(bundles, tmp_path):
     assert is_in(weights[path], read_quantized_weights(bundles / "onnx"))
 
 
-def test_four_and_eight_bits_of_qwen3_tts(qwen_bundles, tmp_path):
+def test_four_and_eight_bits_of_qwen3_tts(qwen_bundles: Path, tmp_path: Path) -> None:
     """Talker and code predictor. Their tables stay floats: mlx-audio takes no integers there."""
     weights = weights_for_mlx("qwen3_tts", convert("qwen3_tts", tmp_path / "w4", "w4"), "*")
     products = read_quantized_weights(qwen_bundles / "onnx")
@@ -86,7 +86,9 @@ def test_four_and_eight_bits_of_qwen3_tts(qwen_bundles, tmp_path):
 
 
 @pytest.mark.parametrize(("quant", "pattern"), [("w4", "layers.*"), ("w8", "mm_streams_embeddings.*")])
-def test_four_and_eight_bits_of_voxtral_realtime(realtime_bundles, tmp_path, quant, pattern):
+def test_four_and_eight_bits_of_voxtral_realtime(
+    realtime_bundles: Path, tmp_path: Path, quant: str, pattern: str
+) -> None:
     """The shared bundle has the integers of w4 in its decoder, and those of w8 elsewhere."""
     weights = weights_for_mlx(
         "voxtral_realtime", convert("voxtral_realtime", tmp_path / quant, quant), pattern

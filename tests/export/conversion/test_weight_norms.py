@@ -13,6 +13,7 @@ from support.export.conversions import WEIGHTS as MLX_WEIGHTS
 from support.files import contents
 from support.model.tree_family.family import Tree
 from support.model.tree_family.format import CONFIG, WEIGHTS
+from support.stand_ins import noting
 
 from model.__main__ import main as model_command
 from model.mlx.layouts import LAYOUT_KEY
@@ -53,7 +54,7 @@ def weights_of(content: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_layout_of_mlx_has_the_weights_that_torch_computes(tmp_path, dtype):
+def test_the_layout_of_mlx_has_the_weights_that_torch_computes(tmp_path: Path, dtype: torch.dtype) -> None:
     source = write(tmp_path / "source", dtype)
     assert convert(source, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
     found, published = load_file(tmp_path / "mlx" / MLX_WEIGHTS), load_file(source / WEIGHTS)
@@ -70,7 +71,7 @@ def test_the_layout_of_mlx_has_the_weights_that_torch_computes(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_folded_folder_converts_to_itself_and_to_weight_norms(tmp_path, dtype):
+def test_a_folded_folder_converts_to_itself_and_to_weight_norms(tmp_path: Path, dtype: torch.dtype) -> None:
     source = write(tmp_path / "source", dtype)
     first, second = tmp_path / "first", tmp_path / "second"
     assert convert(source, first, "--to", "mlx", "--layout", "mlx") == 0
@@ -88,7 +89,7 @@ def test_a_folded_folder_converts_to_itself_and_to_weight_norms(tmp_path, dtype)
         torch.testing.assert_close(weight, folded[name].float(), rtol=RTOL, atol=1e-12)
 
 
-def test_a_row_of_zeros_stays_one(tmp_path):
+def test_a_row_of_zeros_stays_one(tmp_path: Path) -> None:
     source = write(tmp_path / "source", torch.float32)
     assert convert(source, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
     rewrite(tmp_path / "mlx" / MLX_WEIGHTS, lambda content: content["codec.0.weight"][1].zero_())
@@ -97,7 +98,7 @@ def test_a_row_of_zeros_stays_one(tmp_path):
     assert not weight[1].any() and weight[0].all()
 
 
-def test_a_direction_of_zeros_is_refused(tmp_path, capsys):
+def test_a_direction_of_zeros_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "source", torch.float32)
     rewrite(source / WEIGHTS, lambda content: content["moved.0.weight_v"][2].zero_())
     assert convert(source, tmp_path / "out", "--to", "mlx", "--layout", "mlx") == 5
@@ -106,7 +107,9 @@ def test_a_direction_of_zeros_is_refused(tmp_path, capsys):
     assert convert(source, tmp_path / "out", "--to", "mlx") == 0  # the pair is kept
 
 
-def test_a_weight_beside_its_weight_norm_is_refused(tmp_path, capsys):
+def test_a_weight_beside_its_weight_norm_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = write(tmp_path / "source", torch.float32)
     rewrite(source / WEIGHTS, lambda content: content.update({"moved.0.weight": torch.ones(4, 3, 5)}))
     for to in ("mlx", "published"):
@@ -115,14 +118,17 @@ def test_a_weight_beside_its_weight_norm_is_refused(tmp_path, capsys):
         assert "tensor moved.0.weight is there beside moved.0.weight_g, a part of its weight norm" in error
 
 
-def test_inspect_names_the_layout(tmp_path, capsys):
+def test_inspect_names_the_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = FOLDERS["voxtral_tts"]
     assert convert(source, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
     assert convert(source, tmp_path / "audio", "--to", "mlx") == 0
     first, second = (load_file(tmp_path / name / MLX_WEIGHTS) for name in ("mlx", "audio"))
     half = {name: tensor for name, tensor in second.items() if ".decoder_blocks.0.conv." not in name}
     half |= {name: tensor for name, tensor in first.items() if ".decoder_blocks.0.conv." in name}
-    rewrite(tmp_path / "audio" / MLX_WEIGHTS, lambda content: (content.clear(), content.update(half)))
+    rewrite(
+        tmp_path / "audio" / MLX_WEIGHTS,
+        noting(lambda content: content.update(half), lambda content: content.clear()),
+    )
     for name, layout in (("mlx", "mlx"), ("audio", "mixed")):
         capsys.readouterr()
         assert model_command(["inspect", "--json", str(tmp_path / name)]) == 0

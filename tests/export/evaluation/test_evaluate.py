@@ -7,20 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import error_line
+from support.runtime.opened_tasks import open_speech
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
 from export.evaluation import utterances
 from export.evaluation.reference import open_eager
-from export.evaluation.speech import ForcedComparison, speak_text
+from export.evaluation.speech import ForcedComparison, SpokenText, speak_text
 from export.evaluation.spoken import speak_part
 from export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
 from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
-from export.resolve import Source
+from export.resolve import Resolved, Source
 from export.targets import target_of_job
 from export.verify.manifest_check import check_manifest
 from model.embedded import trained_checkpoint
-from runtime.opening import open_bundle
+from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
 
 pytestmark = pytest.mark.slow
@@ -28,35 +29,37 @@ TEXT = "Hello there."
 
 
 @pytest.fixture(scope="module")
-def bundle(bundles) -> Bundle:
+def bundle(bundles: Path) -> Bundle:
     return Bundle(bundles / "onnx")
 
 
 @pytest.fixture(scope="module")
-def resolved(bundle, checkpoint):
+def resolved(bundle: Bundle, checkpoint: Path) -> Resolved:
     return check_manifest(bundle, Source(checkpoint), target_of_job(bundle.job))
 
 
 @pytest.fixture(scope="module")
-def full(bundle, resolved):
-    return open_eager(bundle, resolved.in_full_precision(), target_of_job(bundle.job))
+def full(bundle: Bundle, resolved: Resolved) -> TextToSpeech:
+    task = open_eager(bundle, resolved.in_full_precision(), target_of_job(bundle.job))
+    assert isinstance(task, TextToSpeech)
+    return task
 
 
 @pytest.fixture(scope="module")
-def full_speech(full):
+def full_speech(full: TextToSpeech) -> SpokenText:
     return speak_text(full, Utterance("one", TEXT), 0, {})
 
 
-def test_free_speech_is_that_of_the_task(bundle):
+def test_free_speech_is_that_of_the_task(bundle: Bundle) -> None:
     """Driven frame by frame, the bundle says what `speak` says."""
-    task = open_bundle(bundle.folder)
+    task = open_speech(bundle.folder)
     text = f"{'one ' * 40}two. {'three ' * 30}four."  # more than a part holds
     found = speak_text(task, Utterance("two", text), 3, {})
     assert len(found.parts) == 2
     assert np.array_equal(found.samples, np.concatenate(list(task.speak(text, seed=3, chunk_frames=64))))
 
 
-def test_forced_codes_are_fed_back(full, full_speech):
+def test_forced_codes_are_fed_back(full: TextToSpeech, full_speech: SpokenText) -> None:
     """After its own codes a model chooses the same again, and after others it does not."""
     (part,) = full_speech.parts
     chosen, request = part.chosen, part.request
@@ -68,21 +71,21 @@ def test_forced_codes_are_fed_back(full, full_speech):
     assert not np.array_equal(found[1:], chosen[1:])
 
 
-def test_full_precision_beside_itself_is_equal(full, full_speech):
+def test_full_precision_beside_itself_is_equal(full: TextToSpeech, full_speech: SpokenText) -> None:
     compared = ForcedComparison()
     compared.add(full, full_speech)
     assert compared.figures() == {"codes_equal": 1.0, "other_codes_equal": 1.0, "log_mel_db": 0.0}
 
 
-def test_a_quantised_bundle_differs(bundle, full_speech):
+def test_a_quantised_bundle_differs(bundle: Bundle, full_speech: SpokenText) -> None:
     compared = ForcedComparison()
-    compared.add(open_bundle(bundle.folder), full_speech)
+    compared.add(open_speech(bundle.folder), full_speech)
     figures = compared.figures()
     assert figures["log_mel_db"] > 0
     assert figures["other_codes_equal"] < 1
 
 
-def test_parts_cover_the_quantised_weights_once(resolved):
+def test_parts_cover_the_quantised_weights_once(resolved: Resolved) -> None:
     *graphs, all_parts = [part for part in parts_to_sweep(resolved, layers=False)]
     assert all_parts.name == ALL
     assert sum(part.weights for part in graphs) == all_parts.weights
@@ -94,7 +97,7 @@ def test_parts_cover_the_quantised_weights_once(resolved):
         assert set(paths) < by_graph[graph]
 
 
-def test_a_part_alone_is_quantised_as_in_the_bundle(resolved):
+def test_a_part_alone_is_quantised_as_in_the_bundle(resolved: Resolved) -> None:
     part = parts_to_sweep(resolved, layers=False)[0]
     ((graph, paths),) = part.paths.items()
     alone = quantised_only(resolved, part)
@@ -106,7 +109,9 @@ def test_a_part_alone_is_quantised_as_in_the_bundle(resolved):
                 assert recipe.scheme_for(path, is_table) == scheme
 
 
-def test_the_command_writes_a_row_for_each_sentence(bundle, realtime_bundles, tmp_path, capsys):
+def test_the_command_writes_a_row_for_each_sentence(
+    bundle: Bundle, realtime_bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
     sentences.write_text(f"{TEXT}\nGood morning.\n")
     command = ["evaluate", str(bundle.folder), "--sentences", str(sentences), "-o", str(out)]
@@ -120,7 +125,7 @@ def test_the_command_writes_a_row_for_each_sentence(bundle, realtime_bundles, tm
     assert "wer_full" not in json.loads(out.read_text())["figures"]
 
 
-def test_sentences_are_spoken_several_times(bundle, realtime_bundles, tmp_path):
+def test_sentences_are_spoken_several_times(bundle: Bundle, realtime_bundles: Path, tmp_path: Path) -> None:
     """Each time with other random numbers."""
     out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
     sentences.write_text(TEXT)
@@ -131,7 +136,9 @@ def test_sentences_are_spoken_several_times(bundle, realtime_bundles, tmp_path):
     assert first["transcript"] != second["transcript"]
 
 
-def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, capsys):
+def test_the_sweep_has_a_row_for_each_part(
+    bundle: Bundle, realtime_bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, plot = tmp_path / "sweep.json", tmp_path / "sweep.svg"
     sentences = tmp_path / "sentences.txt"
     sentences.write_text(TEXT)
@@ -147,7 +154,7 @@ def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, c
 
 
 @pytest.fixture
-def recordings(tmp_path) -> Path:
+def recordings(tmp_path: Path) -> Path:
     """Two of the held-out sentences with their recordings."""
     folder = tmp_path / "recordings"
     folder.mkdir()
@@ -158,7 +165,9 @@ def recordings(tmp_path) -> Path:
     return folder
 
 
-def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path, capsys):
+def test_the_commands_judge_speech_to_text(
+    trained_bundles: dict[str, Path], recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The embedded model hears both sentences in full precision, and so does the bundle."""
     bundle, out = trained_bundles["voxtral_realtime"], tmp_path / "found.json"
     options = ["--checkpoint", str(trained_checkpoint("voxtral_realtime")), "--sentences", str(recordings)]
@@ -172,7 +181,13 @@ def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path
     assert "no weight of this bundle is quantised" in error_line(capsys)
 
 
-def test_an_export_can_be_evaluated(recordings, monkeypatch, short_verification, tmp_path, capsys):
+def test_an_export_can_be_evaluated(
+    recordings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    short_verification: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The figures are in the manifest and on the page of the report."""
     monkeypatch.setattr(utterances, "HELD_OUT", recordings)
     command = ["--model", "voxtral-realtime", "--target", "onnx", "--quant", "w4", "--evaluate"]
@@ -198,6 +213,8 @@ def test_an_export_can_be_evaluated(recordings, monkeypatch, short_verification,
         (["--alone", "--checkpoint", "."], "--alone uses no checkpoint"),
     ],
 )
-def test_wrong_options_are_one_line(bundle, capsys, options, message):
+def test_wrong_options_are_one_line(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
     assert voxport(["evaluate", str(bundle.folder), *options]) == 2
     assert message in error_line(capsys)

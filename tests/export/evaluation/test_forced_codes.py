@@ -10,7 +10,7 @@ def _decoder(first_codes: list[int]) -> SpeechDecoder:
     return decoder
 
 
-def test_a_given_code_takes_the_place_of_the_drawn_one():
+def test_a_given_code_takes_the_place_of_the_drawn_one() -> None:
     """The repetition penalty, and the text that belongs to a frame, follow from the given codes."""
     for before, chosen, code, after in (
         ([4, 7], 7, 5, [4, 5]),

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("voice", ["clear_female", "clear_male"])
-def test_held_out_sentences_are_spoken_and_heard(trained_bundles, voice):
+def test_held_out_sentences_are_spoken_and_heard(trained_bundles: dict[str, Path], voice: str) -> None:
     speaker = open_task(TextToSpeech, trained_bundles["voxtral_tts"])
     assert voice in speaker.voices()
     recogniser = BundleRecogniser(trained_bundles["voxtral_realtime"])
@@ -32,7 +33,7 @@ def test_held_out_sentences_are_spoken_and_heard(trained_bundles, voice):
     assert figures["not_ended"] == figures["stopped_early"] == 0
 
 
-def test_the_demo_prints_both_texts(trained_bundles, tmp_path):
+def test_the_demo_prints_both_texts(trained_bundles: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "hello.wav"
     folders = [str(trained_bundles[family]) for family in ("voxtral_tts", "voxtral_realtime")]
     command = [

@@ -1,5 +1,7 @@
 """Sentences and recordings of an evaluation, as files and folders have them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
@@ -8,7 +10,7 @@ from bundle.errors import UsageError
 from export.evaluation.utterances import HELD_OUT, read_utterances
 
 
-def test_a_text_file_has_a_sentence_per_line(tmp_path):
+def test_a_text_file_has_a_sentence_per_line(tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("One.\n\n  Two.  \nThree.\n")
     assert [(each.name, each.text) for each in read_utterances(path)] == [
@@ -19,7 +21,7 @@ def test_a_text_file_has_a_sentence_per_line(tmp_path):
     assert len(read_utterances(path, 2)) == 2
 
 
-def test_a_folder_has_the_layout_of_librispeech(tmp_path):
+def test_a_folder_has_the_layout_of_librispeech(tmp_path: Path) -> None:
     """Transcripts may be at any depth; the recording lies beside its transcript."""
     inner = tmp_path / "84" / "121123"
     inner.mkdir(parents=True)
@@ -33,7 +35,7 @@ def test_a_folder_has_the_layout_of_librispeech(tmp_path):
         first.samples(24000)
 
 
-def test_the_held_out_sentences_have_recordings():
+def test_the_held_out_sentences_have_recordings() -> None:
     found = read_utterances(HELD_OUT)
     assert len(found) == 100
     assert all(each.recording for each in found)
@@ -48,7 +50,7 @@ def test_the_held_out_sentences_have_recordings():
         (b"\xff\xfe\x00", "is not UTF-8"),
     ],
 )
-def test_a_wrong_file_is_one_line(tmp_path, content, message):
+def test_a_wrong_file_is_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "sentences.txt"
     if content is not None:
         path.write_bytes(content)
@@ -56,7 +58,7 @@ def test_a_wrong_file_is_one_line(tmp_path, content, message):
         read_utterances(path)
 
 
-def test_a_wrong_folder_is_one_line(tmp_path):
+def test_a_wrong_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected files \*.trans.txt"):
         read_utterances(tmp_path)
     (tmp_path / "a.trans.txt").write_text("only-an-id\n")

@@ -22,27 +22,27 @@ from export.evaluation.words import normalised, standard_error, word_error_rate
         ("...", ""),
     ],
 )
-def test_words_are_compared_without_case_marks_and_digits(text, expected):
+def test_words_are_compared_without_case_marks_and_digits(text: str, expected: str) -> None:
     assert normalised(text) == expected
 
 
-def test_errors_of_all_sentences_are_counted_together():
+def test_errors_of_all_sentences_are_counted_together() -> None:
     """One word of three is wrong, one of one is missing, and one is additional: 3 of 4."""
     assert word_error_rate(["one two three", "four"], ["one too three", ""]) == 2 / 4
     assert word_error_rate(["one two three", "four"], ["one too three four", ""]) == 3 / 4
     assert word_error_rate(["Four."], ["four"]) == 0
 
 
-def test_a_sentence_without_words_does_not_count():
+def test_a_sentence_without_words_does_not_count() -> None:
     assert word_error_rate(["...", "four"], ["five", "four"]) == 0
 
 
-def test_without_any_word_there_is_no_rate():
+def test_without_any_word_there_is_no_rate() -> None:
     with pytest.raises(UsageError, match="no sentence has a word"):
         word_error_rate(["..."], ["four"])
 
 
-def test_the_error_of_a_difference_follows_from_sentences():
+def test_the_error_of_a_difference_follows_from_sentences() -> None:
     """One sentence has one word more right, the other one less: 0 of 4 words, with 2 words of deviation."""
     texts, one, other = ["one two", "three four"], ["one too", "three four"], ["one two", "three for"]
     assert standard_error(texts, one, other) == pytest.approx(2 / 4)
@@ -52,5 +52,5 @@ def test_the_error_of_a_difference_follows_from_sentences():
 
 
 @pytest.mark.parametrize("texts", [["One two."], ["One two.", "one two", "..."]])
-def test_one_sentence_has_no_error(texts):
+def test_one_sentence_has_no_error(texts: list[str]) -> None:
     assert standard_error(texts, ["one two"] * len(texts), ["one too"] * len(texts)) is None

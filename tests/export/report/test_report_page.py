@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.export.short_verification import shorten_verification
@@ -49,7 +50,7 @@ def browser() -> str:
 
 
 @pytest.fixture(scope="module", params=["voxtral_tts", "voxtral_realtime"])
-def made(request, tmp_path_factory) -> tuple[Path, Path]:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The bundle of a family, and its page."""
     bundles = request.getfixturevalue("bundles" if request.param == "voxtral_tts" else "realtime_bundles")
     folder = tmp_path_factory.mktemp("page")
@@ -60,7 +61,7 @@ def made(request, tmp_path_factory) -> tuple[Path, Path]:
     return bundle, page
 
 
-def measured(browser: str, page: str, width: int, folder: Path) -> dict:
+def measured(browser: str, page: str, width: int, folder: Path) -> dict[str, Any]:
     (folder / "frame.html").write_text(MEASURE % (width, html.escape(page)), encoding="utf-8")
     done = subprocess.run(
         [browser, *FLAGS, f"--user-data-dir={folder / 'profile'}", (folder / "frame.html").as_uri()],
@@ -70,11 +71,16 @@ def measured(browser: str, page: str, width: int, folder: Path) -> dict:
         check=True,
     )
     assert "Content Security Policy" not in done.stderr and "Uncaught" not in done.stderr
-    return json.loads(html.unescape(done.stdout.partition("<body>")[2].partition("</body>")[0]))
+    found: dict[str, Any] = json.loads(
+        html.unescape(done.stdout.partition("<body>")[2].partition("</body>")[0])
+    )
+    return found
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_everything_is_drawn_within_the_width(browser, made, tmp_path, width):
+def test_everything_is_drawn_within_the_width(
+    browser: str, made: tuple[Path, Path], tmp_path: Path, width: int
+) -> None:
     bundle, page = made
     found = measured(browser, page.read_text(encoding="utf-8"), width, tmp_path)
     assert found["width"] <= width
@@ -94,7 +100,9 @@ def test_everything_is_drawn_within_the_width(browser, made, tmp_path, width):
     assert set(found["components"][1:]) == {row["component"] for row in stored["rows"] if "component" in row}
 
 
-def test_a_page_that_is_too_wide_or_loads_something_is_found(browser, made, tmp_path):
+def test_a_page_that_is_too_wide_or_loads_something_is_found(
+    browser: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
     """The faults that the test above is for, planted in the page."""
     text = made[1].read_text(encoding="utf-8")
     wide = text.replace("<h1>", '<div style="width: 900px">wide</div><h1>', 1)
@@ -105,12 +113,14 @@ def test_a_page_that_is_too_wide_or_loads_something_is_found(browser, made, tmp_
         )
 
 
-def test_the_page_names_no_address_outside(made):
+def test_the_page_names_no_address_outside(made: tuple[Path, Path]) -> None:
     text = made[1].read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', text)
 
 
-def test_a_report_of_several_targets_or_without_verification_is_refused(tmp_path, capsys):
+def test_a_report_of_several_targets_or_without_verification_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = str(tmp_path / "a.html")
     for more in (["--target", "onnx,coreml"], ["--target", "onnx", "--no-verify"]):
         assert export([*more, "--report", page, "--out", str(tmp_path / "out")]) == 2

@@ -3,6 +3,8 @@
 Weights and inputs are small integers, so float32 has every sum, in any order.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -22,7 +24,7 @@ SETTINGS = [
 ]
 
 
-def two_convolutions(attributes: dict[str, list[int]], groups: int) -> ir.Model:
+def two_convolutions(attributes: dict[str, Any], groups: int) -> ir.Model:
     """Both have the same weight. The second one is an output of the graph."""
     weight = np.random.default_rng(0).integers(-4, 5, (CHANNELS, CHANNELS // groups, 4)).astype(np.float32)
     bias = np.arange(CHANNELS, dtype=np.float32)
@@ -50,15 +52,16 @@ def run(model: ir.Model) -> np.ndarray:
 
 @pytest.mark.parametrize("groups", [1, CHANNELS])
 @pytest.mark.parametrize("attributes", SETTINGS)
-def test_both_shapes_give_the_same_values(attributes, groups):
+def test_both_shapes_give_the_same_values(attributes: dict[str, list[int]], groups: int) -> None:
     model = two_convolutions(attributes, groups)
     expected = run(model)
     widen_convolutions(model)
-    assert [len(node.inputs[1].shape) for node in model.graph if node.op_type == "Conv"] == [4, 4]
+    graph: Any = model.graph
+    assert [len(node.inputs[1].shape) for node in graph if node.op_type == "Conv"] == [4, 4]
     np.testing.assert_array_equal(run(model), expected)
 
 
-def test_a_graph_without_convolutions_is_left_alone():
+def test_a_graph_without_convolutions_is_left_alone() -> None:
     model = two_convolutions({}, 1)
     for node in list(model.graph)[::-1]:
         if node.op_type == "Conv":

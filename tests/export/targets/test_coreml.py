@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import coremltools as ct
 import numpy as np
@@ -23,27 +24,29 @@ from export.targets.coreml.lowering import STATE_PASSES
 from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from export.targets.coreml.read_back import check_package
 from export.targets.coreml.target import CoreMLTarget
+from model.component import Component
 from model.layers.attention import ReferenceAttention
 from model.synthetic.checkpoint import random_checkpoint
 from quantize.modules import QuantizedLinear, linear_kernel
 from runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
+Graphs = dict[str, Graph]
 CACHE = 1024
 
 
-def graphs(checkpoint: Path, request: ExportRequest, *names: str) -> dict[str, Graph]:
+def graphs(checkpoint: Path, request: ExportRequest, *names: str) -> Graphs:
     model = Model(resolve(Source(checkpoint), request), "BHSD", "float16")
     return {name: model.graph(name) for name in names} or {graph.name: graph for graph in model.graphs()}
 
 
-def lower(graphs: dict[str, Graph], folder: Path) -> None:
+def lower(graphs: Graphs, folder: Path) -> None:
     for graph in graphs.values():
         CoreMLTarget().lower(graph, folder)
 
 
 @pytest.fixture(scope="module")
-def w4(checkpoint) -> dict[str, Graph]:
+def w4(checkpoint: Path) -> Graphs:
     """The graphs of the shared bundle."""
     request = ExportRequest(
         quant="w4",
@@ -56,11 +59,11 @@ def w4(checkpoint) -> dict[str, Graph]:
 
 
 @pytest.fixture(scope="module")
-def packages(bundles) -> Path:
+def packages(bundles: Path) -> Path:
     return bundles / "coreml"
 
 
-def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):
+def test_there_is_one_package_per_graph_and_one_function_per_component(packages: Path, w4: Graphs) -> None:
     assert sorted(path.stem for path in packages.glob("*.mlpackage")) == sorted(w4)
     for name, graph in w4.items():
         assert set(Package(packages / f"{name}.mlpackage").function_names) == {
@@ -68,7 +71,7 @@ def test_there_is_one_package_per_graph_and_one_function_per_component(packages,
         }
 
 
-def test_functions_take_exactly_the_sizes_of_their_component(packages):
+def test_functions_take_exactly_the_sizes_of_their_component(packages: Path) -> None:
     spec = ct.utils.load_spec(str(packages / "backbone.mlpackage" / MODEL))
     sizes = {
         f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][
@@ -83,33 +86,28 @@ def test_functions_take_exactly_the_sizes_of_their_component(packages):
     ("graph", "function", "bits"),
     [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)],
 )
-def test_weights_that_are_read_back_equal_those_of_the_modules(packages, w4, graph, function, bits):
+def test_weights_that_are_read_back_equal_those_of_the_modules(
+    packages: Path, w4: Graphs, graph: str, function: str, bits: int
+) -> None:
     found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
     linears = [part for part in w4[graph].module.modules() if isinstance(part, QuantizedLinear)]
     assert len(found) == len(linears)
     for linear in linears:
         assert linear.scheme.bits == bits
-        assert (
-            sum(
-                np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
-                for i, s in found
-            )
-            == 1
-        )
+        weight, scale = linear.weight.numpy(), linear.scale.numpy()
+        same = [np.array_equal(i, weight) and np.array_equal(s, scale) for i, s in found]
+        assert sum(same) == 1
 
 
-def test_tables_stay_int8(packages, w4):
+def test_tables_stay_int8(packages: Path, w4: Graphs) -> None:
     ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
-    table = w4["embed_text"].module.table
-    assert (
-        integers.dtype == np.int8
-        and np.array_equal(integers, table.weight.numpy())
-        and np.array_equal(scale, table.scale.numpy())
-    )
+    table: Any = w4["embed_text"].module.table
+    assert integers.dtype == np.int8 and np.array_equal(integers, table.weight.numpy())
+    assert np.array_equal(scale, table.scale.numpy())
 
 
 @pytest.fixture(scope="module")
-def again(w4, tmp_path_factory) -> Path:
+def again(w4: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two packages, lowered once more, and `theirs.mlpackage`: the backbone as coremltools merges it."""
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
@@ -131,11 +129,11 @@ def again(w4, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["backbone", "embed_codes"])
-def test_same_graphs_give_the_same_bytes(packages, again, name):
+def test_same_graphs_give_the_same_bytes(packages: Path, again: Path, name: str) -> None:
     assert contents(again / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
 
 
-def test_the_order_of_blobs_does_not_depend_on_the_process():
+def test_the_order_of_blobs_does_not_depend_on_the_process() -> None:
     """The order of protobuf keys differs between processes. Eight are sorted by chance in 1 of 40,320."""
     operation = ct.proto.MIL_pb2.Operation()
     for index, name in enumerate("abcdefgh", start=1):
@@ -143,7 +141,7 @@ def test_the_order_of_blobs_does_not_depend_on_the_process():
     assert [value.offset for value in blob_values(operation)] == list(range(1, 9))
 
 
-def test_reading_a_package_does_not_change_it(packages, w4):
+def test_reading_a_package_does_not_change_it(packages: Path, w4: Graphs) -> None:
     import coremltools
 
     before = contents(packages / "embed_text.mlpackage")
@@ -152,12 +150,14 @@ def test_reading_a_package_does_not_change_it(packages, w4):
     assert contents(packages / "embed_text.mlpackage") == before
 
 
-def test_conversion_prints_nothing(checkpoint, tmp_path, capfd):
+def test_conversion_prints_nothing(
+    checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     lower(graphs(checkpoint, ExportRequest(quant="w8"), "embed_codes"), tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
-def test_merged_packages_equal_those_of_coremltools(w4, again):
+def test_merged_packages_equal_those_of_coremltools(w4: Graphs, again: Path) -> None:
     from coremltools.models.utils import load_spec
 
     ours, theirs = again / "backbone.mlpackage", again / "theirs.mlpackage"
@@ -182,7 +182,9 @@ def test_merged_packages_equal_those_of_coremltools(w4, again):
 @pytest.mark.parametrize(
     ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
 )
-def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
+def test_the_skipped_passes_would_change_nothing(
+    key: str, name: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
     graph = Model(
         resolve(Source(random_checkpoint(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
@@ -190,7 +192,7 @@ def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, mo
     step = replace(graph, components=graph.components[-1:])
     lower({name: step}, tmp_path)
 
-    def every(component):
+    def every(component: Component) -> ct.PassPipeline:
         pipeline = ct.PassPipeline()
         left_out = set() if all(state.cache for state in component.signature.states) else STATE_PASSES
         pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
@@ -202,7 +204,7 @@ def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, mo
     assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
-def test_no_call_widens_a_compressed_weight(realtime_bundles):
+def test_no_call_widens_a_compressed_weight(realtime_bundles: Path) -> None:
     """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB
     at the published size.
     """
@@ -224,7 +226,7 @@ def test_no_call_widens_a_compressed_weight(realtime_bundles):
     assert takers == ["linear"] * len(weights)
 
 
-def test_the_read_back_detects_a_changed_integer(packages, w4):
+def test_the_read_back_detects_a_changed_integer(packages: Path, w4: Graphs) -> None:
     linear = next(part for part in w4["acoustic_step"].module.modules() if isinstance(part, QuantizedLinear))
     linear.weight[0, 0] ^= 1
     try:
@@ -236,7 +238,9 @@ def test_the_read_back_detects_a_changed_integer(packages, w4):
         linear.weight[0, 0] ^= 1
 
 
-def test_the_read_back_detects_swapped_weights_in_the_second_function(packages, w4, tmp_path):
+def test_the_read_back_detects_swapped_weights_in_the_second_function(
+    packages: Path, w4: Graphs, tmp_path: Path
+) -> None:
     """Functions share their weights. The fault swaps two weights in the second function only."""
     import coremltools
 
@@ -278,7 +282,9 @@ def test_the_read_back_detects_swapped_weights_in_the_second_function(packages, 
         (lambda s: {"states": (replace(s.states[0], shape=(1, 2, 3, 4)), *s.states[1:])}, "states: found"),
     ],
 )
-def test_the_read_back_detects_a_changed_interface(packages, w4, change, message):
+def test_the_read_back_detects_a_changed_interface(
+    packages: Path, w4: Graphs, change: Any, message: str
+) -> None:
     graph, prefill = w4["backbone"], w4["backbone"].first
     if callable(change):
         change = {"signature": replace(prefill.signature, **change(prefill.signature))}
@@ -287,7 +293,7 @@ def test_the_read_back_detects_a_changed_interface(packages, w4, change, message
         check_package(packages / "backbone.mlpackage", changed, "float16")
 
 
-def test_the_read_back_detects_truncated_weights(packages, w4, tmp_path):
+def test_the_read_back_detects_truncated_weights(packages: Path, w4: Graphs, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(packages / "embed_codes.mlpackage", tmp_path / "embed_codes.mlpackage"))
     weights = broken / "Data/com.apple.CoreML/weights/weight.bin"
     weights.write_bytes(weights.read_bytes()[:100])
@@ -295,18 +301,22 @@ def test_the_read_back_detects_truncated_weights(packages, w4, tmp_path):
         check_package(broken, w4["embed_codes"], "float16")
 
 
-def test_a_failed_conversion_is_a_one_line_error_and_does_not_change_the_modules(w4, tmp_path):
-    graph = w4["backbone"]
+def test_a_failed_conversion_is_a_one_line_error_and_does_not_change_the_modules(
+    w4: Graphs, tmp_path: Path
+) -> None:
+    graph, module = w4["backbone"], cast(Any, w4["backbone"].module)
     signature = graph.first.signature
     broken = replace(graph.first, signature=replace(signature, inputs=signature.inputs[:1]))
     with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
         CoreMLTarget().lower(replace(graph, components=(broken,)), tmp_path)
-    assert isinstance(graph.module.layers[0].attention.kernel, ReferenceAttention)
+    assert isinstance(module.layers[0].attention.kernel, ReferenceAttention)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
-def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
+def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
+    checkpoint: Path, tmp_path: Path, recipe: str
+) -> None:
     """Exported and read back; then calls with the same weights, where only rounding of float32 differs.
 
     A tie of integer activations would move a call further. One call in 12 meets one, so one of three may.

@@ -1,5 +1,8 @@
 """Kernels of the Core ML target: equal to those of the model, and finite in half precision."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
-def test_one_hot_attention_equals_the_reference(start, rows):
+def test_one_hot_attention_equals_the_reference(start: int, rows: int) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
     caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
@@ -32,12 +35,13 @@ def test_one_hot_attention_equals_the_reference(start, rows):
         torch.testing.assert_close(found, reference, rtol=0, atol=bar)
 
 
-def test_linears_equal_the_shared_kernels():
+def test_linears_equal_the_shared_kernels() -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
     for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
         scheme = find_recipe(recipe).linears
-        linear = scheme.quantize(weight, "weight", is_table=False).module
+        assert scheme
+        linear: Any = scheme.quantize(weight, "weight", is_table=False).module
         assert torch.equal(lower_linear(x, linear), same(x, linear))
         assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
 
@@ -75,7 +79,7 @@ def test_passes_are_checked_again_after_a_lowering_that_failed() -> None:
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
 @pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
-def test_norms_do_not_overflow_in_half_precision(eps, size):
+def test_norms_do_not_overflow_in_half_precision(eps: float, size: float) -> None:
     """Zero rows, rows below epsilon, and rows whose squares overflow.
 
     Roundings of u = 2^-11 in a result: under the root 2 u (the scaled row, squared), u (the square), u (the
@@ -94,7 +98,7 @@ def test_norms_do_not_overflow_in_half_precision(eps, size):
     ("graph", "component"),
     [("encoder", "audio_encoder"), ("encoder", "encode_chunk"), ("decoder", "prefill")],
 )
-def test_positions_are_divided_as_integers(realtime_bundles, graph, component):
+def test_positions_are_divided_as_integers(realtime_bundles: Path, graph: str, component: str) -> None:
     """In float16 they would be rounded above 2,048, the 41st second of a recording."""
     package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
     divisions = [op for op in package.function(component).operations() if op.type == "floor_div"]

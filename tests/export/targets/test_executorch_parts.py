@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, to_edge
 from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+from support.stand_ins import noting
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
@@ -43,14 +44,17 @@ def edge() -> EdgeProgramManager:
 def lowered(edge: EdgeProgramManager) -> Graph:
     graph = edge.to_backend(LinearPartitioner()).exported_program().graph
     graph.lint()
-    return graph
+    found: Graph = graph
+    return found
 
 
-def test_nodes_that_a_part_puts_out_of_order_are_moved(edge, monkeypatch):
+def test_nodes_that_a_part_puts_out_of_order_are_moved(
+    edge: EdgeProgramManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each part moves nodes of the one graph, which is never copied."""
     graphs, move = [], graph_order.move_late_nodes
     monkeypatch.setattr(
-        graph_order, "move_late_nodes", lambda module: graphs.append(module.graph) or move(module)
+        graph_order, "move_late_nodes", noting(move, lambda module: graphs.append(module.graph))
     )
     monkeypatch.setattr(graph_order, "legalize_graph", lambda module: pytest.fail("the graph was copied"))
     with graph_order.late_nodes_moved():
@@ -61,7 +65,9 @@ def test_nodes_that_a_part_puts_out_of_order_are_moved(edge, monkeypatch):
     assert len(graphs) == 6 and all(graph is graphs[0] for graph in graphs)
 
 
-def test_a_program_sorted_once_is_the_one_that_executorch_sorts_after_each_part(edge):
+def test_a_program_sorted_once_is_the_one_that_executorch_sorts_after_each_part(
+    edge: EdgeProgramManager,
+) -> None:
     with graph_order.late_nodes_moved():
         once = edge.to_backend(LinearPartitioner())
     legalize_graph(once.exported_program().graph_module)
@@ -75,7 +81,7 @@ def test_a_program_sorted_once_is_the_one_that_executorch_sorts_after_each_part(
     assert found[0] == found[1]
 
 
-def test_a_graph_is_sorted_where_a_part_precedes_its_input():
+def test_a_graph_is_sorted_where_a_part_precedes_its_input() -> None:
     graph = Graph()
     x = graph.placeholder("x")
     part = graph.call_module("part", (x,))
@@ -92,7 +98,7 @@ def test_a_graph_is_sorted_where_a_part_precedes_its_input():
     ]
 
 
-def test_parts_are_those_of_executorch(edge):
+def test_parts_are_those_of_executorch(edge: EdgeProgramManager) -> None:
     """Also their order and numbers."""
     tags = []
     for partitioner in (LinearPartitioner(), XnnpackPartitioner(configs=LINEARS)):
@@ -117,7 +123,7 @@ class Convolutions(nn.Module):
         return F.conv1d(self.strided(self.depthwise(self.dilated(x)).sin()), self.taps)
 
 
-def test_all_convolutions_are_parts_and_compute_the_same():
+def test_all_convolutions_are_parts_and_compute_the_same() -> None:
     torch.manual_seed(0)
     module, x = Convolutions(), torch.randn(1, 4, 40)
     axes = {2: torch.export.Dim("columns", min=16, max=64)}

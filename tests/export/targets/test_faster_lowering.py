@@ -2,9 +2,11 @@
 
 import inspect
 import operator
+from typing import Any
 
 import pytest
 import torch
+from support.stand_ins import noting
 from torch.fx import GraphModule, symbolic_trace
 
 from export import memory
@@ -12,7 +14,7 @@ from export.targets.graph_code import lazily_compiled_graphs
 from export.targets.onnx.registry import registry_read_once
 
 
-def test_a_graph_computes_what_it_holds_when_it_is_called():
+def test_a_graph_computes_what_it_holds_when_it_is_called() -> None:
     with lazily_compiled_graphs():
         graph = symbolic_trace(lambda a, b: a + b)
         (added,) = (node for node in graph.graph.nodes if node.target is operator.add)
@@ -44,11 +46,11 @@ def test_a_graph_without_code_has_the_names_of_its_arguments() -> None:
         assert module(torch.ones(5, 3), torch.ones(10, 3)).eq(3).all()
 
 
-def test_graphs_have_no_code_before_they_are_called(monkeypatch):
+def test_graphs_have_no_code_before_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     compile_code = torch.fx.graph_module._forward_from_src
     monkeypatch.setattr(
-        "torch.fx.graph_module._forward_from_src", lambda *given: compiled.append(1) or compile_code(*given)
+        "torch.fx.graph_module._forward_from_src", noting(compile_code, lambda *_: compiled.append(1))
     )
     with lazily_compiled_graphs():
         graph = GraphModule({}, symbolic_trace(lambda a: -a).graph)
@@ -60,13 +62,14 @@ def test_graphs_have_no_code_before_they_are_called(monkeypatch):
     assert len(compiled) == 2
 
 
-def test_a_translation_of_one_export_is_not_in_the_next():
+def test_a_translation_of_one_export_is_not_in_the_next() -> None:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     read = ONNXRegistry.from_torchlib
     with registry_read_once():
         first = ONNXRegistry().from_torchlib(opset_version=23)
-        target, found = next(iter(first.functions.items()))
+        functions: dict[Any, Any] = first.functions
+        target, found = next(iter(functions.items()))
         before = list(found)
         first.register_op(target, lambda a, b: a)
         assert first.functions[target] != before
@@ -83,7 +86,9 @@ def test_a_translation_of_one_export_is_not_in_the_next():
         ([1.6, 1.5, 0.9, 1.55, 1.4], 2),  # memory that others returned is taken again
     ],
 )
-def test_memory_is_returned_where_much_was_taken_since_the_last_time(resident, collections, monkeypatch):
+def test_memory_is_returned_where_much_was_taken_since_the_last_time(
+    resident: list[float], collections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each collection is followed by one more reading."""
     readings, found = iter([gigabytes * 1e9 for gigabytes in resident]), []
     monkeypatch.setattr(memory, "_resident_after_return", 0)

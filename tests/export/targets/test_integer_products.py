@@ -31,12 +31,12 @@ def linear() -> QuantizedLinear:
 
 
 @pytest.fixture(scope="module")
-def sessions(linear, tmp_path_factory) -> list[ort.InferenceSession]:
+def sessions(linear: QuantizedLinear, tmp_path_factory: pytest.TempPathFactory) -> list[ort.InferenceSession]:
     """Of the engine, and of the engine with float activations."""
     with linear_kernel(linear, lower_linear):
         shapes = ({0: torch.export.Dim("B")},)
         program = torch.export.export(linear, (torch.rand(3, COLUMNS),), dynamic_shapes=shapes)
-        converted = torch.onnx.export(
+        converted: Any = torch.onnx.export(
             program, dynamo=True, opset_version=OPSET, custom_translation_table=TRANSLATIONS, verbose=False
         )
     pack_weights(converted.model)
@@ -67,7 +67,7 @@ def x() -> torch.Tensor:
     return torch.randn(3, COLUMNS, generator=noise) * torch.tensor([[1e-3], [1], [1e3]])
 
 
-def test_the_largest_integers_do_not_saturate(sessions, linear):
+def test_the_largest_integers_do_not_saturate(sessions: list[Any], linear: QuantizedLinear) -> None:
     """Rows of +-1 are rounded to +-127. float32 has every sum of these integers, times two scales."""
     x = torch.ones(3, COLUMNS) * torch.tensor([[1.0], [-1.0], [3.0]])
     sums = torch.sign(x).long() * 127 @ linear.weight.long().T
@@ -75,12 +75,14 @@ def test_the_largest_integers_do_not_saturate(sessions, linear):
     assert torch.equal(run(sessions[0], x), expected)
 
 
-def test_a_row_does_not_depend_on_the_others(sessions, x):
+def test_a_row_does_not_depend_on_the_others(sessions: list[Any], x: torch.Tensor) -> None:
     together = run(sessions[0], x)
     assert torch.equal(together, torch.cat([run(sessions[0], row) for row in x.split(1)]))
 
 
-def test_both_kinds_of_activations_equal_those_of_eager(sessions, linear, x):
+def test_both_kinds_of_activations_equal_those_of_eager(
+    sessions: list[Any], linear: QuantizedLinear, x: torch.Tensor
+) -> None:
     for session, kernel in zip(sessions, (int8_per_block, float_activations), strict=True):
         assert error(run(session, x), kernel(x, linear)) < float32_bar(1, COLUMNS)
         zeros = torch.zeros(1, COLUMNS)

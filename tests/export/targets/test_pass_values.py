@@ -1,12 +1,17 @@
 """Passes of ExecuTorch keep the values of nodes that they leave as they are, and compute the others."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from executorch.exir import to_edge
 from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
 
 from export.targets.executorch.partitioner import ConvolutionPartitioner, LinearPartitioner
 from export.targets.executorch.pass_values import values_kept
@@ -36,21 +41,26 @@ def values(graph: GraphModule) -> list[str]:
     return [f"{node.target} {node.meta.get('val')}" for node in graph.graph.nodes if node.op != "output"]
 
 
-class Changes(ExportPass):
+class Changes(ExportPass):  # type: ignore[misc]  # executorch has no types
     """Calls `after` with arguments changed by `change` in place of the operator `before`."""
 
-    def __init__(self, before, after=None, change=lambda args: args):
+    def __init__(
+        self,
+        before: OpOverload,
+        after: OpOverload | None = None,
+        change: Callable[[Any], Any] = lambda args: args,
+    ) -> None:
         super().__init__()
         self.before, self.after, self.change = before, after or before, change
 
-    def call_operator(self, op, args, kwargs, meta):
+    def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
         if op == self.before:
             op, args = self.after, self.change(args)
         return super().call_operator(op, args, kwargs, meta)
 
 
 ATEN = torch.ops.aten
-CHANGES = {
+CHANGES: dict[str, tuple[Any, ...]] = {
     "nothing": (),
     "an operator": (ATEN.sin.default, ATEN.cos.default),
     "an operator, with another type": (ATEN.cos.default, ATEN.isnan.default),
@@ -59,13 +69,14 @@ CHANGES = {
 }
 
 
-class ChangesInPlace(ExportPass):
+class ChangesInPlace(ExportPass):  # type: ignore[misc]  # executorch has no types
     """Changes a number of a node and leaves its value, before the nodes are called."""
 
-    def call(self, graph_module):
+    def call(self, graph_module: GraphModule) -> PassResult:
         (node,) = graph_module.graph.find_nodes(op="call_function", target=ATEN.slice.Tensor)
         node.args = (*node.args[:2], 6, *node.args[3:])
-        return super().call(graph_module)
+        found: PassResult = super().call(graph_module)
+        return found
 
 
 def a_pass(change: str) -> ExportPass:
@@ -75,7 +86,7 @@ def a_pass(change: str) -> ExportPass:
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "a number in place"])
-def test_a_pass_gives_the_values_that_it_would_compute(change):
+def test_a_pass_gives_the_values_that_it_would_compute(change: str) -> None:
     def values_after(graph: GraphModule) -> list[str]:
         return values(a_pass(change)(ExportPass()(graph).graph_module).graph_module)
 
@@ -94,10 +105,11 @@ class Parts(nn.Module):
         self.convolution = nn.Conv1d(1, 2, 3).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.convolution(self.linear(x).sin()[:, None])
+        found: Tensor = self.convolution(self.linear(x).sin()[:, None])
+        return found
 
 
-def test_a_program_is_the_one_that_executorch_makes_alone():
+def test_a_program_is_the_one_that_executorch_makes_alone() -> None:
     def lowered(module: nn.Module) -> bytes:
         edge = to_edge(traced(module))
         edge = edge.to_backend(LinearPartitioner()).to_backend(ConvolutionPartitioner())
@@ -111,11 +123,13 @@ def test_a_program_is_the_one_that_executorch_makes_alone():
 
 
 @pytest.mark.parametrize(("change", "computed"), [("nothing", set()), ("an operator", {ATEN.cos.default})])
-def test_a_pass_computes_only_what_it_changes(change, computed, monkeypatch):
+def test_a_pass_computes_only_what_it_changes(
+    change: str, computed: set[OpOverload], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The nodes behind an operator with the same shape keep their values, too."""
     calls, dispatch = [], FakeTensorMode.dispatch
 
-    def counting(self, function, *arguments):
+    def counting(self: FakeTensorMode, function: OpOverload, *arguments: Any) -> Any:
         calls.append(function)
         return dispatch(self, function, *arguments)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,7 +33,8 @@ def predictor_of(layout: LayoutName, quant: str = "none") -> Graph:
     """The feed-forward blocks compute the same as before; their inner values are `WIDE` times as large."""
     request = ExportRequest(quant=quant, cache_length=64)
     graph = Model(resolve(Source(random_checkpoint("qwen3_tts")), request), layout, "float16").graph(NAME)
-    for block in graph.module.blocks:
+    module: Any = graph.module
+    for block in module.blocks:
         up_and_gate, down = block.mlp.w13, block.mlp.w2
         if quant == "none":
             up_and_gate.weight.data[len(up_and_gate.weight) // 2 :] *= WIDE
@@ -47,7 +49,8 @@ def expected_logits(predictor: Graph) -> np.ndarray:
     """Of eager."""
     with torch.no_grad():
         values = predictor.first.example(0).values()
-        return predictor.module(*(torch.from_numpy(array) for array in values))[1].numpy()
+        found: np.ndarray = predictor.module(*(torch.from_numpy(array) for array in values))[1].numpy()
+        return found
 
 
 def is_near(found: np.ndarray, expected: np.ndarray) -> bool:
@@ -70,14 +73,14 @@ def coreml_logits(predictor: Graph, folder: Path) -> np.ndarray:
         return executor.run(given, executor.new_states())["logits"]
 
 
-def test_core_ml_keeps_the_predictor_in_float32(predictor, tmp_path):
+def test_core_ml_keeps_the_predictor_in_float32(predictor: Graph, tmp_path: Path) -> None:
     target = CoreMLTarget()
     target.lower(predictor, tmp_path)
     target.check(predictor, tmp_path)
     assert is_near(coreml_logits(predictor, tmp_path), expected_logits(predictor))
 
 
-def test_in_half_precision_core_ml_loses_the_values(predictor, tmp_path):
+def test_in_half_precision_core_ml_loses_the_values(predictor: Graph, tmp_path: Path) -> None:
     lower_graph(predictor, tmp_path / f"{NAME}.mlpackage", "float16")
     with pytest.raises(MilError, match=r"topk.*NaN"):  # inf - inf, behind the first block
         coreml_logits(predictor, tmp_path)
@@ -89,10 +92,11 @@ def onnx_logits(predictor: Graph, folder: Path) -> np.ndarray:
     target.lower(predictor, folder)
     target.check(predictor, folder)
     session = ort.InferenceSession(folder / f"{NAME}.onnx")
-    return session.run(["logits"], predictor.first.example(0))[0]
+    found: np.ndarray = session.run(["logits"], predictor.first.example(0))[0]
+    return found
 
 
-def test_onnx_keeps_the_predictor_in_float32(tmp_path):
+def test_onnx_keeps_the_predictor_in_float32(tmp_path: Path) -> None:
     """Its products of quantised weights have float activations, as in the other graphs of such a bundle."""
     predictor = predictor_of("BHSD, staged", "w8")
     assert is_near(onnx_logits(predictor, tmp_path), expected_logits(predictor))
@@ -106,14 +110,14 @@ def test_onnx_keeps_the_predictor_in_float32(tmp_path):
     assert levels == {FLOAT_ACTIVATIONS}
 
 
-def test_in_half_precision_onnx_loses_the_values(tmp_path):
+def test_in_half_precision_onnx_loses_the_values(tmp_path: Path) -> None:
     in_float16 = replace(predictor_of("BHSD, staged"), exceeds_float16=False)
     with np.errstate(all="ignore"):
         found = onnx_logits(in_float16, tmp_path)
     assert not is_near(found, expected_logits(in_float16))
 
 
-def test_states_of_a_float32_graph_are_in_half_precision(tmp_path):
+def test_states_of_a_float32_graph_are_in_half_precision(tmp_path: Path) -> None:
     """Those of the six-model layout, as a bundle in half precision declares them."""
     request = ExportRequest(options={"split": "six"}, cache_length=64)
     model = Model(resolve(Source(random_checkpoint("qwen3_tts")), request), "BHSD, staged", "float16")

@@ -1,5 +1,9 @@
 """One quantisation, three artifacts: the integers and scales in each file are the same."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -21,14 +25,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def graphs(checkpoint) -> dict[str, Graph]:
+def graphs(checkpoint: Path) -> dict[str, Graph]:
     source = Source(checkpoint)
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
     return {graph.name: graph for graph in Model(resolve(source, request), "BSHD").graphs()}
 
 
 @pytest.fixture(scope="module")
-def linears(graphs) -> dict[str, list[QuantizedLinear]]:
+def linears(graphs: dict[str, Graph]) -> dict[str, list[QuantizedLinear]]:
     """Quantised linears of every graph in the order of use."""
     return {
         name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
@@ -37,7 +41,7 @@ def linears(graphs) -> dict[str, list[QuantizedLinear]]:
 
 
 @pytest.fixture(scope="module")
-def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
+def tables(checkpoint: Path) -> dict[str, QuantizedEmbedding]:
     model = Model(resolve(Source(checkpoint), ExportRequest(quant="w4")), "BSHD")
     parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
     return {
@@ -69,7 +73,9 @@ def products(model: onnx.ModelProto) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
+def test_onnx_stores_the_quantised_weights_exactly(
+    bundles: Path, linears: dict[str, list[QuantizedLinear]]
+) -> None:
     for graph, expected in linears.items():
         held = products(onnx.load(bundles / "onnx" / f"{graph}.onnx"))
         assert len(held) == len(expected)
@@ -81,7 +87,9 @@ def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
 @pytest.mark.parametrize(
     ("place", "changed"), [(1, lambda integer: integer ^ 1), (3, lambda scale: scale * 1.02)]
 )
-def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp_path, place, changed):
+def test_reading_an_onnx_graph_back_finds_one_changed_value(
+    bundles: Path, graphs: dict[str, Graph], tmp_path: Path, place: int, changed: Callable[[Any], Any]
+) -> None:
     target, file = open_target("onnx"), "codec.onnx"
     assert "linears are equal" in target.check(graphs["codec"], bundles / "onnx")
     model = onnx.load(bundles / "onnx" / file)
@@ -95,7 +103,9 @@ def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp
         target.check(graphs["codec"], tmp_path)
 
 
-def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
+def test_executorch_stores_the_quantised_weights_exactly(
+    bundles: Path, linears: dict[str, list[QuantizedLinear]]
+) -> None:
     """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise
     scales as bfloat16.
     """
@@ -120,7 +130,14 @@ def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
         ("codec", "weight", lambda integer: integer ^ 1),
     ],
 )
-def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_path, graph, constant, changed):
+def test_reading_a_program_back_finds_one_changed_value(
+    bundles: Path,
+    graphs: dict[str, Graph],
+    tmp_path: Path,
+    graph: str,
+    constant: str,
+    changed: Callable[[Any], Any],
+) -> None:
     target = open_target("executorch")
     name, linear = next(
         entry for entry in graphs[graph].module.named_modules() if isinstance(entry[1], QuantizedLinear)
@@ -138,7 +155,7 @@ def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_pat
         target.check(graphs[graph], tmp_path)
 
 
-def test_tables_are_equal_on_all_targets(bundles, tables):
+def test_tables_are_equal_on_all_targets(bundles: Path, tables: dict[str, QuantizedEmbedding]) -> None:
     from support.export.coreml_weights import read_quantized_weights
 
     for graph, module in tables.items():
@@ -156,7 +173,9 @@ def test_tables_are_equal_on_all_targets(bundles, tables):
         assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
 
 
-def test_coreml_stores_the_quantised_weights_exactly(bundles, linears):
+def test_coreml_stores_the_quantised_weights_exactly(
+    bundles: Path, linears: dict[str, list[QuantizedLinear]]
+) -> None:
     from support.export.coreml_weights import read_quantized_weights
 
     functions = {
@@ -174,7 +193,7 @@ def test_coreml_stores_the_quantised_weights_exactly(bundles, linears):
                 ), f"{graph}.{name}"
 
 
-def test_scales_are_exact_in_bfloat16_and_float16(linears):
+def test_scales_are_exact_in_bfloat16_and_float16(linears: dict[str, list[QuantizedLinear]]) -> None:
     for expected in linears.values():
         for linear in expected:
             scale = linear.scale
@@ -182,7 +201,9 @@ def test_scales_are_exact_in_bfloat16_and_float16(linears):
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path, monkeypatch):
+def test_packing_a_lowered_graph_frees_its_unpacked_integers(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
     monkeypatch.setattr("export.memory.MIN_RESIDENT", 0)
     monkeypatch.setattr("export.memory.MIN_GROWTH", 0)
@@ -203,7 +224,7 @@ def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path, m
     assert linears and all(reference.expired() for reference in held)
 
 
-def test_executorch_plans_memory_for_one_set_of_caches(bundles):
+def test_executorch_plans_memory_for_one_set_of_caches(bundles: Path) -> None:
     """A loaded method holds memory for the largest sizes of its inputs and outputs, beside the states."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 

@@ -1,14 +1,16 @@
 """Batched speech: each utterance equals the same utterance spoken separately."""
 
-from types import SimpleNamespace
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, no_fault
+from support.stand_ins import stand_in
 
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
@@ -18,7 +20,7 @@ from runtime.speech_request import SpeechRequest
 class Prompts:
     """Replaces the tokenizer: prompts with a voice of two rows and ids that follow from the text's length."""
 
-    def __init__(self, constants):
+    def __init__(self, constants: Any) -> None:
         self.constants = constants
 
     def build(self, request: SpeechRequest) -> Prompt:
@@ -30,12 +32,16 @@ class Prompts:
         return Prompt(prefix, voice, np.array([*text, marker]))
 
 
-def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest], folder) -> list[list[np.ndarray]]:
+def spoken(
+    engines: Engines, stream: Stream, requests: list[SpeechRequest], folder: Path
+) -> list[list[np.ndarray]]:
     """Pieces of each request, from the slots of the stream."""
     (folder / MANIFEST).write_text("{}")
-    prefixes = PrefixCache(SimpleNamespace(folder=folder), "eager")
-    decoder = BatchedDecoder(SpeechSlots(stream, engines.constants, Prompts(engines.constants), prefixes))
-    pieces = {decoder.submit(request): [] for request in requests}
+    prefixes = PrefixCache(stand_in(folder=folder), "eager")
+    decoder = BatchedDecoder(
+        SpeechSlots(stream, engines.constants, cast(Any, Prompts(engines.constants)), prefixes)
+    )
+    pieces = {decoder.submit(request): list[np.ndarray]() for request in requests}
     for ticket, samples in decoder.run():
         pieces[ticket].append(samples)
     return list(pieces.values())
@@ -50,7 +56,9 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
-def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(engines, tmp_path, slots):
+def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(
+    engines: Engines, tmp_path: Path, slots: int
+) -> None:
     """Bit-identical, because eager computes each slot separately. The texts end at different times."""
     texts, eager = requests(3, 1, 5, 2, 4), engines.eager.stream
     batched = spoken(engines, BatchedStreams(eager, slots, no_fault), texts, tmp_path)
@@ -60,10 +68,10 @@ def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(engines,
         np.testing.assert_array_equal(np.concatenate(found), np.concatenate(separate))
 
 
-def test_exchanged_positions_of_two_slots_change_the_speech(engines, tmp_path):
+def test_exchanged_positions_of_two_slots_change_the_speech(engines: Engines, tmp_path: Path) -> None:
     """The fault that the test above must detect: slots whose positions are exchanged."""
 
-    def fault(stream, name, inputs, outputs):
+    def fault(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "decode_step" and not outputs:
             inputs["position"][:] = inputs["position"][::-1].copy()
 

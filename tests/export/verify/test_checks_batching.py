@@ -1,11 +1,14 @@
 """The check of batched calls, each with its fault: slots that influence each other."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, Fault, StreamEngine, failed, no_fault
 
 from export.verify.component_checks import check_batches
 from export.verify.context import Context
+from runtime.engines.base import Arrays, Stream
 
 
 def context(engines: Engines, fault: Fault) -> Context:
@@ -18,28 +21,28 @@ def context(engines: Engines, fault: Fault) -> Context:
     )
 
 
-def test_batched_calls_without_a_fault_pass(engines):
+def test_batched_calls_without_a_fault_pass(engines: Engines) -> None:
     assert failed(check_batches(context(engines, no_fault))) == []
     compared = {result.component for result in check_batches(context(engines, no_fault))}
     assert compared == {"embed_codes", "decode_step", "acoustic_step"}
 
 
-def one_position_for_all(stream, name, inputs, outputs):
+def one_position_for_all(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step" and not outputs:
         inputs["position"][:] = inputs["position"][0]
 
 
-def swapped_slots(stream, name, inputs, outputs):
+def swapped_slots(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     for array in outputs.values() if name == "embed_codes" else ():
         array[:] = np.roll(array, 1, axis=0)
 
 
-def guidance_of_another_slot(stream, name, inputs, outputs):
+def guidance_of_another_slot(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "acoustic_step" and outputs:
         outputs["velocity"][:, 1] = np.roll(outputs["velocity"][:, 1], 1, axis=0)
 
 
-def a_row_of_another_slot(stream, name, inputs, outputs):
+def a_row_of_another_slot(stream: Any, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step" and outputs:
         row = int(inputs["position"][-1])
         states = stream.slots[-1].snapshot()
@@ -56,5 +59,5 @@ def a_row_of_another_slot(stream, name, inputs, outputs):
         (a_row_of_another_slot, {"decode_step.states"}),
     ],
 )
-def test_slots_that_influence_each_other_fail(engines, fault, found):
+def test_slots_that_influence_each_other_fail(engines: Engines, fault: Fault, found: set[str]) -> None:
     assert found <= set(failed(check_batches(context(engines, fault))))

@@ -1,5 +1,7 @@
 """The checks of sliding-window caches, each with its fault: lost rows, a wrong window, an early end."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.export.faulty_engines import Engines, failed, no_fault, reports, with_artifact
@@ -9,17 +11,17 @@ from export.verify.component_checks import check_components, check_last_position
 from export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from model.layers.attention import Attention
 from model.synthetic.checkpoint import random_checkpoint
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
 
 CACHE = 64
 
 
 @pytest.fixture(scope="module", params=["BSHD", "BHSD, staged"])
-def engines(request) -> Engines:
+def engines(request: pytest.FixtureRequest) -> Engines:
     return Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
 
 
-def test_without_a_fault_every_check_passes(engines):
+def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     context = engines.context(no_fault)
     assert failed(check_components(context)) == []
     assert failed(check_long_runs(context, 300)) == []
@@ -33,7 +35,7 @@ def test_without_a_fault_every_check_passes(engines):
     assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
 
 
-def test_positions_that_restart_when_the_cache_is_full_fail(engines):
+def test_positions_that_restart_when_the_cache_is_full_fail(engines: Engines) -> None:
     """Rows are correct, angles and masks are wrong."""
     context = engines.with_inputs(
         lambda name, inputs: (
@@ -44,10 +46,10 @@ def test_positions_that_restart_when_the_cache_is_full_fail(engines):
     assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
 
 
-def test_a_window_that_is_one_position_too_long_fails(engines):
+def test_a_window_that_is_one_position_too_long_fails(engines: Engines) -> None:
     """The error appears at the first position beyond the window."""
     encoder = engines.model.graph("encoder").module
-    attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
+    attentions: list[Any] = [module for module in encoder.modules() if isinstance(module, Attention)]
     context = engines.context(no_fault)
     inner = context.engines.artifact
 
@@ -55,7 +57,7 @@ def test_a_window_that_is_one_position_too_long_fails(engines):
         stream = inner.stream()
         run = stream.run
 
-        def wide(name, inputs):
+        def wide(name: str, inputs: Arrays) -> Arrays:
             for attention in attentions:
                 attention.window += name == "audio_encoder"
             try:
@@ -64,14 +66,14 @@ def test_a_window_that_is_one_position_too_long_fails(engines):
                 for attention in attentions:
                     attention.window -= name == "audio_encoder"
 
-        stream.run = wide
+        vars(stream)["run"] = wide
         return stream
 
     assert "audio_encoder.embeddings" in failed(check_components(with_artifact(context, longer)))
 
 
-def test_convolution_states_that_are_not_carried_fail(engines):
-    def fault(stream, name, inputs, outputs):
+def test_convolution_states_that_are_not_carried_fail(engines: Engines) -> None:
+    def fault(stream: Any, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name in ("audio_encoder", "encode_chunk"):
             stream.change_states(lambda states: [states[name].fill(0) for name in ("conv_0", "conv_1")])
 
@@ -81,7 +83,7 @@ def test_convolution_states_that_are_not_carried_fail(engines):
     )
 
 
-def test_a_stream_that_accepts_positions_beyond_the_last_fails(engines):
+def test_a_stream_that_accepts_positions_beyond_the_last_fails(engines: Engines) -> None:
     context = engines.with_inputs(
         lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
     )
@@ -92,7 +94,7 @@ def test_a_stream_that_accepts_positions_beyond_the_last_fails(engines):
     } <= set(found)
 
 
-def test_a_token_that_is_not_fed_back_fails(engines):
+def test_a_token_that_is_not_fed_back_fails(engines: Engines) -> None:
     context = engines.with_inputs(
         lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
     )

@@ -1,7 +1,9 @@
 """Verification finds faults in the speech decoder of an artifact of Qwen3-TTS."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.export.codec_faults import WRONG_VALUES, drop_a_state
@@ -10,6 +12,7 @@ from support.export.faulty_engines import Engines, failed
 from export.verify.component_checks import check_components, check_streaming
 from export.verify.context import Extent
 from export.verify.eager import EagerEngine
+from model.qwen3_tts.codec.decoder import CodecDecoder
 from model.synthetic.checkpoint import random_checkpoint
 from quantize.modules import int8_per_block
 
@@ -19,9 +22,10 @@ def engines() -> Engines:
     return Engines(random_checkpoint("qwen3_tts"), "none", cache=96)
 
 
-def found(engines: Engines, *faults) -> set[str]:
+def found(engines: Engines, *faults: Callable[[CodecDecoder], None]) -> set[str]:
     """The checks that fail where the artifact has these faults: of single calls, and of chunks."""
-    codec, right = deepcopy(engines.model.module("codec")), engines.model.module
+    right = engines.model.module
+    codec: Any = deepcopy(right("codec"))
     for fault in faults:
         fault(codec)
     parts = {part.name: part for part in engines.components if part.graph == "codec"}
@@ -33,7 +37,7 @@ def found(engines: Engines, *faults) -> set[str]:
     return {*failed(check_components(context)), *(f"{name} in chunks" for name in chunks)}
 
 
-def test_a_right_artifact_passes(engines):
+def test_a_right_artifact_passes(engines: Engines) -> None:
     assert found(engines) == set()
 
 
@@ -41,9 +45,11 @@ ONE_FRAME = {"codec_step.audio", "codec_step.states", "codec.audio in chunks"}
 
 
 @pytest.mark.parametrize("fault", WRONG_VALUES)
-def test_wrong_values_are_found_by_every_check_of_the_codec(engines, fault):
+def test_wrong_values_are_found_by_every_check_of_the_codec(
+    engines: Engines, fault: Callable[[CodecDecoder], None]
+) -> None:
     assert found(engines, fault) == {"codec.audio", "codec.states", *ONE_FRAME}
 
 
-def test_a_dropped_state_is_found_in_calls_behind_others(engines):
+def test_a_dropped_state_is_found_in_calls_behind_others(engines: Engines) -> None:
     assert found(engines, drop_a_state) == ONE_FRAME

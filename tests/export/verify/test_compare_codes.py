@@ -30,14 +30,16 @@ def replace_near(codes: np.ndarray, eager: np.ndarray, bar: float, count: int) -
 @pytest.mark.parametrize(
     ("found", "passed"), [([1, 0], True), ([0, 0], True), ([2, 0], False), ([1, 1], False)]
 )
-def test_a_code_may_differ_only_where_its_own_logit_is_near_the_largest(found, passed):
+def test_a_code_may_differ_only_where_its_own_logit_is_near_the_largest(
+    found: list[int], passed: bool
+) -> None:
     """In the first step two logits of three are near each other, in the second none. The bar is 0.1."""
     values = np.array([[0.95, 1.0, 0.5], [1.0, 0.5, 0.0]])
     check = compare_codes(values, np.array(found), None, 0.05)
     assert check.passed is passed and "1 of all steps" in check.detail
 
 
-def test_half_of_the_codes_replaced_by_runners_up_within_the_bar_fail():
+def test_half_of_the_codes_replaced_by_runners_up_within_the_bar_fail() -> None:
     """Rounding moves the largest logit by about 0.1 from another one, so the bar of every step is about 0.2.
     Of two artifacts that round independently, some 3 of 40 codes differ.
     """
@@ -48,7 +50,7 @@ def test_half_of_the_codes_replaced_by_runners_up_within_the_bar_fail():
     assert not wrong.passed and "24 of 40 equal" in wrong.detail
 
 
-def test_codes_replaced_within_the_bar_of_half_precision_fail():
+def test_codes_replaced_within_the_bar_of_half_precision_fail() -> None:
     """Without integer activations, float sums alone may change codes. The bar is 4 % of the largest logit."""
     exact, _, _ = logits(4)
     codes, within = exact.argmax(axis=1), 0.04 * np.abs(exact).max(axis=1).min()
@@ -58,13 +60,13 @@ def test_codes_replaced_within_the_bar_of_half_precision_fail():
 
 
 @pytest.mark.parametrize("rounding", [0.01, 0.03, 0.1])
-def test_artifacts_that_round_independently_pass(rounding):
+def test_artifacts_that_round_independently_pass(rounding: float) -> None:
     for seed in range(100):
         exact, eager, artifact = logits(seed, rounding)
         assert compare_codes(eager, artifact.argmax(axis=1), exact, 1e-4).passed
 
 
-def test_a_step_that_rounding_moves_far_does_not_excuse_the_others():
+def test_a_step_that_rounding_moves_far_does_not_excuse_the_others() -> None:
     exact, eager, _ = logits(2)
     exact[0] += 50 * (exact[0] - eager[0])  # by about 4
     codes = eager.argmax(axis=1)
@@ -73,7 +75,7 @@ def test_a_step_that_rounding_moves_far_does_not_excuse_the_others():
     assert not compare_codes(eager, codes, exact, 1e-4).passed
 
 
-def test_the_codes_that_chance_changes_follow_from_the_distances_of_their_logits():
+def test_the_codes_that_chance_changes_follow_from_the_distances_of_their_logits() -> None:
     """One pair of logits per step, which float sums move by 0.01 / 3 each. Pairs 0.005 apart change with a
     probability of Φ(-0.005 / (√2 · 0.01 / 3)) = 0.144, those 0.1 apart never.
     """

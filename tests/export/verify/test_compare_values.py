@@ -30,26 +30,26 @@ def one_moved(by: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bar", [FLOAT_BAR, FLOAT16_BAR])
-def test_each_call_may_add_its_error_to_one_value(bar):
+def test_each_call_may_add_its_error_to_one_value(bar: float) -> None:
     most = CALLS * bar * LARGEST
     assert passes(one_moved(0.9 * most), bar=bar)
     assert not passes(one_moved(1.1 * most), bar=bar)
 
 
 @pytest.mark.parametrize("bar", [FLOAT_BAR, FLOAT16_BAR])
-def test_errors_of_all_values_add_as_independent_ones(bar):
+def test_errors_of_all_values_add_as_independent_ones(bar: float) -> None:
     most = CALLS**0.5 * bar * MEAN
     assert passes(VALUES + 0.9 * most, bar=bar)
     assert not passes(VALUES + 1.1 * most, bar=bar), "far below the bar of the largest difference"
 
 
-def test_integer_activations_may_move_values_by_a_factor_of_their_rounding():
+def test_integer_activations_may_move_values_by_a_factor_of_their_rounding() -> None:
     unrounded = VALUES + 0.01 * NOISE
     assert passes(VALUES + ROUNDING_FACTOR * 0.01 * NOISE, unrounded)
     assert not passes(VALUES + 1.2 * ROUNDING_FACTOR * 0.01 * NOISE, unrounded)
     assert not passes(VALUES + 1.2 * ROUNDING_FACTOR * 0.01, unrounded), "all in one direction"
 
 
-def test_values_that_mean_nothing_fail():
+def test_values_that_mean_nothing_fail() -> None:
     assert not passes(VALUES[::-1].copy(), bar=FLOAT16_BAR)
     assert not passes(one_moved(np.nan), VALUES + NOISE)

@@ -1,13 +1,26 @@
 """The checks over many frames find what a short run does not: drift, repetition and silence."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from support.export.faulty_engines import Engines, FaultyStream, failed, no_fault, reports
+from support.export.faulty_engines import (
+    Engines,
+    Fault,
+    FaultyStream,
+    StreamEngine,
+    failed,
+    no_fault,
+    reports,
+)
 
+from export.verify.comparison import Result
+from export.verify.eager import EagerEngine
 from export.verify.long_codes import check_long_codes
 from model.synthetic.checkpoint import random_checkpoint
+from runtime.engines.base import Arrays, Stream
 from runtime.families import open_family
 from runtime.runaway import FRAMES
 
@@ -30,13 +43,14 @@ def rounded() -> Engines:
 class RunOnce:
     """Runs a workload, but one of a right engine only once: it takes seconds, and is always the same."""
 
-    def __init__(self, run):
-        self.run, self.results = run, {}
+    def __init__(self, run: Callable[..., Any] | None) -> None:
+        assert run
+        self.run, self.results = run, dict[Any, Any]()
 
-    def __call__(self, stream, constants, frames, *codes):
+    def __call__(self, stream: Stream, constants: Any, frames: int, *codes: np.ndarray | None) -> Any:
         if isinstance(stream, FaultyStream):
             return self.run(stream, constants, frames, *codes)
-        key = (stream._engine, *(None if array is None else array.tobytes() for array in codes))
+        key = (vars(stream)["_engine"], *(None if array is None else array.tobytes() for array in codes))
         if key not in self.results:
             self.results[key] = self.run(stream, constants, frames, *codes)
         return self.results[key]
@@ -48,41 +62,43 @@ WORKLOAD = replace(
 )
 
 
-def results_of(engines: Engines, fault, full=None):
+def results_of(
+    engines: Engines, fault: Fault, full: EagerEngine | StreamEngine | None = None
+) -> list[Result]:
     return list(check_long_codes(engines.context(fault, full=full), WORKLOAD, engines.constants, STEPS))
 
 
-def late(stream, component: str) -> bool:
+def late(stream: Stream, component: str) -> bool:
     """Whether `component` of this stream was called often; counts its calls."""
     counts = stream.__dict__.setdefault("counts", {})
     counts[component] = counts.get(component, 0) + 1
-    return counts[component] > LATE
+    return bool(counts[component] > LATE)
 
 
-def _repeating(stream, name, inputs, outputs):
+def _repeating(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "code_predictor" and late(stream, name):
         outputs["chosen"][:] = 1
 
 
-def _silent(stream, name, inputs, outputs):
+def _silent(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "codec_step":
         frames = outputs["audio"].reshape(inputs["codes"].shape[1], -1)
         frames[-FRAMES:] = 0
 
 
-def _growing_error(stream, name, inputs, outputs):
+def _growing_error(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step":
         late(stream, name)
-        outputs["hidden"] += 1e-7 * stream.counts[name] ** 2
+        outputs["hidden"] += 1e-7 * vars(stream)["counts"][name] ** 2
 
 
-def _tie(stream, name, inputs, outputs):
+def _tie(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     """Later hidden values are off by as much as one activation that was rounded the other way moves them."""
     if name == "decode_step" and late(stream, name):
         outputs["hidden"] += 1e-3 * np.abs(outputs["hidden"]).max()
 
 
-def _large_error(stream, name, inputs, outputs):
+def _large_error(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step" and late(stream, name):
         outputs["hidden"] += 0.2 * np.abs(outputs["hidden"]).max()
 
@@ -91,7 +107,7 @@ FREE_RUNS = f"free runs of {STEPS} frames"
 RUNAWAY, DRIFT = f"repetition or silence within {STEPS} frames", f"no drift over {STEPS} frames"
 
 
-def test_a_right_artifact_passes(engines):
+def test_a_right_artifact_passes(engines: Engines) -> None:
     results = results_of(engines, no_fault, full=engines.unrounded)
     assert failed(results) == []
     found = reports(results)
@@ -106,28 +122,28 @@ def test_a_right_artifact_passes(engines):
 @pytest.mark.parametrize(
     ("fault", "check"), [(_repeating, RUNAWAY), (_silent, RUNAWAY), (_growing_error, DRIFT)]
 )
-def test_a_fault_of_later_frames_is_found(engines, fault, check):
+def test_a_fault_of_later_frames_is_found(engines: Engines, fault: Fault, check: str) -> None:
     assert failed(results_of(engines, fault)) == [check]
 
 
-def test_a_tie_of_integer_activations_is_no_drift(engines, rounded):
+def test_a_tie_of_integer_activations_is_no_drift(engines: Engines, rounded: Engines) -> None:
     assert failed(results_of(engines, _tie)) == [DRIFT]
     assert failed(results_of(rounded, _tie)) == []
     assert failed(results_of(rounded, _large_error)) == [DRIFT]
 
 
-def test_the_first_frame_that_differs_is_shown(engines):
+def test_the_first_frame_that_differs_is_shown(engines: Engines) -> None:
     assert reports(results_of(engines, _repeating))[FREE_RUNS] == {"equal_frames": LATE}
 
 
-def test_what_full_precision_does_too_is_no_fault(engines):
+def test_what_full_precision_does_too_is_no_fault(engines: Engines) -> None:
     assert failed(results_of(engines, _repeating, full=engines.faulty(_repeating))) == []
 
 
-def test_agreement_is_shown_for_each_code_and_quarter(engines):
+def test_agreement_is_shown_for_each_code_and_quarter(engines: Engines) -> None:
     """Code 2 is never that of full precision."""
 
-    def fault(stream, name, inputs, outputs):
+    def fault(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "code_predictor":
             outputs["logits"][:, 1] = -outputs["logits"][:, 1]
 

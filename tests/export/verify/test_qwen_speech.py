@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.export.faulty_engines import BatchedStreams, Engines, failed, no_fault
+from support.export.faulty_engines import BatchedStreams, Engines, Fault, failed, no_fault
 from support.runtime.prefix_caches import private_prefix_cache
 
 from export.verify.code_checks import check_codes
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.batching import BatchedDecoder, Status
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.task import SpeechSlots
 from runtime.speech_request import SpeechRequest
@@ -59,7 +59,7 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 
 @pytest.mark.parametrize("slots", [2, 3])
-def test_a_batch_gives_the_samples_of_each_text_alone(engines, slots):
+def test_a_batch_gives_the_samples_of_each_text_alone(engines: Engines, slots: int) -> None:
     """Bit-identical, because eager computes each slot separately. The texts end at different times."""
     texts, eager = requests(5, 1, 6, 3, 4), engines.eager.stream
     for text, found in zip(
@@ -68,7 +68,7 @@ def test_a_batch_gives_the_samples_of_each_text_alone(engines, slots):
         np.testing.assert_array_equal(found, spoken(engines, eager(), [text])[0])
 
 
-def test_chunks_of_any_size_give_the_same_speech(engines):
+def test_chunks_of_any_size_give_the_same_speech(engines: Engines) -> None:
     """The codec's convolutions sum in another order for other lengths, so equal up to rounding."""
     for text in requests(7, 7, 7, 7):
         whole, *others = (
@@ -79,7 +79,7 @@ def test_chunks_of_any_size_give_the_same_speech(engines):
             np.testing.assert_allclose(found, whole, atol=1e-5)
 
 
-def test_another_seed_gives_other_speech(engines):
+def test_another_seed_gives_other_speech(engines: Engines) -> None:
     text = requests(5)[0]
     first, second = (
         spoken(engines, engines.eager.stream(), [replace(text, seed=seed)])[0] for seed in (1, 2)
@@ -87,37 +87,37 @@ def test_another_seed_gives_other_speech(engines):
     assert first.shape != second.shape or not np.array_equal(first, second)
 
 
-def codes_of(engines: Engines, fault) -> list[str]:
+def codes_of(engines: Engines, fault: Fault) -> list[str]:
     return failed(check_codes(engines.context(fault), engines.workload, engines.constants))
 
 
-def test_a_right_artifact_passes(engines):
+def test_a_right_artifact_passes(engines: Engines) -> None:
     assert codes_of(engines, no_fault) == []
 
 
-def _exchanged_books(stream, name, inputs, outputs):
+def _exchanged_books(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "code_predictor":
         outputs["logits"] = outputs["logits"][:, ::-1].copy()
 
 
-def _without_top_k(stream, name, inputs, outputs):
+def _without_top_k(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "code_predictor" and (inputs["codes"][:, 1:] < 0).all():
         scores = outputs["logits"] / inputs["temperature"][0] + inputs["noise"]
         outputs["chosen"][:, 1:] = scores.argmax(axis=-1)
 
 
-def _noise_of_another_book(stream, name, inputs, outputs):
+def _noise_of_another_book(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "code_predictor" and (inputs["codes"][:, 1:] < 0).all():
         scores = outputs["logits"] / inputs["temperature"][0] + inputs["noise"][:, ::-1]
         outputs["chosen"][:, 1:] = scores.argmax(axis=-1)
 
 
-def _another_first_code(stream, name, inputs, outputs):
+def _another_first_code(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step":
         outputs["logits"] = np.roll(outputs["logits"], 1, axis=-1)
 
 
-def _exchanged_quantisers(stream, name, inputs, outputs):
+def _exchanged_quantisers(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "speech_encoder":
         outputs["codes"] = outputs["codes"][..., ::-1].copy()
 
@@ -132,18 +132,18 @@ def _exchanged_quantisers(stream, name, inputs, outputs):
         (_exchanged_quantisers, {"codes of a recording"}),
     ],
 )
-def test_a_wrong_choice_is_found(engines, fault, found):
+def test_a_wrong_choice_is_found(engines: Engines, fault: Fault, found: set[str]) -> None:
     assert set(codes_of(engines, fault)) == found
 
 
-def test_a_near_choice_of_the_encoder_may_differ(engines):
+def test_a_near_choice_of_the_encoder_may_differ(engines: Engines) -> None:
     """Eager says that the first book of all frames was a tie, so it may differ, and no other quantiser."""
 
-    def artifact(stream, name, inputs, outputs):
+    def artifact(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "speech_encoder":
             outputs["codes"][..., 0] += 1
 
-    def eager(stream, name, inputs, outputs):
+    def eager(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "speech_encoder":
             outputs["margins"][..., 0] = 0
 
@@ -151,7 +151,7 @@ def test_a_near_choice_of_the_encoder_may_differ(engines):
     assert failed(check_codes(context, engines.workload, engines.constants)) == []
 
 
-def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
+def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines: Engines) -> None:
     """Every mode. Up to the order of additions, which depends on the number of rows of a matrix product."""
     embedder = PromptEmbedder(engines.eager.stream(), engines.constants)
     for length in (4, 5, 6, 7):
@@ -164,7 +164,7 @@ def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
         assert not np.array_equal(one.prefill[one.fixed], two.prefill[two.fixed])
 
 
-def test_stored_rows_of_a_prefix_give_the_same_speech(engines):
+def test_stored_rows_of_a_prefix_give_the_same_speech(engines: Engines) -> None:
     prefixes, results = private_prefix_cache(), []
     for _ in range(2):
         slots = SpeechSlots(

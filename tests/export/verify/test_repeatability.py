@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.export.short_verification import SHORT_EXTENT
@@ -14,21 +16,22 @@ from bundle.manifest import Bundle
 from export.model import Export
 from export.resolve import Source, resolve
 from export.targets import target_of_job
-from export.verify.comparison import Check, Comparison, FreeRun
-from export.verify.modes import DEFAULTS, modes
+from export.verify.comparison import Check, Comparison, FreeRun, Result
+from export.verify.context import Context
+from export.verify.modes import DEFAULTS, Mode, modes
 from export.verify.run import CHECKS, checks_of, open_context
 
 pytestmark = pytest.mark.slow
 
 
-def figure(result) -> object:
+def figure(result: Result) -> object:
     """A result as it is stored; of a free run, every value."""
     if isinstance(result, Check | Comparison):
         return result.row()
     return result.values.tolist() if isinstance(result, FreeRun) else result.values
 
 
-def figures(context, bundle, mode, order) -> dict[str, list]:
+def figures(context: Context, bundle: Bundle, mode: Mode, order: str) -> dict[str, list[Any]]:
     """The results of every check, run in this order, as stored."""
     checks = checks_of(context, bundle, mode)
     found = {}
@@ -38,7 +41,7 @@ def figures(context, bundle, mode, order) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
-def test_the_order_of_checks_changes_no_figure(bundles, checkpoint, target):
+def test_the_order_of_checks_changes_no_figure(bundles: Path, checkpoint: Path, target: str) -> None:
     """With integer activations, on engines whose streams share the states of one program."""
     bundle = Bundle(bundles / target)
     resolved = resolve(Source(checkpoint), bundle.job.request)
@@ -59,7 +62,9 @@ with shorten_verification(), patch.object(embedded, "has_trained", lambda family
 """
 
 
-def test_two_processes_find_the_same_figures(bundles, tmp_path, monkeypatch):
+def test_two_processes_find_the_same_figures(
+    bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To two digits. The number of threads is the same: float sums of eager depend on it."""
     bundle = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
@@ -73,6 +78,6 @@ def test_two_processes_find_the_same_figures(bundles, tmp_path, monkeypatch):
     assert rows[0] == rows[1]
 
 
-def to_two_digits(row: dict) -> dict:
+def to_two_digits(row: dict[str, Any]) -> dict[str, Any]:
     """Numbers with two significant digits. Texts contain figures in one or two digits."""
     return {key: f"{value:.1e}" if isinstance(value, int | float) else value for key, value in row.items()}

@@ -1,6 +1,7 @@
 """An ONNX bundle with integer weights and activations: a job in a slot has the codes of the job alone."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,12 +19,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def engines(checkpoint) -> Engines:
+def engines(checkpoint: Path) -> Engines:
     return Engines(checkpoint, "w8")
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint, tmp_path_factory) -> Engine:
+def engine(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     out = tmp_path_factory.mktemp("slots") / "bundle"
     options = ("--quant", "w8", "--cache-length", str(CACHE), "--target", "onnx", "--no-verify")
     assert export(["--checkpoint", str(checkpoint), *options, "--out", str(out)]) == 0
@@ -33,7 +34,7 @@ def engine(checkpoint, tmp_path_factory) -> Engine:
 class JobInSlot(Stream):
     """A job in a slot of a batch. Jobs with other prompts have the other slots in the same calls."""
 
-    def __init__(self, batch: Stream, index: int, change: Callable[[np.ndarray], np.ndarray]):
+    def __init__(self, batch: Stream, index: int, change: Callable[[np.ndarray], np.ndarray]) -> None:
         """`change` may exchange the rows of the outputs of a batch."""
         super().__init__(batch.signatures)
         self._slots, self._index, self._change = batch, index, change
@@ -84,12 +85,12 @@ def different_codes(
 
 
 @pytest.mark.parametrize("index", [0, SLOTS - 1])
-def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines, engine, index):
+def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines: Engines, engine: Engine, index: int) -> None:
     assert engines.integer_graphs
     assert different_codes(engines, engine, index, lambda rows: rows) == []
 
 
-def test_slots_that_are_swapped_have_other_codes(engines, engine):
+def test_slots_that_are_swapped_have_other_codes(engines: Engines, engine: Engine) -> None:
     """The fault that the test above must detect."""
     found = different_codes(engines, engine, 0, lambda rows: np.roll(rows, 1, axis=0))
     assert found == ["codes, teacher-forced", "other codes, teacher-forced"]

@@ -2,7 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from math import comb
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,32 +13,34 @@ import pytest
 from support.bundle_options import write_hashes
 from support.export.faulty_engines import FaultyStream, StreamEngine
 
-from bundle.manifest import MANIFEST, WeightError
+from bundle.manifest import MANIFEST, Bundle, WeightError
 from export.__main__ import main as export
 from export.verify import code_checks, comparison, run_checks
 from export.verify.comparison import Comparison, measure, most_by_chance
 from export.verify.manifest_check import check_weight_errors
 from runtime.engines import open_engine
+from runtime.engines.base import Arrays, EngineOptions, Stream
 
 pytestmark = pytest.mark.slow
 
 
-def verify(bundle, *more) -> int:
+def verify(bundle: Path, *more: str) -> int:
     return export(["verify", str(bundle), "--steps", "20", *more])
 
 
-def report(bundle) -> list[dict]:
-    return json.loads((bundle / "verify.json").read_text())["rows"]
+def report(bundle: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((bundle / "verify.json").read_text())["rows"]
+    return found
 
 
-def failed_outputs(bundle, capsys) -> set[tuple[str, str]]:
+def failed_outputs(bundle: Path, capsys: pytest.CaptureFixture[str]) -> set[tuple[str, str]]:
     assert verify(bundle) == 4
     return {
         (row["component"], row["output"]) for row in report(bundle) if "output" in row and not row["passed"]
     }
 
 
-def edit_graph(bundle, name, change) -> None:
+def edit_graph(bundle: Path, name: str, change: Callable[[onnx.GraphProto], None]) -> None:
     path = bundle / name
     model = onnx.load(path, load_external_data=False)
     change(model.graph)
@@ -43,20 +48,20 @@ def edit_graph(bundle, name, change) -> None:
     write_hashes(bundle, name)
 
 
-def rename_output(graph, old: str, new: str) -> None:
+def rename_output(graph: onnx.GraphProto, old: str, new: str) -> None:
     for node in graph.node:
         node.output[:] = [new if name == old else name for name in node.output]
         node.input[:] = [new if name == old else name for name in node.input]
 
 
-def offset_output(graph, name: str, amount: float) -> None:
+def offset_output(graph: onnx.GraphProto, name: str, amount: float) -> None:
     """`name` becomes `name + amount`."""
     rename_output(graph, name, f"{name}.before")
-    graph.initializer.append(onnx.numpy_helper.from_array(np.float32([amount]), "fault"))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array([amount], np.float32), "fault"))
     graph.node.append(onnx.helper.make_node("Add", [f"{name}.before", "fault"], [name]))
 
 
-def test_a_bundle_passes_and_the_report_is_kept(onnx_copy, capsys):
+def test_a_bundle_passes_and_the_report_is_kept(onnx_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(onnx_copy) == 0
     report = json.loads((onnx_copy / "verify.json").read_text())
     assert report["status"] == "passed" and all(row["passed"] for row in report["rows"])
@@ -64,10 +69,10 @@ def test_a_bundle_passes_and_the_report_is_kept(onnx_copy, capsys):
     assert "quantisation" in capsys.readouterr().out
 
 
-def test_faults_in_three_graphs_are_each_found(onnx_copy, short_verification):
+def test_faults_in_three_graphs_are_each_found(onnx_copy: Path, short_verification: None) -> None:
     """A wrong second output, caches that are swapped, and a state that is not updated."""
 
-    def swap(graph):
+    def swap(graph: onnx.GraphProto) -> None:
         for old, new in (
             ("present.k_cache_0", "x"),
             ("present.v_cache_0", "present.k_cache_0"),
@@ -75,7 +80,7 @@ def test_faults_in_three_graphs_are_each_found(onnx_copy, short_verification):
         ):
             rename_output(graph, old, new)
 
-    def freeze(graph):
+    def freeze(graph: onnx.GraphProto) -> None:
         rename_output(graph, "present.output", "unused")
         graph.node.append(onnx.helper.make_node("Identity", ["past.output"], ["present.output"]))
 
@@ -104,8 +109,12 @@ def test_faults_in_three_graphs_are_each_found(onnx_copy, short_verification):
     ],
 )
 def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
-    bundles, monkeypatch, capsys, target, sampled
-):
+    bundles: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    sampled: str,
+) -> None:
     """The limit for references is 0 bytes, so every model counts as large."""
     monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
     assert verify(bundles / target, "--details") == 0
@@ -117,7 +126,9 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
     assert ("outputs, float32" in out) == ("outputs, float16" in out) == (target == "coreml")
 
 
-def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
+def test_a_fault_is_found_in_a_sample_too(
+    onnx_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
     edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
     assert verify(onnx_copy) == 4
@@ -125,18 +136,20 @@ def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
-def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(bundles, tmp_path, monkeypatch, target):
+def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
+    bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
     """In each output of the acoustic head, 6 % in half of the channels: 0.06 / √2 of its 2-norm. A sample has
     too few calls for a share of them, so the distance alone finds it.
     """
     gained = {("acoustic_step", "next_x"), ("acoustic_step", "velocity")}
 
-    def gain(stream, name, inputs, outputs):
+    def gain(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         for component, output in gained:
             if component == name:
                 outputs[output][..., : outputs[output].shape[-1] // 2] *= np.float32(1.06)
 
-    def open_faulty(bundle, options=None) -> StreamEngine:
+    def open_faulty(bundle: Bundle, options: EngineOptions) -> StreamEngine:
         engine = open_engine(bundle, options)
         return StreamEngine(lambda: FaultyStream(engine.stream(), gain), engine.batched)
 
@@ -148,7 +161,9 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(bundles, tmp_path, 
     assert {(row["component"], row["output"]) for row in failed} == gained
 
 
-def test_a_changed_weight_fails(onnx_copy, short_verification, capsys):
+def test_a_changed_weight_fails(
+    onnx_copy: Path, short_verification: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The low nibbles of one quantised weight become 0. The change is small, but affects every product."""
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
     packed = next(i for i in model.graph.initializer if i.name.endswith(".packed"))
@@ -163,12 +178,12 @@ def test_a_changed_weight_fails(onnx_copy, short_verification, capsys):
     assert "hidden" in capsys.readouterr().err
 
 
-def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, short_verification):
+def test_what_is_too_small_for_any_output_is_read_back(onnx_copy: Path, short_verification: None) -> None:
     """One scale is 2 % larger. In another graph, float activations replace integer ones: they are nearer to
     eager than the bar of rounding.
     """
 
-    def float_activations(graph):
+    def float_activations(graph: onnx.GraphProto) -> None:
         for node in graph.node:
             for attribute in node.attribute:
                 if attribute.name == "accuracy_level":
@@ -191,7 +206,9 @@ def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, short_verifica
     assert "accuracy_level 1, expected 4" in found["acoustic_step"]
 
 
-def test_a_changed_weight_error_in_the_manifest_fails(onnx_copy, short_verification, capsys):
+def test_a_changed_weight_error_in_the_manifest_fails(
+    onnx_copy: Path, short_verification: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The tool that changed it also knows the hashes, which do not cover the manifest."""
     path = onnx_copy / MANIFEST
     manifest = json.loads(path.read_text())
@@ -203,7 +220,7 @@ def test_a_changed_weight_error_in_the_manifest_fails(onnx_copy, short_verificat
 
 
 @pytest.mark.parametrize("field", ["searched", "min_max"])
-def test_weight_errors_may_differ_by_the_order_of_sums_only(field):
+def test_weight_errors_may_differ_by_the_order_of_sums_only(field: str) -> None:
     measured = {"backbone": WeightError(searched=0.08, min_max=0.09)}
 
     def failed(stored: dict[str, WeightError]) -> list[str]:
@@ -217,7 +234,7 @@ def test_weight_errors_may_differ_by_the_order_of_sums_only(field):
     assert failed(measured | {"codec": measured["backbone"]}) == ["weight error of codec"]
 
 
-def test_nan_on_both_sides_is_not_equal():
+def test_nan_on_both_sides_is_not_equal() -> None:
     nan = np.array([1.0, np.nan])
     assert measure(nan, nan).largest == float("inf")
 
@@ -235,12 +252,12 @@ def compare_ones(integer: bool, *errors: float, rounding: float = 0.0, perturbed
 
 
 @pytest.mark.parametrize("integer", [False, True])
-def test_a_comparison_without_a_call_fails(integer):
+def test_a_comparison_without_a_call_fails(integer: bool) -> None:
     empty = Comparison("c", "o", "check", integer)
     assert not empty.passed and json.loads(json.dumps(empty.row()))["lowering_error"] is None
 
 
-def test_the_numbers_that_bars_are_made_of_are_those_of_the_documentation():
+def test_the_numbers_that_bars_are_made_of_are_those_of_the_documentation() -> None:
     """Faults of the other tests have fixed sizes, so a larger bar hides them."""
     assert (comparison.FLOAT_BAR, comparison.FLOAT16_BAR) == (1e-4, 2e-2)
     assert (comparison.ROUNDING_FACTOR, comparison.RARE, comparison.FEW_TIES) == (2, 1e-3, 0.25)
@@ -249,12 +266,12 @@ def test_the_numbers_that_bars_are_made_of_are_those_of_the_documentation():
     assert (code_checks.FLOAT_DEVIATIONS, code_checks.NEAREST, code_checks.MOST_STEPS) == (3, 16, 0.9)
 
 
-def test_with_float_activations_no_call_may_exceed_one_ten_thousandth():
+def test_with_float_activations_no_call_may_exceed_one_ten_thousandth() -> None:
     assert compare_ones(False, *[0.9e-4] * 10).passed
     assert not compare_ones(False, *[0.0] * 9, 1.1e-4).passed
 
 
-def test_with_integer_activations_no_call_may_exceed_twice_the_effect_of_rounding():
+def test_with_integer_activations_no_call_may_exceed_twice_the_effect_of_rounding() -> None:
     assert compare_ones(True, *[0.0] * 99, 1.9e-3, rounding=1e-3).passed
     assert not compare_ones(True, *[0.0] * 99, 2.1e-3, rounding=1e-3).passed
     # rounding that changes nothing leaves the bar of floats
@@ -262,7 +279,7 @@ def test_with_integer_activations_no_call_may_exceed_twice_the_effect_of_roundin
     assert not compare_ones(True, *[0.0] * 99, 1.1e-4).passed
 
 
-def test_an_error_in_every_call_fails_where_eager_meets_few_ties():
+def test_an_error_in_every_call_fails_where_eager_meets_few_ties() -> None:
     errors = [1.1e-4] * 48
     assert not compare_ones(True, *errors, rounding=1e-2).passed
     assert compare_ones(True, *errors, rounding=1e-2, perturbed=1e-3).passed  # each call may meet a tie
@@ -270,7 +287,7 @@ def test_an_error_in_every_call_fails_where_eager_meets_few_ties():
     assert compare_ones(True, *errors, rounding=1e-2).beyond_allowed == 35 / 48
 
 
-def test_what_chance_explains_is_the_tail_of_a_binomial_distribution():
+def test_what_chance_explains_is_the_tail_of_a_binomial_distribution() -> None:
     for calls, probability in [(4, 0.5), (24, 0.71), (100, 0.8), (48, 0.02)]:
         allowed = most_by_chance([probability] * calls)
         weights = [
@@ -282,7 +299,9 @@ def test_what_chance_explains_is_the_tail_of_a_binomial_distribution():
     assert 2606 <= most_by_chance([0.5] * 5000) <= 2612  # 3.09 standard deviations of 35.4 above 2,500
 
 
-def test_the_wrong_checkpoint_is_refused(onnx_copy, tmp_path, capsys):
+def test_the_wrong_checkpoint_is_refused(
+    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from model.synthetic.checkpoint import write_checkpoint
 
     write_checkpoint(tmp_path / "other", "tiny", seed=1)

@@ -19,7 +19,7 @@ def lines(*rows: Comparison | Check) -> list[str]:
     return summary(VerificationResult(rows, {})).splitlines()
 
 
-def test_the_verdict_comes_first_then_the_nearest_comparison():
+def test_the_verdict_comes_first_then_the_nearest_comparison() -> None:
     left_out = Check("long run", True, "no decoder", left_out=True)
     found = lines(
         comparison("prefill", 1e-6), comparison("step", 5e-5), Check("free run", True, "ok"), left_out
@@ -31,7 +31,7 @@ def test_the_verdict_comes_first_then_the_nearest_comparison():
     )
 
 
-def test_a_component_has_one_line_with_the_output_nearest_to_its_bar():
+def test_a_component_has_one_line_with_the_output_nearest_to_its_bar() -> None:
     found = lines(comparison("prefill", 1e-6), comparison("step", 1e-6, "logits"), comparison("step", 4e-5))
     table = [line.split() for line in found[4:6]]
     assert [row[0] for row in table] == ["prefill", "step"]
@@ -40,7 +40,7 @@ def test_a_component_has_one_line_with_the_output_nearest_to_its_bar():
     assert table[1][5:] == ["hidden", "(outputs)"]
 
 
-def test_failures_are_named_below_the_verdict():
+def test_failures_are_named_below_the_verdict() -> None:
     found = lines(comparison("prefill", 2e-4), Check("codec", False, "weights differ"))
     assert found[0] == "failed: 2 of 2 checks do not hold"
     assert found[1].startswith("  prefill.hidden (outputs): 2.0 times what is allowed")
@@ -48,11 +48,11 @@ def test_failures_are_named_below_the_verdict():
     assert found[6].endswith("FAILED")
 
 
-def test_a_large_margin_is_not_spelled_out():
+def test_a_large_margin_is_not_spelled_out() -> None:
     assert "could be over 1000 times as far" in lines(comparison("prefill", 0.0))[1]
 
 
-def test_an_infinite_error_is_drawn_too():
+def test_an_infinite_error_is_drawn_too() -> None:
     expected = np.linspace(0, 1, 8)
     row = Comparison("step", "hidden", "20 steps", integer_activations=False)
     row.add(np.full(8, np.nan), expected)

@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.parametrize("extension", [".wav", ".flac", ".pcm", ".WAV"])
-def test_lossless_formats_are_read_back_within_half_a_step(tmp_path, extension):
+def test_lossless_formats_are_read_back_within_half_a_step(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"a{extension}"
     write_audio(path, tone(), RATE)
     samples, rate = read(path)
@@ -42,7 +42,9 @@ def test_lossless_formats_are_read_back_within_half_a_step(tmp_path, extension):
 
 
 @pytest.mark.parametrize("extension", [".mp3", ".ogg"])
-def test_lossy_formats_are_read_back_similar_at_the_same_rate_and_length(tmp_path, extension):
+def test_lossy_formats_are_read_back_similar_at_the_same_rate_and_length(
+    tmp_path: Path, extension: str
+) -> None:
     path = tmp_path / f"a{extension}"
     write_audio(path, tone(), RATE)
     samples, rate = read(path)
@@ -61,7 +63,9 @@ def test_lossy_formats_are_read_back_similar_at_the_same_rate_and_length(tmp_pat
         (".wav", 22050, 22050),
     ],
 )
-def test_only_a_rate_that_the_format_does_not_support_is_resampled(tmp_path, extension, rate, written):
+def test_only_a_rate_that_the_format_does_not_support_is_resampled(
+    tmp_path: Path, extension: str, rate: int, written: int
+) -> None:
     path = tmp_path / f"a{extension}"
     write_audio(path, tone(rate=rate), rate)
     samples, read_rate = read(path)
@@ -72,26 +76,26 @@ def test_only_a_rate_that_the_format_does_not_support_is_resampled(tmp_path, ext
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-def test_minutes_of_audio_are_written_completely(tmp_path, extension):
+def test_minutes_of_audio_are_written_completely(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"a{extension}"
     write_audio(path, np.tile(tone(1.0), 170), RATE)
     assert len(read(path)[0]) == 170 * RATE
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-def test_one_sample_can_be_written(tmp_path, extension):
+def test_one_sample_can_be_written(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"a{extension}"
     write_audio(path, np.zeros(1, np.float32), RATE)
     assert len(read(path)[0]) == 1
 
 
-def test_loud_samples_are_clipped(tmp_path):
+def test_loud_samples_are_clipped(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     write_audio(path, np.array([2.0, -2.0, 1.0, -1.0], np.float32), RATE)
     assert soundfile.read(path, dtype="int16")[0].tolist() == [32767, -32767, 32767, -32767]
 
 
-def test_writing_replaces_a_file_and_leaves_nothing_else(tmp_path):
+def test_writing_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"old")
     with path.open("rb") as reader:  # an open reader keeps the old content
@@ -102,39 +106,39 @@ def test_writing_replaces_a_file_and_leaves_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.aac", "a", ".wav", "a.wav.txt"])
-def test_an_unknown_extension_lists_the_known_ones(tmp_path, name):
+def test_an_unknown_extension_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.pcm"):
         check_format(tmp_path / name)
     with pytest.raises(UsageError):
         write_audio(tmp_path / name, tone(), RATE)
 
 
-def test_a_missing_folder_is_a_usage_error(tmp_path):
+def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         check_format(tmp_path / "none" / "a.wav")
 
 
-def test_a_folder_at_the_output_path_is_a_usage_error(tmp_path):
+def test_a_folder_at_the_output_path_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "a.wav").mkdir()
     with pytest.raises(UsageError, match="is a folder"):
         check_format(tmp_path / "a.wav")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_closed_to_writing_is_a_usage_error(tmp_path):
+def test_a_folder_closed_to_writing_is_a_usage_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="not writable"):
         check_format(tmp_path / "a.wav")
 
 
-def test_a_good_path_passes_the_check_and_nothing_is_created(tmp_path):
+def test_a_good_path_passes_the_check_and_nothing_is_created(tmp_path: Path) -> None:
     for extension in FORMATS:
         check_format(tmp_path / f"a{extension}")
     assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_sample_that_is_not_finite_is_an_error_that_locates_it(tmp_path, bad):
+def test_a_sample_that_is_not_finite_is_an_error_that_locates_it(tmp_path: Path, bad: float) -> None:
     samples = tone()
     samples[7] = bad
     with pytest.raises(VoxportError, match="sample 7 of 12000"):
@@ -145,19 +149,19 @@ def test_a_sample_that_is_not_finite_is_an_error_that_locates_it(tmp_path, bad):
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 100)])
-def test_samples_of_another_shape_are_an_error(tmp_path, shape):
+def test_samples_of_another_shape_are_an_error(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(VoxportError, match="expected samples"):
         write_audio(tmp_path / "a.wav", np.zeros(shape, np.float32), RATE)
 
 
-def test_a_rate_that_no_format_supports_is_an_error(tmp_path):
+def test_a_rate_that_no_format_supports_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VoxportError, match="cannot encode"):
         write_audio(tmp_path / "a.flac", tone(), 10_000_000)
     assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-def test_a_full_disk_is_an_error_of_one_line_and_keeps_the_old_file(tmp_path, extension):
+def test_a_full_disk_is_an_error_of_one_line_and_keeps_the_old_file(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"a{extension}"
     path.write_bytes(b"old")
     code = f"""
@@ -183,19 +187,19 @@ except VoxportError as fault:
 
 
 @given(st.lists(st.integers(-32767, 32767)))
-def test_every_level_of_pcm16_is_read_back(levels):
+def test_every_level_of_pcm16_is_read_back(levels: list[int]) -> None:
     samples = (np.array(levels, dtype=np.float64) / 32767).astype(np.float32)
     assert np.frombuffer(pcm16(samples), dtype="<i2").tolist() == levels
 
 
 @given(arrays(np.float32, st.integers(0, 50), elements=st.floats(-1, 1, width=32)))
-def test_pcm16_is_within_half_a_step(samples):
+def test_pcm16_is_within_half_a_step(samples: np.ndarray) -> None:
     back = np.frombuffer(pcm16(samples), dtype="<i2") / 32767
     assert len(back) == len(samples)
     assert np.all(np.abs(back - samples) <= HALF_STEP)
 
 
-def test_pcm16_is_little_endian_clipped_and_rounds_half_to_even():
+def test_pcm16_is_little_endian_clipped_and_rounds_half_to_even() -> None:
     halves = np.array([0.5, 1.5, 2.5], np.float64) / 32767
     assert pcm16(halves) == bytes([0, 0, 2, 0, 2, 0])
     assert pcm16(np.array([5.0, -5.0, 258 / 32767], np.float32)) == bytes([0xFF, 0x7F, 0x01, 0x80, 2, 1])

@@ -12,12 +12,12 @@ WORDS = [
 ]
 
 
-def test_cues_end_with_sentences_pauses_and_lines():
+def test_cues_end_with_sentences_pauses_and_lines() -> None:
     assert [cue.text for cue in cues(WORDS)] == ["Hello there.", "<b>", "late", "x" * 100, "y"]
     assert [(cue.start, cue.end) for cue in cues(WORDS)][:2] == [(0.0, 0.8), (1.0, 1.2)]
 
 
-def test_subtitles_have_the_syntax_of_their_format():
+def test_subtitles_have_the_syntax_of_their_format() -> None:
     assert (
         as_srt(WORDS[:3])
         == "1\n00:00:00,000 --> 00:00:00,800\nHello there.\n\n2\n00:00:01,000 --> 00:00:01,200\n<b>\n"

@@ -1,6 +1,7 @@
 """Gain of recordings and live sound: which get it, warnings, full scale."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def tone(seconds: float, level_db: float) -> np.ndarray:
         ("auto", -61, 0), ("auto", -np.inf, 0), ("off", -30, 0), (-12.5, -3, -12.5), (20, -30, 20),
     ],
 )  # fmt: skip
-def test_the_gain_of_a_recording(gain, peak, expected):
+def test_the_gain_of_a_recording(gain: str | float, peak: float, expected: float) -> None:
     assert recording_gain_db(gain, peak) == pytest.approx(expected)
 
 
@@ -47,25 +48,27 @@ def test_the_gain_of_a_recording(gain, peak, expected):
         ("off", -70, "which is silence"), ("auto", -70, "which is silence"), (-30, -1, "is -31 dBFS"),
     ],
 )  # fmt: skip
-def test_quiet_recordings_are_a_warning(caplog, gain, peak, says):
+def test_quiet_recordings_are_a_warning(
+    caplog: pytest.LogCaptureFixture, gain: str | int, peak: int, says: str
+) -> None:
     with caplog.at_level(logging.WARNING):
         recording_gain_db(gain, peak)
     assert says in caplog.text if says else not caplog.text
 
 
 @pytest.mark.parametrize("gain", ["-200", "61", "nan", "inf", "loud", "", "3 dB"])
-def test_a_wrong_gain_is_refused(gain):
+def test_a_wrong_gain_is_refused(gain: str) -> None:
     with pytest.raises(UsageError, match="expected auto, off, or -60 to 60 dB") as caught:
         check_gain(gain)
     assert caught.value.field == "gain"
 
 
-def test_gains_are_read():
+def test_gains_are_read() -> None:
     assert [check_gain(text) for text in ("auto", "off", "-3.5", "60")] == ["auto", "off", -3.5, 60.0]
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_peak_of_a_recording_is_that_of_the_mixed_channels(tmp_path, channels):
+def test_the_peak_of_a_recording_is_that_of_the_mixed_channels(tmp_path: Path, channels: int) -> None:
     samples = np.stack([tone(2, -20), -tone(2, -20) / 2], axis=1)[:, :channels]
     soundfile.write(tmp_path / "a.wav", samples, RATE, subtype="FLOAT")
     recording = Recording(tmp_path / "a.wav", RATE)
@@ -74,7 +77,7 @@ def test_the_peak_of_a_recording_is_that_of_the_mixed_channels(tmp_path, channel
     assert sum(map(len, recording.blocks())) == 2 * RATE  # from the start again
 
 
-def test_samples_beyond_full_scale_are_clipped_and_counted(caplog):
+def test_samples_beyond_full_scale_are_clipped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         (found,) = amplified([np.array([0.6, -0.6, 0.4], np.float32)], 6.0206)
     np.testing.assert_allclose(found, [1, -1, 0.8], atol=1e-5)
@@ -86,14 +89,14 @@ def live(samples: np.ndarray, size: int = 320) -> np.ndarray:
     return np.concatenate(list(automatic_gain(blocks, RATE)))
 
 
-def test_quiet_live_sound_becomes_loud_slowly():
+def test_quiet_live_sound_becomes_loud_slowly() -> None:
     found = live(tone(20, -30))
     levels = [decibels(float(np.abs(second).max())) for second in np.split(found, 20)]
     assert levels[0] < -26 and levels[4] == pytest.approx(-30 + 5 * 3, abs=1)
     assert levels[-1] == pytest.approx(-1, abs=0.1)
 
 
-def test_the_gain_of_live_sound_is_limited_and_silence_gets_none():
+def test_the_gain_of_live_sound_is_limited_and_silence_gets_none() -> None:
     assert decibels(float(np.abs(live(tone(20, -50))).max())) == pytest.approx(
         -50 + LIVE_MAX_GAIN_DB, abs=0.1
     )
@@ -102,11 +105,11 @@ def test_the_gain_of_live_sound_is_limited_and_silence_gets_none():
     np.testing.assert_array_equal(live(np.zeros(RATE, np.float32)), np.zeros(RATE))
 
 
-def test_samples_beyond_full_scale_stay_within_it():
+def test_samples_beyond_full_scale_stay_within_it() -> None:
     assert np.abs(live(1.5 * tone(1, 0))).max() <= 1
 
 
-def test_a_loud_word_after_quiet_ones_does_not_exceed_full_scale():
+def test_a_loud_word_after_quiet_ones_does_not_exceed_full_scale() -> None:
     found = live(np.concatenate([tone(20, -30), tone(1, 0), tone(5, -30)]))
     assert np.abs(found).max() <= 1
     assert np.abs(found[20 * RATE : 21 * RATE]).max() >= gain_factor(-1.1)
@@ -114,7 +117,7 @@ def test_a_loud_word_after_quiet_ones_does_not_exceed_full_scale():
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 99), cuts=st.lists(st.integers(0, 5000), max_size=12))
-def test_the_division_of_live_sound_changes_no_sample(seed, cuts):
+def test_the_division_of_live_sound_changes_no_sample(seed: int, cuts: list[int]) -> None:
     rng = np.random.default_rng(seed)
     samples = (rng.uniform(-1, 1, 5000) * gain_factor(float(rng.uniform(-60, 0)))).astype(np.float32)
     found = np.concatenate(list(automatic_gain(np.split(samples, sorted(cuts)), RATE)))
@@ -123,7 +126,9 @@ def test_the_division_of_live_sound_changes_no_sample(seed, cuts):
 
 
 @pytest.mark.parametrize(("level", "warns"), [(-30, True), (-20, False)])
-def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns):
+def test_quiet_live_sound_is_one_warning_after_ten_seconds(
+    caplog: pytest.LogCaptureFixture, level: int, warns: bool
+) -> None:
     samples = tone(30, level)
     with caplog.at_level(logging.WARNING):
         passed = list(with_quiet_warning(np.split(samples, 300), RATE))
@@ -134,7 +139,9 @@ def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns)
 @pytest.mark.parametrize(
     ("is_auto", "advice"), [(False, "set the option gain to auto"), (True, "record it louder")]
 )
-def test_short_quiet_live_sound_is_a_warning_at_its_end(caplog, is_auto, advice):
+def test_short_quiet_live_sound_is_a_warning_at_its_end(
+    caplog: pytest.LogCaptureFixture, is_auto: bool, advice: str
+) -> None:
     with caplog.at_level(logging.WARNING):
         list(with_quiet_warning(np.split(tone(3, -40), 30), RATE, is_auto))
     assert len(caplog.records) == 1 and advice in caplog.text

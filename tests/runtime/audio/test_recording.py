@@ -6,7 +6,9 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -33,14 +35,14 @@ def samples_of(path: Path, rate: int = RATE) -> np.ndarray:
         ("ulaw.wav", "ULAW"),
     ],
 )
-def test_every_sample_width_is_read(tmp_path, name, subtype):
+def test_every_sample_width_is_read(tmp_path: Path, name: str, subtype: str) -> None:
     samples = noise(1)
     found = samples_of(write_recording(tmp_path / name, samples, subtype=subtype))
     assert found.dtype == np.float32 and len(found) == RATE
     assert np.abs(found - samples[:, 0]).max() < {"PCM_U8": 0.01, "ULAW": 0.02}.get(subtype, 1e-4)
 
 
-def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
+def test_a_file_that_cannot_be_rewound_is_named(tmp_path: Path) -> None:
     """All frames of a FLAC are gone: libsndfile opens it, and cannot seek to the first."""
     path = write_recording(tmp_path / "a.flac", noise(0.25), subtype="PCM_16")
     content = bytearray(path.read_bytes())
@@ -52,12 +54,12 @@ def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [1, 999, 384_001, 2**31 - 1])
-def test_a_rate_that_no_recording_has_is_refused(tmp_path, rate):
+def test_a_rate_that_no_recording_has_is_refused(tmp_path: Path, rate: int) -> None:
     with pytest.raises(UsageError, match=f"{rate} samples per second, expected 1000 to 384000"):
         Recording(write_recording(tmp_path / "a.wav", noise(0.1), rate), RATE)
 
 
-def test_channels_are_averaged(tmp_path):
+def test_channels_are_averaged(tmp_path: Path) -> None:
     samples = noise(1, channels=6)
     np.testing.assert_allclose(
         samples_of(write_recording(tmp_path / "5.1.wav", samples, subtype="FLOAT")),
@@ -67,7 +69,7 @@ def test_channels_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [8000, 44100, 96000])
-def test_converting_blocks_equals_converting_the_whole(tmp_path, rate):
+def test_converting_blocks_equals_converting_the_whole(tmp_path: Path, rate: int) -> None:
     """Blocks give the same samples as one piece, because the resampler keeps its state."""
     import soxr
 
@@ -78,7 +80,7 @@ def test_converting_blocks_equals_converting_the_whole(tmp_path, rate):
     np.testing.assert_allclose(found[: len(expected)], expected[: len(found)], atol=1e-5)
 
 
-def test_an_hour_is_read_in_blocks(tmp_path):
+def test_an_hour_is_read_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "hour.wav"
     with soundfile.SoundFile(path, "w", 8000, 1, "PCM_U8") as file:
         for _ in range(60):
@@ -87,7 +89,7 @@ def test_an_hour_is_read_in_blocks(tmp_path):
     assert abs(sum(sizes) - 3600 * RATE) <= 1 and max(sizes) < 2 * RATE
 
 
-def test_a_named_pipe_is_read_like_a_file(tmp_path):
+def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     whole, pipe = write_recording(tmp_path / "a.wav", noise(1)), tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(whole.read_bytes()))
@@ -96,7 +98,7 @@ def test_a_named_pipe_is_read_like_a_file(tmp_path):
     writer.join()
 
 
-def test_input_that_is_not_audio_is_refused(tmp_path):
+def test_input_that_is_not_audio_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples.raw").write_bytes(bytes(1000))
     with pytest.raises(UsageError, match="transcribe them live from stdin"):
         Recording(tmp_path / "samples.raw", RATE)
@@ -115,14 +117,14 @@ def test_input_that_is_not_audio_is_refused(tmp_path):
         Recording(tmp_path, RATE)
 
 
-def test_a_sample_that_is_not_finite_is_located(tmp_path):
+def test_a_sample_that_is_not_finite_is_located(tmp_path: Path) -> None:
     samples = noise(2)
     samples[24000] = np.nan
     with pytest.raises(UsageError, match=r"sample at 1\.500 s is not a finite number"):
         samples_of(write_recording(tmp_path / "nan.wav", samples, subtype="FLOAT"))
 
 
-def test_unusual_recordings_log_a_warning(tmp_path, caplog):
+def test_unusual_recordings_log_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     samples_of(write_recording(tmp_path / "clipped.wav", np.sign(noise(1))))
     assert "clipped: 100.0 % of the samples are at full scale" in caplog.text
@@ -150,18 +152,23 @@ def test_unusual_recordings_log_a_warning(tmp_path, caplog):
 
 def live(content: bytes, rate: int = RATE, channels: int = 1) -> np.ndarray:
     return np.concatenate(
-        [np.zeros(0, np.float32), *LiveSource(io.BytesIO(content), rate, channels, RATE).blocks()]
+        [
+            np.zeros(0, np.float32),
+            *LiveSource(cast(io.RawIOBase, io.BytesIO(content)), rate, channels, RATE).blocks(),
+        ]
     )
 
 
-def test_raw_samples_of_any_rate_and_number_of_channels_are_converted():
+def test_raw_samples_of_any_rate_and_number_of_channels_are_converted() -> None:
     samples = (noise(2, 48000, 2) * 32767).astype("<i2")
     assert abs(len(live(samples.tobytes(), 48000, 2)) - 2 * RATE) <= 1
     plain = (noise(1) * 32767).astype("<i2")
     np.testing.assert_array_equal(live(plain.tobytes()), plain[:, 0].astype(np.float32) / 32768)
 
 
-def test_a_pipe_that_closes_within_a_sample_drops_the_partial_sample(caplog):
+def test_a_pipe_that_closes_within_a_sample_drops_the_partial_sample(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert len(live(b"\x00\x00" * 100 + b"\x01")) == 100 and "bytes left out: 1" in caplog.text
     assert len(live(b"")) == 0
 
@@ -177,7 +184,7 @@ class ShortQueue(LiveSource):
 class Pipe(io.RawIOBase):
     """Endless audio without waiting. Counts the bytes that were read."""
 
-    def __init__(self, blocks: int):
+    def __init__(self, blocks: int) -> None:
         self.left = blocks
 
     def read(self, size: int = -1) -> bytes:
@@ -185,7 +192,7 @@ class Pipe(io.RawIOBase):
         return bytes(size) if self.left >= 0 else b""
 
 
-def until(condition) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Waits for another thread, at most ten seconds."""
     started = time.monotonic()
     while not condition():
@@ -193,7 +200,7 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-def test_a_source_faster_than_transcription_waits(caplog):
+def test_a_source_faster_than_transcription_waits(caplog: pytest.LogCaptureFixture) -> None:
     pipe = Pipe(1000)
     blocks = OneSecondQueue(pipe, RATE, 1, RATE).blocks()
     next(blocks)
@@ -202,7 +209,7 @@ def test_a_source_faster_than_transcription_waits(caplog):
     assert sum(map(len, blocks)) == BLOCK * 999
 
 
-def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog):
+def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     pipe = Pipe(1000)
     source = OneSecondQueue(pipe, RATE, 1, RATE, drops=True)
     blocks = source.blocks()
@@ -215,22 +222,22 @@ def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog):
 
 
 @pytest.mark.parametrize("head", [b"RIFF\x24\x80\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\2", b"ID3\4"])
-def test_a_file_is_not_a_live_source(head):
+def test_a_file_is_not_a_live_source(head: bytes) -> None:
     with pytest.raises(UsageError, match="transcribe it as a recording"):
-        list(LiveSource(io.BytesIO(head + bytes(1000)), RATE, 1, RATE).blocks())
+        list(LiveSource(cast(io.RawIOBase, io.BytesIO(head + bytes(1000))), RATE, 1, RATE).blocks())
 
 
-def test_a_live_source_without_sound_logs_a_warning(caplog):
-    assert not list(LiveSource(io.BytesIO(b""), RATE, 1, RATE).blocks())
+def test_a_live_source_without_sound_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert not list(LiveSource(cast(io.RawIOBase, io.BytesIO(b"")), RATE, 1, RATE).blocks())
     assert "ended without any sound" in caplog.text
 
 
-def test_times_include_dropped_blocks():
+def test_times_include_dropped_blocks() -> None:
     """Block i holds the number i and begins at i · 20 ms. 20 blocks arrive while 5 are read."""
     due = threading.Semaphore(20)
 
     class Numbered(io.RawIOBase):
-        def __init__(self):
+        def __init__(self) -> None:
             self.count = 0
 
         def read(self, size: int = -1) -> bytes:
@@ -249,11 +256,11 @@ def test_times_include_dropped_blocks():
     assert seen[-1] == 999 and 250 <= len(seen) < 500
 
 
-def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped():
+def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped() -> None:
     class Steady(io.RawIOBase):
         """1,279 bytes of 1000, 1000, ... at a time."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             self.data, self.at = np.full(200_000, 1000, "<i2").tobytes(), 0
 
         def read(self, size: int = -1) -> bytes:
@@ -268,7 +275,7 @@ def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped():
     assert all((block == np.float32(1000 / 32768)).all() for block in blocks)
 
 
-def test_a_source_that_fails_is_an_error():
+def test_a_source_that_fails_is_an_error() -> None:
     class Broken(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:
             raise OSError(5, "Input/output error")
@@ -277,7 +284,7 @@ def test_a_source_that_fails_is_an_error():
         list(LiveSource(Broken(), RATE, 1, RATE).blocks())
 
 
-def test_the_samples_before_an_end_are_returned():
+def test_the_samples_before_an_end_are_returned() -> None:
     pipe = Pipe(10**9)
     source = OneSecondQueue(pipe, RATE, 1, RATE)
     blocks = source.blocks()
@@ -288,7 +295,7 @@ def test_the_samples_before_an_end_are_returned():
     until(lambda: not source._thread.is_alive())
 
 
-def test_a_source_without_sound_yet_has_not_ended():
+def test_a_source_without_sound_yet_has_not_ended() -> None:
     pieces = iter([b"\x00\x00" * 100, None, None, b"\x00\x00" * 100, b""])
 
     class NonBlocking(io.RawIOBase):
@@ -298,9 +305,9 @@ def test_a_source_without_sound_yet_has_not_ended():
     assert sum(map(len, LiveSource(NonBlocking(), RATE, 1, RATE).blocks())) == 200
 
 
-def test_losses_are_remembered_for_a_minute():
+def test_losses_are_remembered_for_a_minute() -> None:
     """A block of 20 ms is given, 20 ms are dropped, and so on for two minutes."""
-    source = LiveSource(io.BytesIO(), RATE, 1, RATE)
+    source = LiveSource(cast(io.RawIOBase, io.BytesIO()), RATE, 1, RATE)
     for index in range(6000):
         source.dropped_s = 0.02 * index
         source._queue.append(b"")
@@ -311,7 +318,7 @@ def test_losses_are_remembered_for_a_minute():
     ) < source.lost_before(100.01)
 
 
-def test_a_slow_source_is_waited_for():
+def test_a_slow_source_is_waited_for() -> None:
     reader, writer = threading.Event(), []
 
     class Slow(io.RawIOBase):
@@ -323,7 +330,7 @@ def test_a_slow_source_is_waited_for():
     assert sum(map(len, LiveSource(Slow(), RATE, 1, RATE).blocks())) == 9 * 7
 
 
-def test_a_pipe_without_end_is_refused(tmp_path):
+def test_a_pipe_without_end_is_refused(tmp_path: Path) -> None:
     """The writer is stopped by the closed pipe, long before it has written everything."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +15,18 @@ RATE = 16_000
 TOTAL_SAMPLES = slice(21, 26)  # of a FLAC: the last 36 bits of these bytes; the first 4 belong to the width
 
 
-def flac_without_length(path) -> np.ndarray:
+def flac_without_length(path: Path) -> np.ndarray:
     samples = np.random.default_rng(1).uniform(-0.3, 0.3, int(2.5 * RATE)).astype(np.float32)
     soundfile.write(path, samples, RATE, format="FLAC")
     found, _ = soundfile.read(path, dtype="float32")
     content = bytearray(path.read_bytes())
     content[TOTAL_SAMPLES] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
     path.write_bytes(content)
-    return found
+    result: np.ndarray = found
+    return result
 
 
-def test_a_flac_without_a_length_is_read_twice(tmp_path):
+def test_a_flac_without_a_length_is_read_twice(tmp_path: Path) -> None:
     expected = flac_without_length(tmp_path / "a.flac")
     recording = Recording(tmp_path / "a.flac", RATE)
     assert recording.length_s is None
@@ -33,7 +35,7 @@ def test_a_flac_without_a_length_is_read_twice(tmp_path):
     np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), expected)
 
 
-def test_a_flac_without_a_length_from_a_pipe_is_read_twice(tmp_path):
+def test_a_flac_without_a_length_from_a_pipe_is_read_twice(tmp_path: Path) -> None:
     expected, pipe = flac_without_length(tmp_path / "a.flac"), tmp_path / "pipe"
     os.mkfifo(pipe)
     threading.Thread(target=lambda: pipe.write_bytes((tmp_path / "a.flac").read_bytes())).start()
@@ -42,7 +44,7 @@ def test_a_flac_without_a_length_from_a_pipe_is_read_twice(tmp_path):
     np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), expected)
 
 
-def test_the_measurement_can_be_stopped(tmp_path):
+def test_the_measurement_can_be_stopped(tmp_path: Path) -> None:
     flac_without_length(tmp_path / "a.flac")
     seen = []
 

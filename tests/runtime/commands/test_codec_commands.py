@@ -1,6 +1,8 @@
 """`codec encode` and `codec decode`: codes of a recording, speech of codes, and what is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +32,9 @@ def engines() -> Engines:
 
 
 @pytest.fixture
-def codec(monkeypatch, tmp_path, capsys, engines):
+def codec(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: Engines
+) -> Callable[..., tuple[int, str]]:
     """Runs the command in `tmp_path` on a task in place of a bundle. Returns exit code and error line."""
     monkeypatch.chdir(tmp_path)
 
@@ -58,7 +62,9 @@ def read(name: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def test_encode_writes_the_codes_of_the_mixed_and_resampled_recording(codec, engines):
+def test_encode_writes_the_codes_of_the_mixed_and_resampled_recording(
+    codec: Callable[..., tuple[int, str]], engines: Engines
+) -> None:
     samples = recorded("in.flac", 44_100, 2)
     assert codec("encode", "in.flac", "out.npz") == (0, "")
     found = read("out.npz")
@@ -71,7 +77,9 @@ def test_encode_writes_the_codes_of_the_mixed_and_resampled_recording(codec, eng
     np.testing.assert_array_equal(found["codes"], expected)
 
 
-def test_decode_writes_the_speech_of_the_codes(codec, engines):
+def test_decode_writes_the_speech_of_the_codes(
+    codec: Callable[..., tuple[int, str]], engines: Engines
+) -> None:
     recorded("in.wav")
     codec("encode", "in.wav", "codes.npz")
     assert codec("decode", "codes.npz", "out.wav") == (0, "")
@@ -82,19 +90,21 @@ def test_decode_writes_the_speech_of_the_codes(codec, engines):
     assert written.astype("<i2").tobytes() == pcm16(expected)
 
 
-def test_the_codes_of_one_sample_are_a_frame(codec):
+def test_the_codes_of_one_sample_are_a_frame(codec: Callable[..., tuple[int, str]]) -> None:
     soundfile.write("one.wav", np.array([0.5]), RATE)
     assert codec("encode", "one.wav", "one.npz")[0] == 0
     assert len(read("one.npz")["codes"]) == 1
 
 
-def test_codes_of_any_integer_type_are_decoded(codec, engines):
+def test_codes_of_any_integer_type_are_decoded(
+    codec: Callable[..., tuple[int, str]], engines: Engines
+) -> None:
     codes = np.full((2, engines.constants.n_codebooks), 7, ">u2")
     np.savez_compressed("in.npz", codes=codes, sample_rate=np.uint16(RATE))
     assert codec("decode", "in.npz", "out.wav")[0] == 0
 
 
-def without(name: str):
+def without(name: str) -> Callable[[Stream], Stream]:
     def change(stream: Stream) -> Stream:
         del stream.signatures[name]
         return stream
@@ -103,7 +113,9 @@ def without(name: str):
 
 
 @pytest.mark.parametrize("other", ["custom_voice", "voxtral_tts"])
-def test_a_model_without_an_encoder_says_so(codec, engines, other):
+def test_a_model_without_an_encoder_says_so(
+    codec: Callable[..., tuple[int, str]], engines: Engines, other: str
+) -> None:
     """Before the recording is read, which does not exist."""
     task = ToyVoxtral() if other == "voxtral_tts" else qwen_task(engines, without("speech_encoder"))
     code, error = codec("encode", "none.wav", "out.npz", task=task)
@@ -128,7 +140,9 @@ def test_a_model_without_an_encoder_says_so(codec, engines, other):
         (("recode", "in.wav", "out.npz"), "invalid choice: 'recode'"),
     ],
 )
-def test_a_wrong_use_is_one_line_and_writes_nothing(codec, arguments, says):
+def test_a_wrong_use_is_one_line_and_writes_nothing(
+    codec: Callable[..., tuple[int, str]], arguments: tuple[str, str, str], says: str
+) -> None:
     recorded("in.wav")
     if arguments[1] == "long.wav":
         recorded("long.wav", 8000, seconds=30.1)
@@ -141,7 +155,7 @@ def test_a_wrong_use_is_one_line_and_writes_nothing(codec, arguments, says):
     assert Path("out.npz").read_bytes() == Path("out.wav").read_bytes() == BEFORE
 
 
-def test_a_recording_of_30_s_is_encoded(codec):
+def test_a_recording_of_30_s_is_encoded(codec: Callable[..., tuple[int, str]]) -> None:
     recorded("in.wav", 8000, seconds=30)
     assert codec("encode", "in.wav", "out.npz")[0] == 0
     assert len(read("out.npz")["codes"]) == 375
@@ -179,24 +193,24 @@ SIZES = (9, 5, 5)
         ),
     ],
 )
-def test_a_wrong_file_of_codes_is_refused(tmp_path, arrays, says):
+def test_a_wrong_file_of_codes_is_refused(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     np.savez_compressed(tmp_path / "in.npz", allow_pickle=True, **arrays)
     with pytest.raises(UsageError, match=says) as caught:
         read_codes(tmp_path / "in.npz", SIZES, RATE)
     assert str(caught.value).startswith(str(tmp_path / "in.npz"))
 
 
-def test_a_file_gives_back_the_codes(tmp_path):
+def test_a_file_gives_back_the_codes(tmp_path: Path) -> None:
     write_codes(tmp_path / "out.npz", CODES, RATE)
     np.testing.assert_array_equal(read_codes(tmp_path / "out.npz", SIZES, RATE), CODES)
 
 
-def test_an_hour_of_codes_is_accepted():
+def test_an_hour_of_codes_is_accepted() -> None:
     assert check_codes(np.zeros((MAX_CODE_FRAMES, 3), np.uint8), SIZES).dtype == np.int64
 
 
 @pytest.mark.parametrize("family", ["qwen3_tts", "voxtral_tts"])
-def test_decode_checks_codes_in_memory(engines, family):
+def test_decode_checks_codes_in_memory(engines: Engines, family: str) -> None:
     task = qwen_task(engines) if family == "qwen3_tts" else ToyVoxtral()
     sizes = task.code_sizes()
     highest = np.array([sizes]) - 1
@@ -212,7 +226,7 @@ def test_decode_checks_codes_in_memory(engines, family):
             task.decode(codes)
 
 
-def test_voxtral_decodes_codes(codec):
+def test_voxtral_decodes_codes(codec: Callable[..., tuple[int, str]]) -> None:
     """Its calls take three frames, so these seven are decoded in three calls."""
     task = ToyVoxtral()
     codes = np.random.default_rng(0).integers(2, 14, (7, CONSTANTS.n_codebooks))
@@ -228,7 +242,13 @@ def test_voxtral_decodes_codes(codec):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_the_commands_on_an_exported_bundle(qwen_bundles, target, tmp_path, monkeypatch, capsys):
+def test_the_commands_on_an_exported_bundle(
+    qwen_bundles: Path,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     bundle = str(qwen_bundles / target)
     recorded("in.wav")

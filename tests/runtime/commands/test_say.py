@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def bundle(bundles) -> Path:
+def bundle(bundles: Path) -> Path:
     return bundles / "onnx"
 
 
@@ -39,25 +39,33 @@ def bundle(bundles) -> Path:
         ("Hello.", ["--seed", "-1"], "at least 0"),
     ],
 )
-def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
+def test_say_refuses(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, more: list[str], says: str
+) -> None:
     out = tmp_path / "out.wav"
     assert say(bundle, text, *more, out=out) == 2
     assert says in error_line(capsys)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_audio_extension_is_refused(bundle, tmp_path, capsys):
+def test_an_unknown_audio_extension_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert say(bundle, out=tmp_path / "out.aiff") == 2
     assert ".flac" in error_line(capsys)
 
 
-def test_a_voice_of_the_wrong_width_is_refused(bundle, tmp_path, capsys):
+def test_a_voice_of_the_wrong_width_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
     assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
     assert "[4, 7]" in error_line(capsys)
 
 
-def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
+def test_a_folder_that_contains_bundles_lists_them(
+    bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert say(bundles, out=tmp_path / "o.wav") == 2
     assert "coreml, executorch, onnx" in error_line(capsys)
 
@@ -65,12 +73,14 @@ def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads")]
 )
-def test_say_refuses_options_that_have_no_effect(bundle, tmp_path, capsys, more, says):
+def test_say_refuses_options_that_have_no_effect(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
     assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
     assert says in error_line(capsys)
 
 
-def test_a_missing_engine_package_is_named(bundles, tmp_path):
+def test_a_missing_engine_package_is_named(bundles: Path, tmp_path: Path) -> None:
     """A Python without onnxruntime: the message names the extra."""
     code = (
         "import sys, importlib.util as u; find = u.find_spec;"
@@ -97,12 +107,18 @@ def test_a_missing_engine_package_is_named(bundles, tmp_path):
     ["x" * 100_000, "\u202b\u05e9\u05dc\u05d5\u05dd\u202c.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
     ids=ascii,
 )
-def test_say_speaks_unusual_text(bundle, tmp_path, text):
+def test_say_speaks_unusual_text(bundle: Path, tmp_path: Path, text: str) -> None:
     assert say(bundle, text, "--max-frames", "2", out=tmp_path / "out.wav") == 0
 
 
 @pytest.mark.parametrize("more", [["--stream"], ["-o", "out.wav"]])
-def test_stdin_that_ends_within_a_character_is_a_one_line_error(bundle, tmp_path, monkeypatch, capfd, more):
+def test_stdin_that_ends_within_a_character_is_a_one_line_error(
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Hé".encode()[:2])))
     assert runtime(["say", "-", "--bundle", str(bundle), *more]) == 2
@@ -110,12 +126,14 @@ def test_stdin_that_ends_within_a_character_is_a_one_line_error(bundle, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unspeakable_text_is_refused_before_the_bundle_is_opened(tmp_path, capsys):
+def test_an_unspeakable_text_is_refused_before_the_bundle_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert say(tmp_path / "no bundle", "😀") == 2
     assert "nothing to speak" in error_line(capsys)
 
 
-def test_say_speaks_a_file(bundle, tmp_path, capsys):
+def test_say_speaks_a_file(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("\ufeffHello there.", encoding="utf-8")
     found = []
     for source in (["Hello there."], ["--file", str(tmp_path / "text.txt")]):
@@ -126,7 +144,9 @@ def test_say_speaks_a_file(bundle, tmp_path, capsys):
     assert runtime(["say", "--file", str(tmp_path / "none"), "--bundle", str(bundle), "-o", str(out)]) == 2
 
 
-def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypatch, capsys):
+def test_say_reads_stdin_and_reports_truncated_speech(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = []
     for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello there.")))
@@ -137,7 +157,7 @@ def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("target", ["onnx", "coreml"])
-def test_say_works_without_torch(bundles, tmp_path, target):
+def test_say_works_without_torch(bundles: Path, tmp_path: Path, target: str) -> None:
     code = "import sys; sys.modules['torch'] = None;"
     code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [

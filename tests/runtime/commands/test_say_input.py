@@ -4,6 +4,8 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,20 +17,20 @@ from runtime.text.preparation import prepare
 SAY = [sys.executable, "-m", "runtime", "say", "--bundle", "missing"]
 
 
-def failed(*arguments: str, **options) -> str:
+def failed(*arguments: str, **options: Any) -> str:
     done = subprocess.run(
         [*SAY, *arguments], stderr=subprocess.PIPE, text=True, timeout=60, check=False, **options
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    return done.stderr
+    return str(done.stderr)
 
 
-def test_a_closed_stdin_is_named():
+def test_a_closed_stdin_is_named() -> None:
     assert "stdin is closed" in failed("-", "-o", "x.wav", preexec_fn=lambda: os.close(0))
 
 
-def test_bytes_that_are_not_text_are_named():
+def test_bytes_that_are_not_text_are_named() -> None:
     with subprocess.Popen(["printf", r"\377\376"], stdout=subprocess.PIPE) as source:
         assert "expected UTF-8 text" in failed("-", "-o", "x.wav", stdin=source.stdout)
 
@@ -36,11 +38,11 @@ def test_bytes_that_are_not_text_are_named():
 @pytest.mark.parametrize(
     "name, says", [("missing.txt", "No such file"), (".", "Is a directory"), ("-", "in place of --file")]
 )
-def test_a_file_that_cannot_be_read_is_named(name, says):
+def test_a_file_that_cannot_be_read_is_named(name: str, says: str) -> None:
     assert says in failed("--file", name, "-o", "x.wav")
 
 
-def test_samples_are_not_written_to_a_terminal():
+def test_samples_are_not_written_to_a_terminal() -> None:
     master, slave = pty.openpty()
     try:
         said = failed("Hello.", "--stream", stdout=slave)
@@ -50,7 +52,7 @@ def test_samples_are_not_written_to_a_terminal():
         os.close(slave)
 
 
-def test_a_language_may_have_a_region():
+def test_a_language_may_have_a_region() -> None:
     assert check_language("en-US") == "en"
     assert check_language("pt_BR") == "pt"
     assert check_language("German") == "de"
@@ -60,12 +62,14 @@ def test_a_language_may_have_a_region():
 
 
 @pytest.mark.parametrize("pieces", [b"hi", [b"hi"], [1], [None]])
-def test_pieces_that_are_not_text_are_named(pieces):
+def test_pieces_that_are_not_text_are_named(pieces: Any) -> None:
     with pytest.raises(UsageError, match="expected str"):
         list(prepare(pieces, "en", bool))
 
 
-def test_a_recording_is_not_replaced_by_its_transcript(tmp_path, capsys):
+def test_a_recording_is_not_replaced_by_its_transcript(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"sound")
     (tmp_path / "link.txt").symlink_to(path)

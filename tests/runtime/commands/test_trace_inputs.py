@@ -3,6 +3,8 @@
 import os
 import tracemalloc
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def _sized(text: str) -> bytes:
     return len(text).to_bytes(2, "little") + text.encode()
 
 
-def written(folder, compression=zipfile.ZIP_DEFLATED, **members: bytes | np.ndarray):
+def written(folder: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes | np.ndarray) -> Path:
     path = folder / "in.npz"
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in ({"ids": IDS, "noise": NOISE} | members).items():
@@ -44,7 +46,7 @@ def written(folder, compression=zipfile.ZIP_DEFLATED, **members: bytes | np.ndar
     return path
 
 
-def test_arrays_are_read_as_float32_and_int64(tmp_path):
+def test_arrays_are_read_as_float32_and_int64(tmp_path: Path) -> None:
     inputs = read_inputs(written(tmp_path, ids=IDS.astype(">u2"), noise=NOISE.astype(np.float64)), SPECS)
     assert {name: array.dtype for name, array in inputs.items()} == {"ids": np.int64, "noise": np.float32}
     np.testing.assert_array_equal(inputs["ids"], IDS)
@@ -71,7 +73,9 @@ def test_arrays_are_read_as_float32_and_int64(tmp_path):
         ({"codes": np.zeros((4, 3), int)}, "array codes has 4 frames, noise has 5 frames"),
     ],
 )
-def test_a_hostile_file_is_refused_before_memory_is_taken(tmp_path, members, message):
+def test_a_hostile_file_is_refused_before_memory_is_taken(
+    tmp_path: Path, members: dict[str, Any], message: str | None
+) -> None:
     path = written(tmp_path, **members)
     tracemalloc.start()
     try:
@@ -85,13 +89,13 @@ def test_a_hostile_file_is_refused_before_memory_is_taken(tmp_path, members, mes
         tracemalloc.stop()
 
 
-def test_an_unknown_array_is_named_and_not_read(tmp_path, caplog):
+def test_an_unknown_array_is_named_and_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = written(tmp_path, other=header((10**10, 2)))
     assert read_inputs(path, SPECS).keys() == {"ids", "noise"}
     assert "not read: other; expected ids, noise, optionally codes" in caplog.text
 
 
-def test_samples_and_text_keep_their_types(tmp_path):
+def test_samples_and_text_keep_their_types(tmp_path: Path) -> None:
     specs = {"pcm": ArraySpec((None,), kind="pcm"), "request": ArraySpec((), kind="text")} | SPECS
     path = written(tmp_path, pcm=np.ones(3, np.int16), request=np.array("say"))
     inputs = read_inputs(path, specs)
@@ -102,13 +106,13 @@ def test_samples_and_text_keep_their_types(tmp_path):
         read_inputs(written(tmp_path, pcm=np.ones(3, np.int16), request=np.ones(())), specs)
 
 
-def test_compressions_that_unpack_without_a_bound_are_refused(tmp_path):
+def test_compressions_that_unpack_without_a_bound_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zipfile.ZIP_BZIP2)
     with pytest.raises(UsageError, match=r"not a readable .npz of arrays \(compression 12 of 'ids.npy'\)"):
         read_inputs(path, SPECS)
 
 
-def test_what_is_no_npz_is_refused(tmp_path):
+def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
     pipe, text, large = (tmp_path / name for name in ("pipe", "text", "large"))
     os.mkfifo(pipe)
     text.write_text("no zip")

@@ -1,37 +1,45 @@
 """Speech to text from bundles, with the command line."""
 
 import contextlib
+import io
 import json
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from support.runtime.opened_tasks import open_recogniser
 from support.runtime.recordings import RATE, noise, write_recording
 
 from bundle.errors import UsageError, VoxportError
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
-from runtime.engines.base import EngineOptions
+from runtime.engines.base import Arrays, EngineOptions
 from runtime.engines.onnx import OnnxStream
-from runtime.opening import open_bundle, open_task
+from runtime.live import LiveStream
+from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 from voxport.__main__ import main as voxport
 
 pytestmark = pytest.mark.slow
+Capture = pytest.CaptureFixture[str]
 RUN_ACTIVE = OnnxStream.run_active
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory) -> Path:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recording(tmp_path_factory.mktemp("sound") / "talk.flac", noise(4, 44100, 2), 44100)
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording, target, capsys):
+def test_a_recording_is_transcribed_on_every_target(
+    realtime_bundles: Path, recording: Path, target: str, capsys: Capture
+) -> None:
     arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / target)]
     assert runtime([*arguments, "--format", "json", "--timestamps"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -48,30 +56,26 @@ def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording,
 
 
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
-def test_every_format_is_written_to_a_file(realtime_bundles, recording, tmp_path, form, monkeypatch, capsys):
+def test_every_format_is_written_to_a_file(
+    realtime_bundles: Path,
+    recording: Path,
+    tmp_path: Path,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
     monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
-    assert (
-        runtime(
-            [
-                "transcribe",
-                str(recording),
-                "--bundle",
-                str(realtime_bundles / "onnx"),
-                "--format",
-                form,
-                "-o",
-                str(out),
-            ]
-        )
-        == 0
-    )
+    arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx")]
+    assert runtime([*arguments, "--format", form, "-o", str(out)]) == 0
     assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
     assert "so far" in capsys.readouterr().err  # progress, because the text goes to a file
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
-def test_short_and_silent_recordings_are_no_errors(realtime_bundles, tmp_path, seconds):
+def test_short_and_silent_recordings_are_no_errors(
+    realtime_bundles: Path, tmp_path: Path, seconds: float
+) -> None:
     path = write_recording(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
     assert runtime(["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]) == 0
 
@@ -80,7 +84,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "runtime", "transcribe", *map(str, arguments)]
 
 
-def test_words_are_printed_before_the_live_input_ends(realtime_bundles):
+def test_words_are_printed_before_the_live_input_ends(realtime_bundles: Path) -> None:
     """Half of the samples give some text. The rest is printed when the pipe closes."""
     samples = (noise(6) * 32767).astype("<i2").tobytes()
     process = subprocess.Popen(
@@ -91,7 +95,7 @@ def test_words_are_printed_before_the_live_input_ends(realtime_bundles):
     assert process.stdin and process.stdout
     process.stdin.write(samples[: len(samples) // 2])
     process.stdin.flush()
-    early = process.stdout.read1(100)  # printed while the pipe is open
+    early = cast(io.BufferedReader, process.stdout).read1(100)  # printed while the pipe is open
     rest, _ = process.communicate(samples[len(samples) // 2 :], timeout=60)
     assert early and process.returncode == 0
     done = subprocess.run(
@@ -104,7 +108,9 @@ def test_words_are_printed_before_the_live_input_ends(realtime_bundles):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "closed stdout"])
-def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(realtime_bundles, ending):
+def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(
+    realtime_bundles: Path, ending: signal.Signals | str
+) -> None:
     """The source is still open and sends nothing."""
     samples = (noise(3) * 32767).astype("<i2").tobytes()
     live = command("-", "--bundle", realtime_bundles / "onnx", "--live")
@@ -113,7 +119,7 @@ def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(realtime_
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(samples)
     process.stdin.flush()
-    early = process.stdout.read1(100)
+    early = cast(io.BufferedReader, process.stdout).read1(100)
     if isinstance(ending, signal.Signals):
         process.send_signal(ending)
         assert process.wait(60) == 0 and b"interrupted" not in process.stderr.read()
@@ -126,7 +132,7 @@ def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(realtime_
         assert process.wait(60) == 0 and b"Fatal" not in process.stderr.read()
 
 
-def test_live_json_is_one_word_per_line(realtime_bundles):
+def test_live_json_is_one_word_per_line(realtime_bundles: Path) -> None:
     samples = (noise(4) * 32767).astype("<i2").tobytes()
     done = subprocess.run(
         command("-", "--bundle", realtime_bundles / "onnx", "--live", "--format", "json"),
@@ -138,7 +144,7 @@ def test_live_json_is_one_word_per_line(realtime_bundles):
     assert words and all(word.keys() == {"word", "start", "end"} for word in words)
 
 
-def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles, recording):
+def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles: Path, recording: Path) -> None:
     whole = subprocess.run(
         command(recording, "--bundle", realtime_bundles / "onnx"), capture_output=True, check=True
     ).stdout
@@ -151,7 +157,9 @@ def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles, recording
     assert done.stdout == whole
 
 
-def test_the_extension_of_the_output_file_selects_the_format(realtime_bundles, recording, tmp_path):
+def test_the_extension_of_the_output_file_selects_the_format(
+    realtime_bundles: Path, recording: Path, tmp_path: Path
+) -> None:
     for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
         assert (
             runtime(
@@ -174,12 +182,14 @@ def test_the_extension_of_the_output_file_selects_the_format(realtime_bundles, r
     [np.zeros((2, 5), np.float32), np.zeros(5, np.int16), np.float32(0), [0.0, 0.1]],
     ids=["2-D", "int16", "number", "list"],
 )
-def test_a_block_that_is_not_audio_is_refused(realtime_bundles, block):
+def test_a_block_that_is_not_audio_is_refused(realtime_bundles: Path, block: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a NumPy array of float32 \[n\] in \[-1, 1\] at 16000 Hz"):
-        list(open_bundle(realtime_bundles / "onnx").transcribe([block]))
+        list(open_recogniser(realtime_bundles / "onnx").transcribe([block]))
 
 
-def test_conflicting_options_are_usage_errors(realtime_bundles, bundles, recording, tmp_path, capsys):
+def test_conflicting_options_are_usage_errors(
+    realtime_bundles: Path, bundles: Path, recording: Path, tmp_path: Path, capsys: Capture
+) -> None:
     onnx = ["--bundle", str(realtime_bundles / "onnx")]
     cases = [
         ([str(recording), *onnx, "--live"], "--live reads stdin"),
@@ -208,7 +218,9 @@ def test_conflicting_options_are_usage_errors(realtime_bundles, bundles, recordi
     )
 
 
-def test_a_bundle_without_streaming_refuses_live_transcription(realtime_bundles, tmp_path, capsys):
+def test_a_bundle_without_streaming_refuses_live_transcription(
+    realtime_bundles: Path, tmp_path: Path, capsys: Capture
+) -> None:
     bundle = Path(shutil.copytree(realtime_bundles / "onnx", tmp_path / "bundle"))
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["job"]["components"] = [
@@ -219,7 +231,7 @@ def test_a_bundle_without_streaming_refuses_live_transcription(realtime_bundles,
     assert "export it with the option streaming" in capsys.readouterr().err
 
 
-def test_bench_times_a_live_step(realtime_bundles, capsys):
+def test_bench_times_a_live_step(realtime_bundles: Path, capsys: Capture) -> None:
     assert (
         runtime(
             [
@@ -251,7 +263,7 @@ def test_bench_times_a_live_step(realtime_bundles, capsys):
         assert f"{option} does not apply to a bundle of voxtral_realtime" in capsys.readouterr().err
 
 
-def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
+def test_bench_compares_a_live_step_with_eager(realtime_bundles: Path, capfd: Capture) -> None:
     assert (
         export(
             [
@@ -274,7 +286,7 @@ def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
     )
 
 
-def test_a_missing_recording_is_named_before_a_bundle_is_opened(tmp_path, capsys):
+def test_a_missing_recording_is_named_before_a_bundle_is_opened(tmp_path: Path, capsys: Capture) -> None:
     """Also where the embedded model would be exported first."""
     assert voxport(["transcribe", str(tmp_path / "none.wav")]) == 2
     assert "none.wav: no such file" in capsys.readouterr().err
@@ -282,7 +294,7 @@ def test_a_missing_recording_is_named_before_a_bundle_is_opened(tmp_path, capsys
     assert "none.wav: no such file" in capsys.readouterr().err
 
 
-def raise_for_several(stream, component, inputs, active):
+def raise_for_several(stream: OnnxStream, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
     outputs = RUN_ACTIVE(stream, component, inputs, active)
     if len(active) > 1:
         raise VoxportError("planted")
@@ -290,7 +302,9 @@ def raise_for_several(stream, component, inputs, active):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_live_streams_in_one_batch_have_the_text_of_each_alone(realtime_bundles, monkeypatch, fails):
+def test_live_streams_in_one_batch_have_the_text_of_each_alone(
+    realtime_bundles: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     """Three sounds at two delays. The middle one ends first, so the last one moves to its slot. If every call
     for several streams raises, after it has written their states, each stream has calls of its own.
     """
@@ -300,13 +314,13 @@ def test_live_streams_in_one_batch_have_the_text_of_each_alone(realtime_bundles,
     block, sounds = 1280, [noise(1.6)[:, 0], noise(0.8)[::-1, 0].copy(), noise(2.4)[:, 0] / 3]
     delays = [task.delays_ms[index % 2] for index in range(3)]
 
-    def text(deltas) -> str:
+    def text(deltas: Any) -> str:
         return "".join(delta.text for delta in deltas)
 
     expected = [
         text(task.transcribe([sound], delay, live=True)) for sound, delay in zip(sounds, delays, strict=True)
     ]
-    batch, found = task.live_batch(8), {}
+    batch, found = task.live_batch(8), dict[LiveStream, Any]()
     streams = {
         batch.begin(delay): np.split(sound, range(block, len(sound), block))
         for sound, delay in zip(sounds, delays, strict=True)

@@ -18,7 +18,7 @@ from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.onnx.float_activations import ACCURACY_LEVEL, FLOAT32
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
-from runtime.engines.base import EngineOptions
+from runtime.engines.base import Arrays, EngineOptions
 from runtime.families import open_family, read_constants
 from runtime.triton.config import Serving
 from runtime.triton.repository import write_repository
@@ -28,18 +28,18 @@ FRAMES = 4
 
 
 @pytest.fixture(scope="module")
-def bundle(bundles) -> Bundle:
+def bundle(bundles: Path) -> Bundle:
     return Bundle(bundles / "onnx")
 
 
 @pytest.fixture(scope="module")
-def repository(bundle, tmp_path_factory) -> Path:
+def repository(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("triton") / "models"
     write_repository(bundle.folder, out)
     return out
 
 
-def test_every_graph_is_a_model_with_its_weights(bundle, repository):
+def test_every_graph_is_a_model_with_its_weights(bundle: Bundle, repository: Path) -> None:
     graphs = {entry.graph: entry.file for entry in bundle.components}
     assert {folder.name for folder in repository.iterdir()} == set(graphs)
     for name, file in graphs.items():
@@ -48,7 +48,7 @@ def test_every_graph_is_a_model_with_its_weights(bundle, repository):
         assert (repository / name / "1" / "model.onnx").read_bytes() == (bundle.folder / file).read_bytes()
 
 
-def test_states_are_those_of_the_manifest(bundle, repository):
+def test_states_are_those_of_the_manifest(bundle: Bundle, repository: Path) -> None:
     """Triton finds neither a wrong type nor wrong sizes of a state."""
     for entry in bundle.components:
         config = read_config(repository / entry.graph)
@@ -62,7 +62,7 @@ def test_states_are_those_of_the_manifest(bundle, repository):
         }
 
 
-def test_graphs_with_a_batch_axis_are_those_that_have_a_batch(repository):
+def test_graphs_with_a_batch_axis_are_those_that_have_a_batch(repository: Path) -> None:
     """`Model` compares each configuration with its graph."""
     models = [Model(folder) for folder in repository.iterdir()]
     assert {model.config.name for model in models if model.config.max_batch_size} == {
@@ -72,13 +72,13 @@ def test_graphs_with_a_batch_axis_are_those_that_have_a_batch(repository):
     }
 
 
-def test_a_sequence_gives_the_codes_and_the_speech_of_the_bundle(bundle, repository):
+def test_a_sequence_gives_the_codes_and_the_speech_of_the_bundle(bundle: Bundle, repository: Path) -> None:
     family, constants = open_family(bundle.job.family), read_constants(bundle.job)
     engine = open_engine(bundle, EngineOptions(threads=1))
     triton = TritonEngine(repository, bundle)
     for _ in range(2):  # a second sequence does not see the states of the first
-        expected = family.verification.teacher_forced_run(engine.stream(), constants, FRAMES)
-        found = family.verification.teacher_forced_run(triton.stream(), constants, FRAMES)
+        expected = family.verification.teacher_forced_run(engine.stream(), constants, FRAMES, None)
+        found = family.verification.teacher_forced_run(triton.stream(), constants, FRAMES, None)
         assert (found.codes == expected.codes).all() and len(found.codes) == FRAMES
         np.testing.assert_array_equal(found.logits, expected.logits)
     speech = family.verification.free_run(triton.stream(), constants, FRAMES)
@@ -101,7 +101,7 @@ def use_float_activations(path: Path) -> None:
     onnx.save(model, path)
 
 
-def test_sequences_of_one_batch_have_their_own_states(bundle, tmp_path):
+def test_sequences_of_one_batch_have_their_own_states(bundle: Bundle, tmp_path: Path) -> None:
     """Each row of a batch is what it is alone, to float addition order: 1e-4 of the largest value.
 
     With float activations: kernels may sum a batch in another order, which moves integer activations at ties.
@@ -117,12 +117,12 @@ def test_sequences_of_one_batch_have_their_own_states(bundle, tmp_path):
         inputs = {"embeddings": rows[step, sequence], "position": position}
         return Request(inputs, sequence + 1, start=step == first)
 
-    alone = [[], []]
+    alone = [list[Arrays](), list[Arrays]()]
     for sequence, first in ((0, 0), (1, 2)):  # the second joins later
         model = Model(tmp_path / "models" / "backbone")
         for step in range(first, 6):
             alone[sequence] += model.infer([request(step, sequence, first)])
-    model, together = Model(tmp_path / "models" / "backbone"), [[], []]
+    model, together = Model(tmp_path / "models" / "backbone"), [list[Arrays](), list[Arrays]()]
     for step in range(6):
         batch = [request(step, 0, 0), request(step, 1, 2)][: 1 + (step >= 2)]
         for sequence, outputs in enumerate(model.infer(batch)):
@@ -132,7 +132,7 @@ def test_sequences_of_one_batch_have_their_own_states(bundle, tmp_path):
             np.testing.assert_allclose(found[name], values, atol=1e-4 * np.abs(values).max())
 
 
-def test_a_request_that_the_configuration_does_not_describe_is_refused(repository):
+def test_a_request_that_the_configuration_does_not_describe_is_refused(repository: Path) -> None:
     model = Model(repository / "backbone")
     dim = model.config.input[0].dims[-1]
     inputs = {"embeddings": np.zeros((1, 2, dim), np.float32), "position": np.zeros((1, 1), np.int64)}
@@ -146,14 +146,18 @@ def test_a_request_that_the_configuration_does_not_describe_is_refused(repositor
             model.infer([wrong])
 
 
-def test_the_command_prints_the_models_and_takes_some_graphs(bundle, tmp_path, capsys):
+def test_the_command_prints_the_models_and_takes_some_graphs(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--out", str(tmp_path / "models"), "--graph", "codec", "--threads", "2"]
     assert runtime(["triton", str(bundle.folder), *arguments]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'models' / 'codec'}\n"
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["codec"]
 
 
-def test_what_cannot_be_written_is_refused(bundles, realtime_bundles, tmp_path, capsys):
+def test_what_cannot_be_written_is_refused(
+    bundles: Path, realtime_bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     full, out = tmp_path / "full", tmp_path / "out"
     full.mkdir()
     (full / "file").touch()
@@ -174,7 +178,9 @@ def test_what_cannot_be_written_is_refused(bundles, realtime_bundles, tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 
-def test_a_damaged_bundle_leaves_nothing(onnx_copy, tmp_path, capsys):
+def test_a_damaged_bundle_leaves_nothing(
+    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (onnx_copy / "codec.onnx.data").write_bytes(bytes(len((onnx_copy / "codec.onnx.data").read_bytes())))
     out = tmp_path / "models"
     assert runtime(["triton", str(onnx_copy), "--out", str(out)]) == 5
@@ -183,8 +189,10 @@ def test_a_damaged_bundle_leaves_nothing(onnx_copy, tmp_path, capsys):
     assert runtime(["triton", str(onnx_copy), "--out", str(out)]) == 5
 
 
-def test_a_full_disk_leaves_nothing(bundle, tmp_path, monkeypatch, capsys):
-    def fail(source, target):
+def test_a_full_disk_leaves_nothing(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("runtime.triton.repository.shutil.copyfile", fail)
@@ -192,7 +200,7 @@ def test_a_full_disk_leaves_nothing(bundle, tmp_path, monkeypatch, capsys):
     assert "No space left" in capsys.readouterr().err and not any(tmp_path.iterdir())
 
 
-def test_the_server_reads_the_configurations(repository):
+def test_the_server_reads_the_configurations(repository: Path) -> None:
     """The server of the wheel nvidia-pytriton has no ONNX Runtime: it reads a model up to that point."""
     server = shutil.which("tritonserver")
     if server is None:

@@ -1,5 +1,8 @@
 """`config.pbtxt`: parsed with Triton's protobuf, for graphs of every kind."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import pytest
 from google.protobuf import text_format
 from support.runtime.triton import MODEL_CONFIG, data_type
@@ -40,12 +43,12 @@ BACKBONE = (
 )
 
 
-def parsed(entries, precision="float32", **serving):
+def parsed(entries: Sequence[ComponentEntry], precision: Any = "float32", **serving: int) -> Any:
     text = graph_config("graph", entries, precision, Serving(**serving))
     return text_format.Parse(text, MODEL_CONFIG.ModelConfig())
 
 
-def sizes(tensors) -> dict[str, tuple[list[int], list[int] | None]]:
+def sizes(tensors: Iterable[Any]) -> dict[str, tuple[list[int], list[int] | None]]:
     """Sizes that a client sends by name, and those of the graph where they differ."""
     return {
         each.name: (list(each.dims), list(each.reshape.shape) if each.HasField("reshape") else None)
@@ -53,7 +56,7 @@ def sizes(tensors) -> dict[str, tuple[list[int], list[int] | None]]:
     }
 
 
-def test_a_graph_with_a_batch_axis_is_batched_dynamically():
+def test_a_graph_with_a_batch_axis_is_batched_dynamically() -> None:
     config = parsed([entry("step", Signature((ROW, POSITION), (LOGITS,)), 4)])
     assert config.max_batch_size == 4 and config.HasField("dynamic_batching")
     assert sizes(config.input) == {"rows": ([1, 8], None), "position": ([1], [])}
@@ -61,7 +64,7 @@ def test_a_graph_with_a_batch_axis_is_batched_dynamically():
     assert not config.HasField("sequence_batching") and config.backend == "onnxruntime"
 
 
-def test_a_graph_without_a_batch_axis_has_all_sizes():
+def test_a_graph_without_a_batch_axis_has_all_sizes() -> None:
     config = parsed([entry("codec", Signature((ROWS, POSITION), (SOUND,), (), MANY))])
     assert config.max_batch_size == 0 and not config.HasField("dynamic_batching")
     assert sizes(config.input) == {"rows": ([1, -1, 8], None), "position": ([1], None)}
@@ -69,7 +72,7 @@ def test_a_graph_without_a_batch_axis_has_all_sizes():
 
 
 @pytest.mark.parametrize("precision, name", [("float32", "TYPE_FP32"), ("float16", "TYPE_FP16")])
-def test_states_begin_as_zeros_and_have_the_precision_of_the_bundle(precision, name):
+def test_states_begin_as_zeros_and_have_the_precision_of_the_bundle(precision: str, name: str) -> None:
     config = parsed(BACKBONE, precision, sequences=7)
     batching = config.sequence_batching
     assert batching.oldest.max_candidate_sequences == 7 and batching.max_sequence_idle_microseconds > 10**7
@@ -85,32 +88,32 @@ def test_states_begin_as_zeros_and_have_the_precision_of_the_bundle(precision, n
     assert {data_type(each) for each in config.input} == {"float32", "int64"}  # not those of the states
 
 
-def test_states_of_a_graph_without_a_batch_axis_have_all_sizes():
+def test_states_of_a_graph_without_a_batch_axis_have_all_sizes() -> None:
     config = parsed([entry("codec", Signature((ROWS, POSITION), (SOUND,), (TAIL,), MANY))])
     assert config.max_batch_size == 0 and list(config.sequence_batching.state[0].dims) == [1, 3]
 
 
-def test_one_sequence_per_call_takes_whole_prompts():
+def test_one_sequence_per_call_takes_whole_prompts() -> None:
     config = parsed(BACKBONE)
     assert config.max_batch_size == 1 and sizes(config.input)["rows"] == ([-1, 8], None)
 
 
-def test_several_sequences_per_call_take_a_row_each():
+def test_several_sequences_per_call_take_a_row_each() -> None:
     config = parsed(BACKBONE, batch=3)
     assert config.max_batch_size == 3 and sizes(config.input)["rows"] == ([1, 8], None)
 
 
-def test_a_batch_that_no_call_serves_is_refused():
+def test_a_batch_that_no_call_serves_is_refused() -> None:
     with pytest.raises(UsageError, match="batch 5: one call of graph serves at most 4"):
         parsed(BACKBONE, batch=5)
 
 
-def test_a_sliding_window_cache_is_refused_with_the_reason():
+def test_a_sliding_window_cache_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match="graph: ring is a sliding-window cache, whose rows are moved"):
         parsed([entry("decoder", Signature((ROWS, POSITION), (LOGITS,), (TAIL, WINDOW), MANY))])
 
 
-def test_the_processor_and_its_threads():
+def test_the_processor_and_its_threads() -> None:
     config = parsed(BACKBONE, threads=3)
     (group,) = config.instance_group
     assert group.kind == group.KIND_CPU and group.count == 1

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def inputs(bundles, tmp_path_factory) -> Path:
+def inputs(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     constants = read_constants(Bundle(bundles / "coreml").job)
     rng = np.random.default_rng(0)
     frames, books = 12, constants.n_codebooks
@@ -57,7 +58,9 @@ def traced(bundle: Path, inputs: Path, out: Path, *more: str) -> dict[str, np.nd
         return dict(file)
 
 
-def test_the_bundle_speaks_and_logs_its_executor_once(bundles, tmp_path, capsys):
+def test_the_bundle_speaks_and_logs_its_executor_once(
+    bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
         runtime(["say", "Hello there.", "--bundle", str(bundles / "coreml"), "-o", str(tmp_path / "out.wav")])
         == 0
@@ -68,7 +71,7 @@ def test_the_bundle_speaks_and_logs_its_executor_once(bundles, tmp_path, capsys)
     )
 
 
-def test_teacher_forced_codes_equal_those_of_eager(bundles, inputs, tmp_path):
+def test_teacher_forced_codes_equal_those_of_eager(bundles: Path, inputs: Path, tmp_path: Path) -> None:
     """In float32, only rounding differs from eager. Half precision changes the level of a few codes."""
     assert (
         export(
@@ -102,18 +105,20 @@ def test_teacher_forced_codes_equal_those_of_eager(bundles, inputs, tmp_path):
     assert (rounded["codes"] == eager["codes"]).mean() > 0.955
 
 
-def test_verify_uses_the_given_precision(bundles, short_verification, capsys):
+def test_verify_uses_the_given_precision(
+    bundles: Path, short_verification: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert verify(bundles / "coreml", "--compute-precision", "float32") == 0
     out = capsys.readouterr().out
     assert "outputs, float32" in out and "float16" not in out
 
 
-def test_a_package_is_readable_by_other_users(bundles):
+def test_a_package_is_readable_by_other_users(bundles: Path) -> None:
     for part in (bundles / "coreml").rglob("*.mlpackage/**/*"):
         assert part.stat().st_mode & 0o044 == 0o044, part
 
 
-def test_a_package_is_described(bundles, capsys):
+def test_a_package_is_described(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runtime(["mil", str(bundles / "coreml" / "backbone.mlpackage"), "--function", "decode_step"]) == 0
     text = capsys.readouterr().out
     assert (
@@ -134,7 +139,7 @@ def test_a_package_is_described(bundles, capsys):
         )
 
 
-def test_functions_share_their_weights(bundles):
+def test_functions_share_their_weights(bundles: Path) -> None:
     """The weight file holds at most 1.05 times the weights that one function needs."""
     bundle = Bundle(bundles / "coreml")
     from runtime.mil import Package
@@ -149,7 +154,7 @@ def test_functions_share_their_weights(bundles):
         for value in listed
         if isinstance(value, Constant)
     ]
-    arrays = {
+    arrays: dict[int, Any] = {
         value.value.ctypes.data: value
         for value in values
         if isinstance(value.value, np.ndarray) and value.value.size > 10
@@ -159,13 +164,13 @@ def test_functions_share_their_weights(bundles):
     assert (bundle.folder / "backbone.mlpackage" / WEIGHTS).stat().st_size <= 1.05 * needed
 
 
-def test_functions_share_their_weights_in_memory_too(bundles):
+def test_functions_share_their_weights_in_memory_too(bundles: Path) -> None:
     from runtime.mil import Executor, Package
 
     package = Package(bundles / "coreml" / "backbone.mlpackage")
     first, second = (Executor(package.function(name), "float32") for name in ("prefill", "decode_step"))
 
-    def large(executor):
+    def large(executor: Executor) -> dict[int, int]:
         return {
             id(array): array.nbytes
             for array in executor._constants.values()
@@ -187,13 +192,15 @@ def test_functions_share_their_weights_in_memory_too(bundles):
         ("coreml", EngineOptions(compute_precision="bfloat16"), "expected one of float16, float32"),
     ],
 )
-def test_an_option_that_the_engine_does_not_have_is_refused(bundles, target, options, message):
+def test_an_option_that_the_engine_does_not_have_is_refused(
+    bundles: Path, target: str, options: EngineOptions, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         open_engine(Bundle(bundles / target), options)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the option is Core ML's")
-def test_compute_units_need_core_ml(bundles, capsys):
+def test_compute_units_need_core_ml(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="compute_units cpu: this system has no Core ML"):
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="cpu"))
     assert isinstance(
@@ -204,7 +211,7 @@ def test_compute_units_need_core_ml(bundles, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="Core ML predicts on macOS alone")
-def test_core_ml_and_the_executor_agree(bundles, inputs, tmp_path):
+def test_core_ml_and_the_executor_agree(bundles: Path, inputs: Path, tmp_path: Path) -> None:
     native = traced(bundles / "coreml", inputs, tmp_path / "native.npz", "--compute-units", "cpu")
     reference = traced(
         bundles / "coreml", inputs, tmp_path / "reference.npz", "--compute-precision", "float16"
@@ -218,7 +225,7 @@ def test_core_ml_and_the_executor_agree(bundles, inputs, tmp_path):
     assert all(np.array_equal(array, states[name]) for name, array in stream.snapshot().items())
 
 
-def test_a_precision_without_effect_is_refused(tmp_path, capsys):
+def test_a_precision_without_effect_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         export(["--target", "executorch", "--compute-precision", "float16", "--out", str(tmp_path / "out")])
         == 2

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.bundle_options import edit_manifest, write_hashes
@@ -18,12 +20,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def copy(bundles, tmp_path) -> Path:
+def copy(bundles: Path, tmp_path: Path) -> Path:
     """A bundle that a test may damage."""
     return Path(shutil.copytree(bundles / "coreml", tmp_path / "bundle"))
 
 
-def edit(bundle: Path, package: str, change) -> None:
+def edit(bundle: Path, package: str, change: Callable[[Any], None]) -> None:
     import coremltools as ct
 
     path = bundle / package / MODEL
@@ -33,7 +35,7 @@ def edit(bundle: Path, package: str, change) -> None:
     write_hashes(bundle, f"{package}/{MODEL}")
 
 
-def operations(spec, function: str, kind: str) -> list:
+def operations(spec: Any, function: str, kind: str) -> list[Any]:
     return [
         op
         for op in spec.mlProgram.functions[function].block_specializations["CoreML8"].operations
@@ -41,9 +43,9 @@ def operations(spec, function: str, kind: str) -> list:
     ]
 
 
-def swap_float_weights(spec):
+def swap_float_weights(spec: Any) -> None:
     """Swaps two unquantised arrays of one shape in the weight file. Only their numbers reveal it."""
-    found: dict[tuple, list] = {}
+    found: dict[tuple[Any, ...], list[Any]] = {}
     for op in operations(spec, "acoustic_step", "const"):
         value = op.attributes["val"]
         if value.WhichOneof("value") == "blobFileValue" and value.type.tensorType.dataType == 10:
@@ -54,13 +56,13 @@ def swap_float_weights(spec):
     first.offset, second.offset = second.offset, first.offset
 
 
-def change_an_axis(spec):
+def change_an_axis(spec: Any) -> None:
     softmax = operations(spec, "decode_step", "softmax")[0].inputs["axis"].arguments[0]
     axis = next(op for op in operations(spec, "decode_step", "const") if op.outputs[0].name == softmax.name)
     axis.attributes["val"].immediateValue.tensor.ints.values[0] = -2
 
 
-def drop_a_state_update(spec):
+def drop_a_state_update(spec: Any) -> None:
     block = spec.mlProgram.functions["codec_step"].block_specializations["CoreML8"]
     last = max(index for index, op in enumerate(block.operations) if op.type == "write_state")
     del block.operations[last]
@@ -79,8 +81,14 @@ def drop_a_state_update(spec):
     ],
 )
 def test_planted_faults_fail_the_comparison(
-    copy, short_verification, capsys, precision, package, fault, expected
-):
+    copy: Path,
+    short_verification: None,
+    capsys: pytest.CaptureFixture[str],
+    precision: str,
+    package: str,
+    fault: Callable[[Any], None],
+    expected: set[tuple[str, str]],
+) -> None:
     """Faults in two graphs appear in outputs or states of the faulty components, and in nothing else."""
     edit(copy, package, fault)
     edit(copy, "acoustic_step.mlpackage", swap_float_weights)
@@ -95,8 +103,8 @@ def test_planted_faults_fail_the_comparison(
     assert failed & swapped and failed & expected and failed <= swapped | expected
 
 
-def rename(what, old, new):
-    def change(spec):
+def rename(what: str, old: str, new: str | int) -> Callable[[Any], None]:
+    def change(spec: Any) -> None:
         function = spec.mlProgram.functions["embed_codes"]
         if what == "output":
             block = function.block_specializations["CoreML8"]
@@ -111,14 +119,14 @@ def rename(what, old, new):
     return change
 
 
-def read_unknown_state(spec):
+def read_unknown_state(spec: Any) -> None:
     block = spec.mlProgram.functions["decode_step"].block_specializations["CoreML8"]
     next(op for op in block.operations if op.type == "read_state").inputs["input"].arguments[
         0
     ].name = "embeddings"
 
 
-def forget_state(spec):
+def forget_state(spec: Any) -> None:
     inputs = spec.mlProgram.functions["decode_step"].inputs
     inputs.remove(next(entry for entry in inputs if entry.type.WhichOneof("type") == "stateType"))
 
@@ -146,8 +154,13 @@ def forget_state(spec):
     ],
 )
 def test_a_package_that_differs_from_the_manifest_is_a_one_line_error(
-    copy, tmp_path, capsys, package, change, message
-):
+    copy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    package: str,
+    change: Callable[[Any], None],
+    message: str,
+) -> None:
     edit(copy, package, change)
     assert (
         runtime(
@@ -164,7 +177,9 @@ def test_a_package_that_differs_from_the_manifest_is_a_one_line_error(
     )
 
 
-def test_an_unknown_operation_and_a_missing_weight_file_are_named(copy, tmp_path, capsys):
+def test_an_unknown_operation_and_a_missing_weight_file_are_named(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit(
         copy,
         "embed_codes.mlpackage",
@@ -182,14 +197,16 @@ def test_an_unknown_operation_and_a_missing_weight_file_are_named(copy, tmp_path
     assert "weight.bin: cannot be read" in capsys.readouterr().err
 
 
-def test_an_unknown_function_is_named(copy, tmp_path, capsys):
+def test_an_unknown_function_is_named(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_manifest(copy, lambda manifest: manifest["job"]["components"][2].update(entry_point="nothing"))
     assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
     assert "no function 'nothing'; expected one of" in capsys.readouterr().err
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
 
 
-def test_a_false_precision_in_the_manifest_is_found(copy, short_verification, checkpoint, capsys):
+def test_a_false_precision_in_the_manifest_is_found(
+    copy: Path, short_verification: None, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The manifest is that of a float32 export in every field; only the package is not."""
     job = Bundle(copy).job
     resolved = resolve(Source(checkpoint), job.request)

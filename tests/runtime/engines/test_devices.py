@@ -1,28 +1,31 @@
 """The choice of a device, and what is said where CUDA is not available."""
 
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import onnxruntime as ort
 import pytest
+from support.stand_ins import stand_in
 
 import runtime.engines.onnx
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from runtime.engines.onnx import CPU, CUDA, open_device
 
-FLOAT16, FLOAT32 = SimpleNamespace(compute_precision="float16"), SimpleNamespace(compute_precision="float32")
+FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_precision="float32")
 
 
-def with_cuda(monkeypatch, load) -> None:
+def with_cuda(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object]) -> None:
     """As if the package for CUDA were installed; `load` loads its libraries."""
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(runtime.engines.onnx, "load_cuda", load)
 
 
-def no_library():
+def no_library() -> None:
     raise RuntimeError("CUDA Provider not available\nat line 2465")
 
 
-def test_without_the_package_of_cuda_the_processor_is_used_unless_cuda_is_asked_for(monkeypatch):
+def test_without_the_package_of_cuda_the_processor_is_used_unless_cuda_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CPU])
     assert open_device(FLOAT16, None) is open_device(FLOAT16, "auto") is open_device(FLOAT16, "cpu") is None
     with pytest.raises(EngineUnavailable, match=r"has CPUExecutionProvider, .*pip install") as caught:
@@ -30,7 +33,9 @@ def test_without_the_package_of_cuda_the_processor_is_used_unless_cuda_is_asked_
     assert caught.value.field == "device" and caught.value.exit_code == 2
 
 
-def test_libraries_that_do_not_load_are_named(monkeypatch, caplog):
+def test_libraries_that_do_not_load_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with_cuda(monkeypatch, no_library)
     with pytest.raises(VoxportError, match=r"does not load: CUDA Provider not available; .*cuDNN") as caught:
         open_device(FLOAT16, "cuda")
@@ -39,7 +44,7 @@ def test_libraries_that_do_not_load_are_named(monkeypatch, caplog):
     assert open_device(FLOAT16, "auto") is None and "the processor runs the bundle" in caplog.text
 
 
-def test_cuda_runs_bundles_that_compute_in_float16(monkeypatch):
+def test_cuda_runs_bundles_that_compute_in_float16(monkeypatch: pytest.MonkeyPatch) -> None:
     device = object()
     with_cuda(monkeypatch, lambda: device)
     assert (

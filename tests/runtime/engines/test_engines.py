@@ -6,11 +6,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from support.stand_ins import stand_in
 
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from bundle.manifest import Bundle
@@ -18,6 +19,7 @@ from bundle.spec import Kind, Signature, StateSpec, TensorSpec
 from runtime.engines import ENGINES, EngineEntry, open_engine
 from runtime.engines.base import (
     PAGE_VALUES,
+    Arrays,
     Engine,
     EngineOptions,
     Stream,
@@ -37,10 +39,10 @@ SIGNATURE = Signature(
 )
 
 
-def test_copies_of_states_are_equal_and_independent():
+def test_copies_of_states_are_equal_and_independent() -> None:
     """Whole pages, a partial last page, NaN values, and zeros between."""
     generator = np.random.default_rng(0)
-    states = {
+    states: Arrays = {
         "cache": np.zeros((1, 2, 3 * PAGE_VALUES, 1), np.float32),
         "window": generator.standard_normal((1, PAGE_VALUES + 7), dtype=np.float32),
         "count": np.array([3], np.int64),
@@ -65,7 +67,9 @@ def test_copies_of_states_are_equal_and_independent():
         ((2, 3), (2,), 2, "position -1"),
     ],
 )
-def test_inputs_of_several_streams_are_checked_as_of_one(x, position, count, message):
+def test_inputs_of_several_streams_are_checked_as_of_one(
+    x: tuple[int, int], position: tuple[int], count: int, message: str
+) -> None:
     inputs = {"x": np.zeros(x, np.float32), "position": np.array([0] * (position[0] - 1) + [-1])}
     with pytest.raises(UsageError, match=message):
         check_inputs("step", SIGNATURE, inputs, count)
@@ -79,7 +83,7 @@ class NumpyEngine(Engine):
 
     identity = "numpy"
 
-    def __init__(self, bundle, options: EngineOptions):
+    def __init__(self, bundle: Bundle, options: EngineOptions) -> None:
         super().__init__()
         self.bundle, self.options = bundle, options
         self.weights = np.load(bundle.folder / "weights.npz")
@@ -89,22 +93,22 @@ class NumpyEngine(Engine):
 
 
 class NumpyStream(Stream):
-    def __init__(self, engine: NumpyEngine):
+    def __init__(self, engine: NumpyEngine) -> None:
         self.engine = engine
         super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
         self.reset()
 
-    def _run(self, component, inputs):
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.states["sum"] += inputs["x"] @ self.engine.weights["w"]
         return {"y": self.states["sum"].copy()}
 
     def reset(self) -> None:
         self.states = empty_states(self.signatures.values())
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, np.ndarray]:
         return copy_states(self.states)
 
-    def restore(self, states) -> None:
+    def restore(self, states: dict[str, np.ndarray]) -> None:
         self.states = copy_states(states)
 
 
@@ -115,20 +119,22 @@ TOY = Signature(
 )
 
 
-def toy_bundle(folder, target: str):
+def toy_bundle(folder: Path, target: str) -> Any:
     """The fields of a bundle that an engine reads."""
     np.savez(folder / "weights.npz", w=np.arange(6, dtype=np.float32).reshape(3, 2))
-    entry = SimpleNamespace(name="step", signature=TOY)
-    return SimpleNamespace(folder=folder, job=SimpleNamespace(target=target), components=(entry,))
+    entry = stand_in(name="step", signature=TOY)
+    return stand_in(folder=folder, job=stand_in(target=target), components=(entry,))
 
 
-def test_a_new_target_is_one_row_in_the_table_of_engines(tmp_path, monkeypatch):
+def test_a_new_target_is_one_row_in_the_table_of_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(
         ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",), ("compute_precision",))
     )
     options = EngineOptions(threads=1, compute_precision="float32")
     engine = open_engine(toy_bundle(tmp_path, "npz"), options)
-    assert engine.options == options
+    assert cast(NumpyEngine, engine).options == options
     first, second = engine.stream(), engine.stream()
     x = np.ones((1, 3), np.float32)
     assert first.run("step", {"x": x})["y"].tolist() == [[6, 9]]
@@ -143,7 +149,7 @@ def test_a_new_target_is_one_row_in_the_table_of_engines(tmp_path, monkeypatch):
         engine.batched(2)
 
 
-def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
+def test_options_of_an_engine_are_checked_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = toy_bundle(tmp_path, "npz")
     with pytest.raises(UsageError, match="no engine runs target 'npz'; there are onnx, executorch, coreml"):
         open_engine(bundle)
@@ -160,9 +166,11 @@ def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, monkeypatch):
+def test_an_interrupted_change_of_streams_does_not_mix_their_states(
+    bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An ExecuTorch program holds the states of one stream. Another stream's states are written in blocks."""
-    engine = open_engine(Bundle(bundles / "executorch"), EngineOptions())
+    engine: Any = open_engine(Bundle(bundles / "executorch"), EngineOptions())
     first, second = engine.stream(), engine.stream()
     noise = np.random.default_rng(0)
     embeddings = noise.standard_normal(
@@ -185,7 +193,7 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, mon
 
     execute, written = engine.execute, []
 
-    def interrupted(file, method, inputs):
+    def interrupted(file: str, method: str, inputs: list[Any]) -> Any:
         if method == "backbone.write":
             written.append(inputs[0])
             if len(written) == 2:
@@ -201,11 +209,11 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, mon
         np.testing.assert_array_equal(found[name], array)
 
 
-def bundle_of_sizes(*megabytes: float):
-    return SimpleNamespace(components=[SimpleNamespace(weight_bytes=int(mb * 2**20)) for mb in megabytes])
+def bundle_of_sizes(*megabytes: float) -> Any:
+    return stand_in(components=[stand_in(weight_bytes=int(mb * 2**20)) for mb in megabytes])
 
 
-def test_the_number_of_threads_fits_the_largest_component(monkeypatch):
+def test_the_number_of_threads_fits_the_largest_component(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert EngineOptions().thread_count(bundle_of_sizes(7, 7, 7)) == 1
     assert EngineOptions().thread_count(bundle_of_sizes(0.1, 8)) == 6
@@ -213,7 +221,7 @@ def test_the_number_of_threads_fits_the_largest_component(monkeypatch):
     assert EngineOptions(threads=3).thread_count(bundle_of_sizes(100)) == 3
 
 
-def test_sessions_of_a_small_bundle_have_one_thread(bundles):
+def test_sessions_of_a_small_bundle_have_one_thread(bundles: Path) -> None:
     engine = OnnxEngine(Bundle(bundles / "onnx"), EngineOptions())
     (file, *_) = {entry.file for entry in engine.bundle.components}
     assert engine.session(file).get_session_options().intra_op_num_threads == 1
@@ -223,19 +231,19 @@ def test_sessions_of_a_small_bundle_have_one_thread(bundles):
 @pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="torch contains MKL on Linux x86-64"
 )
-def test_products_of_executorch_threads_start_no_threads():
+def test_products_of_executorch_threads_start_no_threads() -> None:
     """MKL's number of threads where nothing sets it, as in the threads of ExecuTorch's pool."""
     mkl = CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     mkl.mkl_serv_set_num_threads(2)
     before = torch.get_num_threads()
-    ExecuTorchEngine(SimpleNamespace(components=()), EngineOptions())
+    ExecuTorchEngine(stand_in(components=()), EngineOptions())
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(mkl.MKL_Get_Max_Threads).result() == 1
         assert pool.submit(torch.get_num_threads).result() == before
 
 
 @pytest.mark.slow
-def test_programs_that_read_and_write_whole_caches_are_refused(bundles):
+def test_programs_that_read_and_write_whole_caches_are_refused(bundles: Path) -> None:
     bundle = Bundle(bundles / "executorch")
     entries = tuple(entry.model_copy(update={"state_rows_per_call": 0}) for entry in bundle.components)
     job = bundle.job.model_copy(update={"components": entries})

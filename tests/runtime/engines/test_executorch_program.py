@@ -2,7 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,12 +18,12 @@ FIELDS = ("root", "identifier", "magic", "header", "program", "start", "segments
 PROGRAM = dict(zip(FIELDS, (64, b"ET12", b"eh00", 32, 128, 192, 64), strict=True))
 
 
-def write(path, length=256, **changes):
+def write(path: Path, length: Any = 256, **changes: int | bytes) -> Path:
     path.write_bytes(HEADER.pack(*(PROGRAM | changes).values()).ljust(length, b"\0")[:length])
     return path
 
 
-def test_a_program_whose_segments_fill_the_file_is_accepted(tmp_path):
+def test_a_program_whose_segments_fill_the_file_is_accepted(tmp_path: Path) -> None:
     check_file(write(tmp_path / "a.pte"))
     check_file(write(tmp_path / "a.pte", 128, start=0, segments=0))
 
@@ -42,16 +45,20 @@ def test_a_program_whose_segments_fill_the_file_is_accepted(tmp_path):
         {"start": 0, "segments": 0},
     ],
 )
-def test_a_header_that_does_not_describe_the_file_is_refused(tmp_path, changes):
+def test_a_header_that_does_not_describe_the_file_is_refused(
+    tmp_path: Path, changes: dict[str, int | bytes]
+) -> None:
     with pytest.raises(IntegrityError, match=r"a\.pte: .* bytes.*fetch or export the bundle again"):
         check_file(write(tmp_path / "a.pte", **changes))
 
 
-def tensor(component: dict, kind: str, index: int = 0) -> dict:
-    return component["signature"][kind][index]
+def tensor(component: dict[str, Any], kind: str, index: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = component["signature"][kind][index]
+    return found
 
 
-LIES = {  # method that is called, component, change of its entry
+Lie = tuple[str, str, Callable[[Any], object]]  # method that is called, component, change of its entry
+LIES: dict[str, Lie] = {
     "wider input": (
         "acoustic_step",
         "acoustic_step",
@@ -74,7 +81,9 @@ LIES = {  # method that is called, component, change of its entry
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_does_not_describe_the_program_is_refused(bundles, tmp_path, lie):
+def test_a_manifest_that_does_not_describe_the_program_is_refused(
+    bundles: Path, tmp_path: Path, lie: str
+) -> None:
     folder = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     document = json.loads((folder / MANIFEST).read_text())
     method, component, change = LIES[lie]
@@ -86,13 +95,13 @@ def test_a_manifest_that_does_not_describe_the_program_is_refused(bundles, tmp_p
     (folder / MANIFEST).write_text(json.dumps(document))
     bundle = Bundle(folder)
     with pytest.raises(IntegrityError, match=f"method {method} has .* the manifest says"):
-        open_engine(bundle).execute(bundle.component(component).file, method, [])
+        cast(Any, open_engine(bundle)).execute(bundle.component(component).file, method, [])
 
 
-def test_a_program_whose_description_is_damaged_is_refused(tmp_path):
+def test_a_program_whose_description_is_damaged_is_refused(tmp_path: Path) -> None:
     """Found by the fuzzing: ExecuTorch raises IndexError for an input that is no tensor."""
 
-    def no_tensor(index: int):
+    def no_tensor(index: int) -> None:
         raise IndexError(f"Cannot get input tensor meta at {index}")
 
     metadata = SimpleNamespace(name=lambda: "codec", num_inputs=lambda: 2, input_tensor_meta=no_tensor)

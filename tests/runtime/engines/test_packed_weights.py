@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 from weakref import WeakSet
 
 import pytest
@@ -21,7 +22,7 @@ WIDTH = 64
 
 
 @pytest.fixture(autouse=True)
-def no_engine_of_another_test(monkeypatch):
+def no_engine_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_weights, "_sharing", WeakSet())
     monkeypatch.setattr(packed_weights, "_is_usable", True)
 
@@ -29,17 +30,17 @@ def no_engine_of_another_test(monkeypatch):
 class Bundle:
     """An engine and its bundle, as far as sharing depends on them."""
 
-    def __init__(self, manifest: str):
-        self.bundle = SimpleNamespace(manifest=manifest)
+    def __init__(self, manifest: str) -> None:
+        self.bundle: Any = SimpleNamespace(manifest=manifest)
 
-    def load(self, path: Path):
+    def load(self, path: Path) -> tuple[Any, Any]:
         program = Runtime.get().load_program(path)
-        with packed_once(self, _portable_lib.__file__):
+        with packed_once(cast(Any, self), _portable_lib.__file__):
             return program, program.load_method("forward")
 
 
 class Linear(nn.Module):
-    def __init__(self, factor: float):
+    def __init__(self, factor: float) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         integers = torch.randint(-127, 128, (WIDTH, WIDTH), dtype=torch.int8, generator=generator)
@@ -47,7 +48,8 @@ class Linear(nn.Module):
         self.linear = QuantizedLinear(integers, scale, IntegerScheme(bits=8))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+        found: Tensor = self.linear(x)
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def x() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def programs(x, tmp_path_factory) -> dict[float, Path]:
+def programs(x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
     """Programs with equal integers, by the factor of their scales."""
     folder, paths = tmp_path_factory.mktemp("programs"), {}
     for factor in (1.0, 3.0):
@@ -70,24 +72,28 @@ def programs(x, tmp_path_factory) -> dict[float, Path]:
     return paths
 
 
-def result(loaded, x: Tensor) -> Tensor:
-    return loaded[1].execute([x])[0].clone()
+def result(loaded: tuple[Any, Any], x: Tensor) -> Tensor:
+    found: Tensor = loaded[1].execute([x])[0].clone()
+    return found
 
 
 def expected(factor: float, x: Tensor) -> Tensor:
     module = Linear(factor)
     with linear_kernel(module, int8_per_token):
-        return module(x)
+        found: Tensor = module(x)
+        return found
 
 
-def test_bundles_with_equal_integers_keep_their_scales(programs, x):
+def test_bundles_with_equal_integers_keep_their_scales(programs: dict[float, Path], x: Tensor) -> None:
     first, second = Bundle("first"), Bundle("second")
     loaded = [first.load(programs[1.0]), second.load(programs[3.0]), first.load(programs[1.0])]
     for each, factor in zip(loaded, (1.0, 3.0, 1.0), strict=True):
         torch.testing.assert_close(result(each, x), expected(factor, x), rtol=1e-4, atol=1e-3)
 
 
-def test_the_next_bundle_finds_no_weights_of_one_that_was_closed(programs, x):
+def test_the_next_bundle_finds_no_weights_of_one_that_was_closed(
+    programs: dict[float, Path], x: Tensor
+) -> None:
     first = Bundle("first")
     loaded = first.load(programs[1.0])
     result(loaded, x)
@@ -96,7 +102,7 @@ def test_the_next_bundle_finds_no_weights_of_one_that_was_closed(programs, x):
     torch.testing.assert_close(result(second.load(programs[3.0]), x), expected(3.0, x), rtol=1e-4, atol=1e-3)
 
 
-def test_parts_of_one_bundle_share_weights(programs, x):
+def test_parts_of_one_bundle_share_weights(programs: dict[float, Path], x: Tensor) -> None:
     """The second program has other scales, which the cache ignores. If a later ExecuTorch compares scales,
     this test fails, and several bundles may share.
     """
@@ -106,17 +112,17 @@ def test_parts_of_one_bundle_share_weights(programs, x):
     assert torch.equal(result(again.load(programs[3.0]), x), result(kept, x))
 
 
-def test_nothing_is_shared_after_a_method_failed_to_load(programs, x):
+def test_nothing_is_shared_after_a_method_failed_to_load(programs: dict[float, Path], x: Tensor) -> None:
     engine = Bundle("first")
-    with pytest.raises(RuntimeError, match="damaged"), packed_once(engine, _portable_lib.__file__):
+    with pytest.raises(RuntimeError, match="damaged"), packed_once(cast(Any, engine), _portable_lib.__file__):
         raise RuntimeError("damaged")
     loaded = [engine.load(programs[1.0]), engine.load(programs[3.0])]
     for each, factor in zip(loaded, (1.0, 3.0), strict=True):
         torch.testing.assert_close(result(each, x), expected(factor, x), rtol=1e-4, atol=1e-3)
 
 
-def test_a_build_without_the_option_shares_nothing(tmp_path):
+def test_a_build_without_the_option_shares_nothing(tmp_path: Path) -> None:
     engine = Bundle("first")
     for library in (str(tmp_path / "missing.so"), torch._C.__file__):
-        with packed_once(engine, library):
+        with packed_once(cast(Any, engine), library):
             assert not packed_weights._sharing

@@ -28,7 +28,7 @@ def stream_of(most: int) -> SlotStream:
 
 
 @pytest.mark.parametrize("component", CALLS)
-def test_outputs_and_states_are_those_of_one_call(component):
+def test_outputs_and_states_are_those_of_one_call(component: str) -> None:
     inputs, count = CALLS[component]
     whole, divided = stream_of(ROWS), stream_of(ROWS_PER_CALL)
     expected, outputs = whole.run(component, inputs), run_rows(divided, component, inputs)
@@ -41,7 +41,7 @@ def test_outputs_and_states_are_those_of_one_call(component):
         np.testing.assert_array_equal(states[name], array, err_msg=name)
 
 
-def test_inputs_that_fit_are_one_call():
+def test_inputs_that_fit_are_one_call() -> None:
     inputs, _ = CALLS["prefill"]
     stream = stream_of(6)
     run_rows(stream, "prefill", inputs)

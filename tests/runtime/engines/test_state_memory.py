@@ -1,6 +1,7 @@
 """States in the memory of a device are changed like those on the host."""
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,14 +38,14 @@ def assert_equal(first: States, second: States) -> None:
 
 
 @pytest.fixture(params=["float32", "float16"])
-def both(request) -> tuple[States, States]:
+def both(request: pytest.FixtureRequest) -> tuple[States, States]:
     pair = HostStates(SPECS, request.param), DeviceStates(HostDevice(), SPECS, request.param)
     for states in pair:
         states.write(noise())
     return pair
 
 
-def test_values_survive_a_round_trip(both):
+def test_values_survive_a_round_trip(both: tuple[States, States]) -> None:
     assert_equal(*both)
     for name, array in noise().items():
         np.testing.assert_array_equal(both[1].read()[name], array)
@@ -55,7 +56,7 @@ def test_values_survive_a_round_trip(both):
 
 
 @pytest.mark.parametrize("count", [0, 4, 9])
-def test_rows_are_read_and_written(both, count):
+def test_rows_are_read_and_written(both: tuple[States, States], count: int) -> None:
     rows = [states.read_rows(count) for states in both]
     for name, array in rows[0].items():
         np.testing.assert_array_equal(rows[1][name], array)
@@ -69,7 +70,9 @@ def test_rows_are_read_and_written(both, count):
     *(("one", position, 1) for position in (0, 4, 5, 6, 13)),
     *(("many", position, count) for position in (0, 3, 4, 11) for count in (1, 5, 7)),
 ])  # fmt: skip
-def test_new_rows_move_into_the_history(both, name, position, count):
+def test_new_rows_move_into_the_history(
+    both: tuple[States, States], name: str, position: int, count: int
+) -> None:
     """Compared with the row by row definition in `bundle.spec.Layout`."""
     expected = noise()[name]
     staged = min(position, 5) if name == "one" else 5
@@ -81,7 +84,7 @@ def test_new_rows_move_into_the_history(both, name, position, count):
         np.testing.assert_array_equal(states.read()[name], expected)
 
 
-def test_results_replace_states(both):
+def test_results_replace_states(both: tuple[Any, Any]) -> None:
     for states in both:
         states.result_address("count")
     both[0]._results["count"][:] = 7
@@ -93,7 +96,7 @@ def test_results_replace_states(both):
     assert (both[1].read()["count"] == 7).all()
 
 
-def test_slots_share_the_memory_of_the_whole():
+def test_slots_share_the_memory_of_the_whole() -> None:
     device = HostDevice()
     pair = HostStates(SPECS, "float16", 3), DeviceStates(device, SPECS, "float16", 3)
     for states in pair:
@@ -110,7 +113,7 @@ def test_slots_share_the_memory_of_the_whole():
 
 @pytest.mark.parametrize("positions", [4, 20])
 @pytest.mark.parametrize("names", [None, ["one", "count"]])
-def test_a_slot_is_copied_with_the_rows_of_its_positions(positions, names):
+def test_a_slot_is_copied_with_the_rows_of_its_positions(positions: int, names: list[str] | None) -> None:
     """A state that is not a cache is copied whole, and so is a sliding window that is full."""
     pair = HostStates(SPECS, "float16", 3), DeviceStates(HostDevice(), SPECS, "float16", 3)
     for states in pair:
@@ -127,10 +130,12 @@ def test_a_slot_is_copied_with_the_rows_of_its_positions(positions, names):
 
 
 @pytest.mark.parametrize("positions", [0, 4, 20])
-def test_the_first_positions_of_a_state_are_read_and_written(both, positions):
+def test_the_first_positions_of_a_state_are_read_and_written(
+    both: tuple[States, States], positions: int
+) -> None:
     for name in SPECS:
         found = [states.read_first(name, positions) for states in both]
-        np.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(found[0], found[1])
         for states in both:
             states.clear()
             states.write_first(name, found[0])
@@ -143,7 +148,7 @@ def test_the_first_positions_of_a_state_are_read_and_written(both, positions):
             states.write(noise())
 
 
-def test_the_first_slots_share_the_memory_of_the_whole():
+def test_the_first_slots_share_the_memory_of_the_whole() -> None:
     for states in (HostStates(SPECS, "float32", 3), DeviceStates(HostDevice(), SPECS, "float32", 3)):
         states.write(noise(batch=3))
         part = states.first(2)
@@ -153,7 +158,7 @@ def test_the_first_slots_share_the_memory_of_the_whole():
         assert {part.address(name) == states.address(name) for name in SPECS} == {True}
 
 
-def test_rows_of_another_bundle_are_refused(both):
+def test_rows_of_another_bundle_are_refused(both: tuple[States, States]) -> None:
     rows = both[0].read_rows(2)
     for changed in ({}, rows | {"whole": rows["whole"][:, :1]}, rows | {"whole": np.ones((1, 2, 10, 3))}):
         for states in both:

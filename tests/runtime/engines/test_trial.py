@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.bundle_options import write_hashes
+from support.stand_ins import stand_in
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle
@@ -17,27 +18,27 @@ from runtime.engines import trial
 
 
 @pytest.fixture
-def bundle(tmp_path, monkeypatch):
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in (MANIFEST, "a.pte"):
         (tmp_path / name).write_text("{}")
-    return SimpleNamespace(folder=tmp_path, manifest=SimpleNamespace(files={"a.pte": None}))
+    return stand_in(folder=tmp_path, manifest=stand_in(files={"a.pte": None}))
 
 
 @pytest.fixture
-def tries(monkeypatch) -> list[str]:
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replaces the other process by one that runs the code at the front of the list."""
     codes: list[str] = []
     run = subprocess.run
 
-    def other(command, **options):
+    def other(command: object, **options: Any) -> subprocess.CompletedProcess[Any]:
         return run([sys.executable, "-c", codes.pop(0)], **options)
 
-    monkeypatch.setattr(trial.subprocess, "run", other)
+    monkeypatch.setattr(subprocess, "run", other)
     return codes
 
 
-def test_a_bundle_is_tried_until_it_was_good_once(bundle, tries):
+def test_a_bundle_is_tried_until_it_was_good_once(bundle: Any, tries: list[str]) -> None:
     tries += ["import os; os.abort()", "raise SystemExit(3)", ""]
     with pytest.raises(IntegrityError, match=f"the engine ended with signal {signal.SIGABRT:d}; fetch"):
         trial.trial_run_once(bundle)
@@ -47,7 +48,7 @@ def test_a_bundle_is_tried_until_it_was_good_once(bundle, tries):
     trial.trial_run_once(bundle)  # would fail without another code
 
 
-def test_a_changed_file_is_tried_again(bundle, tries):
+def test_a_changed_file_is_tried_again(bundle: Any, tries: list[str]) -> None:
     tries += ["", ""]
     trial.trial_run_once(bundle)
     os.utime(bundle.folder / "a.pte", (1, 1))
@@ -55,14 +56,16 @@ def test_a_changed_file_is_tried_again(bundle, tries):
     assert not tries
 
 
-def test_a_program_without_end_is_stopped(bundle, tries, monkeypatch):
+def test_a_program_without_end_is_stopped(
+    bundle: Any, tries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries += ["import time; time.sleep(60)"]
     monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
     with pytest.raises(IntegrityError, match="does not end"):
         trial.trial_run_once(bundle)
 
 
-def test_no_module_is_imported_from_the_current_folder(bundle, monkeypatch):
+def test_no_module_is_imported_from_the_current_folder(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle may list any file, and people run commands in its folder."""
     for name in ("numpy.py", "bundle.py", "sitecustomize.py"):
         (bundle.folder / name).write_text("open('imported', 'w')")
@@ -73,12 +76,14 @@ def test_no_module_is_imported_from_the_current_folder(bundle, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles, target):
+def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles: Path, target: str) -> None:
     trial.call_all(Bundle(bundles / target))
 
 
 @pytest.mark.slow
-def test_the_programs_are_called_in_another_process(bundles, tmp_path, monkeypatch):
+def test_the_programs_are_called_in_another_process(
+    bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     trial.trial_run_once(Bundle(copy))
@@ -101,7 +106,9 @@ def abort_on_call(bundle: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "bench"])
-def test_a_program_that_aborts_does_not_end_the_command(bundles, checkpoint, tmp_path, command):
+def test_a_program_that_aborts_does_not_end_the_command(
+    bundles: Path, checkpoint: Path, tmp_path: Path, command: str
+) -> None:
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     abort_on_call(copy, "acoustic_step.pte")
     arguments = [sys.executable, "-m", "export", command, str(copy)]

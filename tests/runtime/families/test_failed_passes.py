@@ -4,14 +4,16 @@ The bundles compute in float32. Sums of a batch may have another order: 1e-6 of 
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
 from export.__main__ import main as export
-from runtime.batching import Status
-from runtime.engines.base import Arrays, EngineOptions
+from runtime.batching import Status, Ticket
+from runtime.engines.base import Arrays, EngineOptions, Stream
 from runtime.engines.onnx import OnnxStream
 from runtime.opening import open_task
 from runtime.speech_request import SpeechRequest
@@ -27,12 +29,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=list(BATCHED))
-def family(request) -> str:
-    return request.param
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def task(family, golden_base, tmp_path_factory) -> TextToSpeech:
+def task(family: str, golden_base: Path, tmp_path_factory: pytest.TempPathFactory) -> TextToSpeech:
     folder = golden_base
     if family == "voxtral-tts":
         folder = tmp_path_factory.mktemp("float") / family
@@ -42,7 +44,7 @@ def task(family, golden_base, tmp_path_factory) -> TextToSpeech:
 
 
 @pytest.fixture(scope="module")
-def voice(task, family, tmp_path_factory) -> str | None:
+def voice(task: TextToSpeech, family: str, tmp_path_factory: pytest.TempPathFactory) -> str | None:
     """The bundle's own, or one made from a tone."""
     if family == "voxtral-tts":
         return None
@@ -58,16 +60,16 @@ def request(index: int, voice: str | None) -> SpeechRequest:
 
 
 @pytest.fixture(scope="module")
-def alone(task, voice) -> list[np.ndarray]:
+def alone(task: TextToSpeech, voice: str | None) -> list[np.ndarray]:
     """The samples of each text spoken in one slot."""
     return [spoken(task, voice, [index])[index][1] for index in range(len(TEXTS))]
 
 
-def spoken(task: TextToSpeech, voice: str | None, indices: Sequence[int]) -> dict[int, tuple]:
+def spoken(task: TextToSpeech, voice: str | None, indices: Sequence[int]) -> dict[int, tuple[Any, ...]]:
     """The ticket and the samples of each text."""
     decoder = task.batched(len(indices))
     tickets = {decoder.submit(request(index, voice)): index for index in indices}
-    pieces: dict = {ticket: [np.zeros(0, np.float32)] for ticket in tickets}
+    pieces: dict[Ticket, list[np.ndarray]] = {ticket: [np.zeros(0, np.float32)] for ticket in tickets}
     while decoder.unfinished():
         for ticket, samples in decoder.step():
             pieces[ticket] += [] if samples is None else [samples]
@@ -77,13 +79,13 @@ def spoken(task: TextToSpeech, voice: str | None, indices: Sequence[int]) -> dic
 class Passes:
     """The utterances of the pass in progress, where `slots` is patched."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, slots: type):
-        self.utterances: list = []
+    def __init__(self, patch: pytest.MonkeyPatch, slots: type) -> None:
+        self.utterances: list[Any] = []
         for name in ("_step", "_next_codes"):
             patch.setattr(slots, name, self._watched(getattr(slots, name)))
 
-    def _watched(self, call: Callable) -> Callable:
-        def watched(slots, stream, utterances, *rest):
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(slots: Any, stream: Stream, utterances: list[Any], *rest: Any) -> Any:
             self.utterances = utterances
             try:
                 return call(slots, stream, utterances, *rest)
@@ -97,9 +99,9 @@ class Passes:
         return any(map(is_wrong, self.utterances))
 
 
-def is_wrong(utterance) -> bool:
+def is_wrong(utterance: Any) -> bool:
     frames = utterance._frames
-    return frames._request.text == TEXTS[WRONG] and frames._frames >= WRONG_FRAME
+    return bool(frames._request.text == TEXTS[WRONG] and frames._frames >= WRONG_FRAME)
 
 
 def assert_the_others_are_right(task: TextToSpeech, voice: str | None, alone: list[np.ndarray]) -> None:
@@ -116,7 +118,14 @@ def assert_the_others_are_right(task: TextToSpeech, voice: str | None, alone: li
 
 
 @pytest.mark.parametrize("call", [0, 1, 2])
-def test_an_engine_that_raises_with_one_text_ends_that_text(task, voice, alone, family, monkeypatch, call):
+def test_an_engine_that_raises_with_one_text_ends_that_text(
+    task: TextToSpeech,
+    voice: str | None,
+    alone: list[np.ndarray],
+    family: str,
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
+) -> None:
     """It raises after the call, whose new rows are in the caches."""
     passes, run, sizes = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run, []
 
@@ -132,12 +141,18 @@ def test_an_engine_that_raises_with_one_text_ends_that_text(task, voice, alone, 
     assert sizes[0] > 1 and sizes[1:] == [1]
 
 
-def test_work_of_one_slot_that_raises_ends_its_text(task, voice, alone, family, monkeypatch):
+def test_work_of_one_slot_that_raises_ends_its_text(
+    task: TextToSpeech,
+    voice: str | None,
+    alone: list[np.ndarray],
+    family: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slots = task.slot_decoder(1)
     module = __import__(type(slots).__module__, fromlist=["Utterance"])
     noise = module.Utterance.noise
 
-    def fault(utterance):
+    def fault(utterance: Any) -> Any:
         found = noise(utterance)
         if is_wrong(utterance):
             raise RuntimeError("planted")
@@ -147,7 +162,9 @@ def test_work_of_one_slot_that_raises_ends_its_text(task, voice, alone, family, 
     assert_the_others_are_right(task, voice, alone)
 
 
-def test_an_engine_that_raises_with_each_text_ends_all_of_them(task, voice, family, monkeypatch):
+def test_an_engine_that_raises_with_each_text_ends_all_of_them(
+    task: TextToSpeech, voice: str | None, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes, run = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run
 
     def fault(stream: OnnxStream, component: str, inputs: Arrays) -> Arrays:

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import normal, op, same
+from support.runtime.mil_reference import normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
 
 
 @given(data=hnp.arrays(np.int8, (4, 6)), offset=hnp.arrays(np.int8, (4, 3)), signed=st.booleans())
-def test_blockwise_weights_equal_their_definition(data, offset, signed):
+def test_blockwise_weights_equal_their_definition(data: np.ndarray, offset: np.ndarray, signed: bool) -> None:
     scale = np.abs(normal(4, 3)) + 0.1
     exact = data.astype(np.float64) - (np.repeat(offset, 2, 1).astype(np.float64) if signed else 0)
     same(
@@ -28,7 +28,7 @@ def test_blockwise_weights_equal_their_definition(data, offset, signed):
 
 
 @given(data=hnp.arrays(np.uint8, (3, 4)), axis=st.sampled_from([0, 1, -1]))
-def test_affine_weights_equal_their_definition(data, axis):
+def test_affine_weights_equal_their_definition(data: np.ndarray, axis: int) -> None:
     size = data.shape[axis]
     scale, zero = np.abs(normal(size)) + 0.1, np.arange(size, dtype=np.uint8)
     shaped = [-1, 1] if axis == 0 else [1, -1]
@@ -41,7 +41,7 @@ def test_affine_weights_equal_their_definition(data, axis):
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("int8", torch.qint8), ("uint8", torch.quint8)])
-def test_quantize_equals_torch(dtype, kind):
+def test_quantize_equals_torch(dtype: str, kind: torch.dtype) -> None:
     x, scale, zero = 3 * normal(3, 40), np.array([0.1, 0.02, 0.5], np.float32), np.array([3, 0, 7])
     expected = torch.quantize_per_channel(
         torch.from_numpy(x), torch.from_numpy(scale), torch.from_numpy(zero), 0, kind
@@ -52,7 +52,7 @@ def test_quantize_equals_torch(dtype, kind):
 
 
 @given(data=st.data(), blocks=st.sampled_from([(1, 1), (2, 1), (2, 3), (4, 6)]))
-def test_palettes_equal_their_definition(data, blocks):
+def test_palettes_equal_their_definition(data: st.DataObject, blocks: tuple[int, int]) -> None:
     indices = data.draw(hnp.arrays(np.uint8, (4, 6), elements=st.integers(0, 3)))
     lut = normal(*blocks, 4, 1)
     expected = np.empty((4, 6), np.float32)
@@ -72,7 +72,7 @@ def test_palettes_equal_their_definition(data, blocks):
         OPS["constexpr_lut_to_dense"](indices, vectors)
 
 
-def test_packed_indices_and_masks_are_unpacked():
+def test_packed_indices_and_masks_are_unpacked() -> None:
     lut, indices = normal(4), np.array([[0, 1, 2], [3, 3, 1]], np.uint8)
     packed = np.array([0 | 1 << 2 | 2 << 4 | 3 << 6, 3 | 1 << 2], np.uint8)
     same(OPS["constexpr_lut_to_dense"](packed, lut, shape=[2, 3]), lut[indices])

@@ -1,5 +1,8 @@
 """Elementwise operations equal PyTorch's."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +10,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
+from support.runtime.mil_reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
 
-UNARY = {
+UNARY: dict[str, Callable[..., Any]] = {
     "abs": torch.abs,
     "acos": torch.acos,
     "asin": torch.asin,
@@ -42,7 +45,7 @@ UNARY = {
     "tanh": torch.tanh,
 }
 # Inputs for which the two libraries differ: the sign of NaN, and 0 times infinity.
-NOT_AT = {
+NOT_AT: dict[str, Callable[..., Any]] = {
     "sign": np.isnan,
     "silu": np.isinf,
     "softsign": np.isinf,
@@ -52,7 +55,7 @@ NOT_AT = {
 
 @pytest.mark.parametrize("name", UNARY)
 @given(x=floats())
-def test_unary_operations_equal_torch(name, x):
+def test_unary_operations_equal_torch(name: str, x: np.ndarray) -> None:
     with np.errstate(all="ignore"):
         same(
             op(name)(x),
@@ -62,7 +65,7 @@ def test_unary_operations_equal_torch(name, x):
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_unary_operations_equal_torch_at_extreme_values(name):
+def test_unary_operations_equal_torch_at_extreme_values(name: str) -> None:
     x = np.array(EDGES, np.float32)
     x = x[~NOT_AT[name](x)] if name in NOT_AT else x
     if name in ("sin", "cos", "tan"):
@@ -71,7 +74,7 @@ def test_unary_operations_equal_torch_at_extreme_values(name):
         same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=GROWN)
 
 
-BINARY = {
+BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
@@ -89,7 +92,9 @@ BINARY = {
 
 @pytest.mark.parametrize("name", BINARY)
 @given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), data=st.data())
-def test_binary_operations_equal_torch_and_broadcast(name, shapes, data):
+def test_binary_operations_equal_torch_and_broadcast(
+    name: str, shapes: hnp.BroadcastableShapes, data: st.DataObject
+) -> None:
     x, y = (data.draw(floats(shape, st.sampled_from([*EDGES, 2.5, -3.25]))) for shape in shapes.input_shapes)
     with np.errstate(all="ignore"):
         same(op(name)(x, y), BINARY[name](torch.from_numpy(x), torch.from_numpy(y)))
@@ -104,7 +109,9 @@ def test_binary_operations_equal_torch_and_broadcast(name, shapes, data):
     data=st.data(),
     kind=st.sampled_from([np.int32, np.int8, np.int16]),
 )
-def test_binary_operations_on_integers_equal_torch(name, shapes, data, kind):
+def test_binary_operations_on_integers_equal_torch(
+    name: str, shapes: hnp.BroadcastableShapes, data: st.DataObject, kind: type[np.signedinteger[Any]]
+) -> None:
     x, y = (
         data.draw(hnp.arrays(kind, shape, elements=st.integers(-50, 50))) for shape in shapes.input_shapes
     )
@@ -126,20 +133,22 @@ integers = st.integers(-9, 9)
     ],
 )
 @given(data=st.data(), shape=shapes)
-def test_integer_arithmetic_keeps_the_type(name, expected, data, shape):
+def test_integer_arithmetic_keeps_the_type(
+    name: str, expected: Callable[..., torch.Tensor], data: st.DataObject, shape: tuple[int, ...]
+) -> None:
     x = data.draw(hnp.arrays(np.int32, shape, elements=integers))
     y = data.draw(hnp.arrays(np.int32, shape, elements=integers.filter(bool)))
     same(op(name)(x, np.abs(y) if name == "pow" else y), expected(torch.from_numpy(x), torch.from_numpy(y)))
 
 
 @pytest.mark.parametrize("name", ["real_div", "floor_div", "mod"])
-def test_integer_division_by_zero_raises(name):
+def test_integer_division_by_zero_raises(name: str) -> None:
     with pytest.raises(MilError, match="division by zero"):
         op(name)(np.array([1], np.int32), np.array([0], np.int32))
 
 
 @given(x=floats(), data=st.data())
-def test_division_and_power_of_floats_equal_torch(x, data):
+def test_division_and_power_of_floats_equal_torch(x: np.ndarray, data: st.DataObject) -> None:
     y = data.draw(floats(x.shape, st.floats(0.25, 8, width=32)))
     same(op("floor_div")(x, y), torch.floor_divide(torch.from_numpy(x), torch.from_numpy(y)))
     same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=GROWN)
@@ -151,13 +160,13 @@ LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or, "logi
 
 @pytest.mark.parametrize("name", LOGIC)
 @given(x=hnp.arrays(np.bool_, (2, 3)), y=hnp.arrays(np.bool_, (3,)))
-def test_logical_operations_equal_torch(name, x, y):
+def test_logical_operations_equal_torch(name: str, x: np.ndarray, y: np.ndarray) -> None:
     same(op(name)(x, y), LOGIC[name](torch.from_numpy(x), torch.from_numpy(y)))
     same(op("logical_not")(x), ~torch.from_numpy(x))
 
 
 @given(x=floats(), epsilon=st.sampled_from([1e-12, 1e-4, 0.5]))
-def test_epsilon_is_added_before_the_function(x, epsilon):
+def test_epsilon_is_added_before_the_function(x: np.ndarray, epsilon: float) -> None:
     x, exact = np.abs(x), torch.from_numpy(np.abs(x))
     with np.errstate(all="ignore"):
         same(op("rsqrt")(x, epsilon), torch.rsqrt(exact + epsilon))
@@ -166,7 +175,7 @@ def test_epsilon_is_added_before_the_function(x, epsilon):
 
 
 @given(x=floats())
-def test_activations_equal_torch(x):
+def test_activations_equal_torch(x: np.ndarray) -> None:
     exact = torch.from_numpy(x)
     wide = exact.double()  # the reference computes 1 + erf(x), which cancels for negative x
     same(op("gelu")(x), F.gelu(wide).float(), floor=1e-14)
@@ -180,7 +189,7 @@ def test_activations_equal_torch(x):
         OPS["gelu"](x, "CUBIC")
 
 
-def test_prelu_has_one_slope_per_channel():
+def test_prelu_has_one_slope_per_channel() -> None:
     x, alpha = normal(2, 3, 4), normal(3)
     same(op("prelu")(x, alpha), F.prelu(torch.from_numpy(x), torch.from_numpy(alpha)))
 
@@ -195,7 +204,7 @@ def test_prelu_has_one_slope_per_channel():
         ("uint8", torch.uint8),
     ],
 )
-def test_cast_equals_torch(dtype, expected):
+def test_cast_equals_torch(dtype: str, expected: torch.dtype) -> None:
     x = np.array([0.0, 0.9, 1.5, 2.5, 100.0], np.float32)
     same(op("cast")(x, dtype), torch.from_numpy(x).to(expected))
     same(
@@ -209,7 +218,7 @@ def test_cast_equals_torch(dtype, expected):
 
 
 @given(cond=hnp.arrays(np.bool_, (3, 1)), a=floats((3, 4)), b=floats((4,)))
-def test_select_equals_where(cond, a, b):
+def test_select_equals_where(cond: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     same(
         op("select")(cond, a, b),
         torch.where(torch.from_numpy(cond), torch.from_numpy(a), torch.from_numpy(b)),
@@ -220,18 +229,18 @@ def test_select_equals_where(cond, a, b):
     ("value", "dtype"),
     [(300.0, "int8"), (1e20, "int32"), (-1.0, "uint8"), (float("nan"), "int32"), (float("inf"), "int16")],
 )
-def test_cast_of_a_number_outside_the_range_raises(value, dtype):
+def test_cast_of_a_number_outside_the_range_raises(value: float, dtype: str) -> None:
     with pytest.raises(MilError, match="outside the range"):
         OPS["cast"](np.array([value], np.float32), dtype)
 
 
-def test_negative_power_of_an_integer_raises():
+def test_negative_power_of_an_integer_raises() -> None:
     with pytest.raises(MilError, match="negative power"):
         OPS["pow"](np.array([0], np.int32), np.array([-1], np.int32))
 
 
-def test_floor_division_rounds_the_exact_quotient():
+def test_floor_division_rounds_the_exact_quotient() -> None:
     same(
-        op("floor_div")(np.float32([1.0, 7.0]), np.float32([0.1, 2.0])),
+        op("floor_div")(np.array([1.0, 7.0], np.float32), np.array([0.1, 2.0], np.float32)),
         torch.floor_divide(torch.tensor([1.0, 7.0]), torch.tensor([0.1, 2.0])),
     )

@@ -1,28 +1,34 @@
 """Control flow, memory and half-precision rounding of the executor."""
 
+# coremltools has no types.
+# mypy: disable-error-code="untyped-decorator"
+
 import contextlib
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import coremltools as ct
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
-from mil_packages import save
+from support.runtime.mil_packages import save
+from support.stand_ins import noting
 
 from runtime.mil import CallError, Executor, MilError, Package, describe, describe_text
 from runtime.mil.executor import MAX_ITERATIONS
 from runtime.mil.rounding import CHUNK, round_to_float16
 
 
-def test_loops_run_and_an_endless_loop_raises(tmp_path, monkeypatch):
-    def build(forever: bool):
+def test_loops_run_and_an_endless_loop_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(forever: bool) -> Path:
         @mb.program(input_specs=[mb.TensorSpec((1,), dtype=types.int32)], opset_version=ct.target.iOS18)
-        def program(x):
-            def more(i, total):
+        def program(x: Any) -> Any:
+            def more(i: Any, total: Any) -> Any:
                 return mb.logical_or(x=mb.less(x=i, y=5), y=forever)
 
-            def body(i, total):
+            def body(i: Any, total: Any) -> tuple[Any, Any]:
                 return mb.add(x=i, y=1), mb.add(x=total, y=mb.mul(x=x, y=i))
 
             total = mb.while_loop(_cond=more, _body=body, loop_vars=(0, x))[1]
@@ -45,9 +51,9 @@ def test_loops_run_and_an_endless_loop_raises(tmp_path, monkeypatch):
         Executor(Package(build(True)).function()).run({"x": np.array([3], np.int32)})
 
 
-def test_half_precision_rounds_results_declared_as_half(tmp_path):
+def test_half_precision_rounds_results_declared_as_half(tmp_path: Path) -> None:
     @mb.program(input_specs=[mb.TensorSpec((4,), dtype=types.fp32)], opset_version=ct.target.iOS18)
-    def program(x):
+    def program(x: Any) -> Any:
         in_float16 = mb.mul(x=mb.cast(x=x, dtype="fp16"), y=np.float16(1.001))
         return mb.add(x=mb.cast(x=in_float16, dtype="fp32"), y=np.float32(1e-5), name="y")
 
@@ -63,12 +69,14 @@ def test_half_precision_rounds_results_declared_as_half(tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "rounded"), [(1.5, False), (1.5 + 2**-9, True), (2.0**-15, True)])
-def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monkeypatch, factor, rounded):
+def test_weights_that_are_exact_in_half_precision_are_not_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, rounded: bool
+) -> None:
     """int4 times an 8-bit scale fits the 11 bits of float16. A 10-bit scale or subnormal result does not."""
     integers, scale = np.tile(np.arange(-8, 8, dtype=np.int8), (3, 1)), np.full((3, 1), factor, np.float16)
 
     @mb.program(input_specs=[mb.TensorSpec((16, 16), dtype=types.fp16)], opset_version=ct.target.iOS18)
-    def program(x):
+    def program(x: Any) -> Any:
         return mb.linear(
             x=x,
             weight=mb.constexpr_blockwise_shift_scale(data=integers.astype(types.np_int4_dtype), scale=scale),
@@ -78,7 +86,7 @@ def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monk
     calls = []
     monkeypatch.setattr(
         "runtime.mil.executor.round_to_float16",
-        lambda array, in_place=False: calls.append(in_place) or round_to_float16(array, in_place),
+        noting(round_to_float16, lambda array, in_place=False: calls.append(in_place)),
     )
     executor = Executor(Package(save(program, tmp_path / "weight.mlpackage")).function())
     expected = (integers * scale.astype(np.float32)).astype(np.float16).T
@@ -86,11 +94,11 @@ def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monk
     assert (True in calls) == rounded
 
 
-def test_values_are_freed_after_their_last_use(tmp_path):
+def test_values_are_freed_after_their_last_use(tmp_path: Path) -> None:
     """A chain of 200 values of 4 MB, two of which are used again at the end, needs 8 of them at a time."""
 
     @mb.program(input_specs=[mb.TensorSpec((1024, 1024))], opset_version=ct.target.iOS18)
-    def program(x):
+    def program(x: Any) -> Any:
         y = kept = mb.sin(x=x)
         for _ in range(200):
             y = mb.sin(x=y)
@@ -109,7 +117,7 @@ def test_values_are_freed_after_their_last_use(tmp_path):
     assert peak < 8 * x.nbytes
 
 
-def test_rounding_to_float16_equals_numpy():
+def test_rounding_to_float16_equals_numpy() -> None:
     """Values next to the boundaries of all float16 values, and values between them, of every exponent."""
     bits = np.arange(0, 2**32, 4096 - 1, dtype=np.uint64).astype(np.uint32)
     edges = (
@@ -129,12 +137,12 @@ def test_rounding_to_float16_equals_numpy():
             np.testing.assert_array_equal(round_to_float16(x), x.astype(np.float16).astype(np.float32))
 
 
-def test_shapes_outside_the_description_raise(tmp_path):
+def test_shapes_outside_the_description_raise(tmp_path: Path) -> None:
     @mb.program(
         input_specs=[mb.TensorSpec((get_new_symbol(), 4)), mb.TensorSpec((get_new_symbol(), 4))],
         opset_version=ct.target.iOS18,
     )
-    def program(x, y):
+    def program(x: Any, y: Any) -> Any:
         return mb.exp(x=x, name="a"), mb.exp(x=y, name="b")
 
     shapes = [

@@ -1,9 +1,14 @@
 """Packages with damaged bytes give a result or a MilError: no other exception, no endless loop."""
 
+# coremltools has no types.
+# mypy: disable-error-code="untyped-decorator"
+
 import contextlib
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import coremltools as ct
 import numpy as np
@@ -12,20 +17,20 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mil_packages import MODEL, WEIGHTS, save
+from support.runtime.mil_packages import MODEL, WEIGHTS, save
 
 from runtime.mil import Executor, MilError, Package, describe, describe_text
 from runtime.mil.weights import unpack_bits
 
 
-def stateful_program():
+def stateful_program() -> Any:
     rng = np.random.default_rng(0)
 
     @mb.program(
         input_specs=[mb.TensorSpec((2, 16)), mb.StateTensorSpec((2, 16), dtype=types.fp16)],
         opset_version=ct.target.iOS18,
     )
-    def program(x, total):
+    def program(x: Any, total: Any) -> Any:
         integers, scale = (
             rng.integers(-8, 8, (24, 16)).astype(types.np_int4_dtype),
             rng.random((24, 2), np.float32).astype(np.float16),
@@ -45,8 +50,8 @@ def stateful_program():
 
 
 @mb.program(input_specs=[mb.TensorSpec((2, 16))], opset_version=ct.target.iOS18)
-def branches(x):
-    def body(i, y):
+def branches(x: Any) -> Any:
+    def body(i: Any, y: Any) -> tuple[Any, Any]:
         return mb.add(x=i, y=1), mb.mul(x=y, y=np.float32(0.5))
 
     last = mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=3), _body=body, loop_vars=(0, x))[1]
@@ -57,7 +62,7 @@ def branches(x):
 
 
 @pytest.fixture(scope="module")
-def varied(package, typed, tmp_path_factory) -> list[Path]:
+def varied(package: Path, typed: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Packages with compressed weights, states, branches, loops and several functions."""
     folder = tmp_path_factory.mktemp("varied")
     two = ct.utils.MultiFunctionDescriptor()
@@ -87,16 +92,16 @@ def describe_and_run(folder: Path) -> None:
         executor.run(inputs, executor.new_states())
 
 
-def test_the_fuzzed_packages_run_without_damage(varied):
+def test_the_fuzzed_packages_run_without_damage(varied: list[Path]) -> None:
     for path in varied:
         describe_and_run(path)
 
 
 @contextlib.contextmanager
-def within(seconds: int):
+def within(seconds: int) -> Iterator[None]:
     """Raises TimeoutError if the block takes longer."""
 
-    def stop(*_):
+    def stop(*_: object) -> None:
         raise TimeoutError(f"no result within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -110,7 +115,9 @@ def within(seconds: int):
 
 @settings(max_examples=400)
 @given(st.data())
-def test_damaged_bytes_give_a_result_or_a_mil_error(varied, tmp_path_factory, data):
+def test_damaged_bytes_give_a_result_or_a_mil_error(
+    varied: list[Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "fuzz.mlpackage"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(data.draw(st.sampled_from(varied)), folder)
@@ -136,7 +143,7 @@ def test_damaged_bytes_give_a_result_or_a_mil_error(varied, tmp_path_factory, da
         lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 2**width - 1), max_size=40))
     )
 )
-def test_unpacked_bits_equal_the_packed_numbers(case):
+def test_unpacked_bits_equal_the_packed_numbers(case: tuple[int, list[int]]) -> None:
     width, numbers = case
     packed = sum(number << (width * place) for place, number in enumerate(numbers))
     content = packed.to_bytes(-(-width * len(numbers) // 8), "little")

@@ -11,7 +11,7 @@ from coremltools.converters.mil.mil import Function
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import normal, op, same
+from support.runtime.mil_reference import normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
@@ -23,7 +23,7 @@ bits = st.integers(0, 1)
 
 
 @given(data=st.data())
-def test_slices_equal_numpys(data):
+def test_slices_equal_numpys(data: st.DataObject) -> None:
     x, index = normal(4, 5, 3), []
     begin, end, stride = [], [], []
     begin_mask, end_mask, squeeze_mask = ([data.draw(bits) for _ in x.shape] for _ in range(3))
@@ -42,7 +42,7 @@ def test_slices_equal_numpys(data):
 
 @pytest.mark.parametrize("masks", list(product([False, True], repeat=2)))
 @pytest.mark.parametrize("stride", STRIDES)
-def test_slices_equal_coremltools_for_all_bounds(stride, masks):
+def test_slices_equal_coremltools_for_all_bounds(stride: int, masks: tuple[bool, ...]) -> None:
     """The executor computes the value that coremltools infers, for the bounds that coremltools stores.
 
     The op set defines slices as NumPy's, and value inference slices with NumPy. Before that, shape inference
@@ -65,7 +65,7 @@ def test_slices_equal_coremltools_for_all_bounds(stride, masks):
 
 
 @pytest.mark.parametrize(("end", "stored"), [(-SIZE, 0), (-SIZE - 1, 0), (-9, 0), (-1, SIZE - 1)])
-def test_coremltools_stores_no_negative_end_for_an_axis_of_known_size(end, stored):
+def test_coremltools_stores_no_negative_end_for_an_axis_of_known_size(end: int, stored: int) -> None:
     """The test above compares stored bounds for this reason. A failure means that coremltools has changed."""
     with Function({}, opset_version=ct.target.iOS18):
         inferred = mb.slice_by_index(x=normal(SIZE), begin=[2], end=[end], stride=[-1])
@@ -73,7 +73,7 @@ def test_coremltools_stores_no_negative_end_for_an_axis_of_known_size(end, store
 
 
 @given(data=st.data())
-def test_gathers_equal_torch(data):
+def test_gathers_equal_torch(data: st.DataObject) -> None:
     x = normal(3, 4, 5)
     exact = torch.from_numpy(x)
     axis = data.draw(st.sampled_from([0, 1, 2, -1]))
@@ -106,7 +106,7 @@ def test_gathers_equal_torch(data):
 
 @pytest.mark.parametrize("index", [-1, 3])
 @pytest.mark.parametrize("name", ["gather", "gather_along_axis", "gather_nd", "scatter"])
-def test_an_index_out_of_bounds_raises(name, index):
+def test_an_index_out_of_bounds_raises(name: str, index: int) -> None:
     x, ids = normal(3, 2), np.array([[index, 0]], np.int32)
     with pytest.raises(MilError, match="into an axis of size 3"):
         OPS[name](x, *([ids[0], normal(2, 2)] if name == "scatter" else [ids]))
@@ -116,7 +116,7 @@ MODES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 @pytest.mark.parametrize("mode", [*MODES, "update", "sub", "div"])
-def test_scatters_equal_their_definition(mode):
+def test_scatters_equal_their_definition(mode: str) -> None:
     data, ids = (
         normal(4, 3),
         np.array([2, 0, 2], np.int32) if mode in MODES else np.array([2, 0, 3], np.int32),
@@ -150,6 +150,6 @@ def test_scatters_equal_their_definition(mode):
         OPS["scatter"](data, ids, updates, 0, "xor")
 
 
-def test_non_zero_equals_torch():
+def test_non_zero_equals_torch() -> None:
     x = np.array([[0, 1, 0], [2, 0, 3]], np.float32)
     same(op("non_zero")(x), torch.from_numpy(x).nonzero().int())

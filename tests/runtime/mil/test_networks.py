@@ -2,7 +2,9 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,27 +29,31 @@ FORMS = ("fp32", "fp16", "int8", "int4", "palettised")
 class MLP(nn.Module):
     shape = (3, 32)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 8)
         )
 
-    def forward(self, x):
-        return self.layers(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(x)
+        return found
 
 
 class ConvNet(nn.Module):
     shape = (2, 4, 16, 12)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm = nn.Conv2d(4, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32)
+        self.first = nn.Conv2d(4, 32, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(32)
         self.second, self.head = nn.Conv2d(32, 32, 3, padding="same", groups=2), nn.Linear(32, 10)
-        self.norm.running_mean.normal_(std=0.1)
-        self.norm.running_var.uniform_(0.5, 1.5)
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert mean is not None and variance is not None
+        mean.normal_(std=0.1)
+        variance.uniform_(0.5, 1.5)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(F.relu(self.first(x)))  # in this order the norm is not folded into a weight
         x = F.max_pool2d(x, 2)
         x = F.avg_pool2d(F.gelu(self.second(x)), 2)
@@ -57,29 +63,30 @@ class ConvNet(nn.Module):
 class TransformerBlock(nn.Module):
     shape = (2, 6, 32)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm_1, self.norm_2 = nn.LayerNorm(32), nn.LayerNorm(32)
         self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
         self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.reshape(2, 6, 4, 8).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, -1))
         mask = torch.ones(6, 6, dtype=torch.bool).tril()
         x = x + self.out(
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(2, 6, 32)
         )
-        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+        found: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+        return found
 
 
 class GatedLoop(nn.Module):
     shape = (2, 5, 32)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.gates, self.candidate = nn.Linear(64, 64), nn.Linear(64, 32)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(2, 32)
         for step in range(5):
             update, reset = torch.sigmoid(self.gates(torch.cat((x[:, step], h), -1))).chunk(2, -1)
@@ -91,21 +98,23 @@ class Counter(nn.Module):
     """Accumulates its inputs in a state and returns a linear function of the sum."""
 
     shape = (1, 32)
+    total: torch.Tensor
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(32, 16)
         self.register_buffer("total", torch.zeros(1, 32))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.total.add_(x)
-        return self.head(self.total)
+        found: torch.Tensor = self.head(self.total)
+        return found
 
 
 NETWORKS = (MLP, ConvNet, TransformerBlock, GatedLoop, Counter)
 
 
-def convert(network: nn.Module, form: str) -> ct.models.MLModel:
+def convert(network: Any, form: str) -> Any:
     """A model in `fp32` or `fp16`."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -119,7 +128,7 @@ def convert(network: nn.Module, form: str) -> ct.models.MLModel:
         )
 
 
-def compress(model: ct.models.MLModel, form: str) -> ct.models.MLModel:
+def compress(model: Any, form: str) -> Any:
     """A copy of a model in `fp16` with compressed weights."""
     if form == "palettised":
         config = cto.coreml.OpPalettizerConfig(
@@ -133,7 +142,7 @@ def compress(model: ct.models.MLModel, form: str) -> ct.models.MLModel:
     return cto.coreml.linear_quantize_weights(model, cto.coreml.OptimizationConfig(config))
 
 
-def _program(network: nn.Module):
+def _program(network: Any) -> Any:
     """A traced network, or an exported program if it has a state.
 
     For a traced network with a state, the converter needs half precision throughout.
@@ -146,7 +155,7 @@ def _program(network: nn.Module):
     )
 
 
-def take_weights(network: nn.Module, path: Path) -> int:
+def take_weights(network: Any, path: Path) -> int:
     """Copies the compressed weights of a package into the network, and returns their number.
 
     coremltools reads the weights; this module decompresses them.
@@ -169,7 +178,7 @@ def take_weights(network: nn.Module, path: Path) -> int:
     return len(held)
 
 
-def _decompressed(op) -> torch.Tensor:
+def _decompressed(op: Any) -> torch.Tensor:
     if op.op_type == "constexpr_lut_to_dense":
         return torch.from_numpy(op.materialized_val_inference()).float()  # a lookup, without arithmetic
     assert op.op_type == "constexpr_blockwise_shift_scale" and op.offset is None
@@ -183,19 +192,22 @@ def _decompressed(op) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", params=NETWORKS, ids=lambda network: network.__name__)
-def network(request):
+def network(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
-    return request.param().eval()
+    found: nn.Module = request.param().eval()
+    return found
 
 
 @pytest.fixture(scope="module")
-def float16_model(network) -> ct.models.MLModel:
+def float16_model(network: Any) -> Any:
     """The network in half precision, which its compressed forms are made of."""
     return convert(network, "fp16")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_converted_network_equals_torch(network, float16_model, form, tmp_path):
+def test_a_converted_network_equals_torch(
+    network: Any, float16_model: Any, form: str, tmp_path: Path
+) -> None:
     path = tmp_path / "network.mlpackage"
     model = convert(network, form) if form == "fp32" else float16_model
     (model if form in ("fp32", "fp16") else compress(model, form)).save(str(path))
@@ -225,8 +237,12 @@ def test_a_converted_network_equals_torch(network, float16_model, form, tmp_path
 @pytest.mark.parametrize("network", [TransformerBlock], indirect=True, ids=["TransformerBlock"])
 @pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
 def test_weights_above_the_memory_limit_are_decompressed_at_each_use(
-    network, float16_model, form, tmp_path, monkeypatch
-):
+    network: Any,
+    float16_model: Any,
+    form: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     path = tmp_path / "network.mlpackage"
     compress(float16_model, form).save(str(path))
     x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
@@ -246,7 +262,7 @@ def test_weights_above_the_memory_limit_are_decompressed_at_each_use(
 
 
 @pytest.fixture(scope="module", params=[ct.target.iOS16, ct.target.iOS17])
-def older(request) -> ct.models.MLModel:
+def older(request: pytest.FixtureRequest) -> Any:
     """A network in an op set before iOS 18."""
     torch.manual_seed(0)
     with warnings.catch_warnings(), torch.no_grad():
@@ -261,7 +277,9 @@ def older(request) -> ct.models.MLModel:
 
 
 @pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
-def test_compressed_weights_of_older_op_sets_equal_their_dense_values(older, how, tmp_path):
+def test_compressed_weights_of_older_op_sets_equal_their_dense_values(
+    older: Callable[..., Any], how: str, tmp_path: Path
+) -> None:
     """Before iOS 18, parameters are attributes, and indices are packed. coremltools makes the reference."""
     configs = {
         "affine": (
@@ -292,7 +310,7 @@ def test_compressed_weights_of_older_op_sets_equal_their_dense_values(older, how
     assert np.abs(held.run({"x": x})["y"] - expected).max() <= float16_bar(3) * np.abs(expected).max()
 
 
-def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path):
+def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path: Path) -> None:
     convert(Counter(), "fp16").save(str(tmp_path / "counter.mlpackage"))
     executor = Executor(Package(tmp_path / "counter.mlpackage").function())
     first, second, one = executor.new_states(), executor.new_states(), np.ones((1, 32), np.float32)

@@ -1,14 +1,19 @@
 """Packages are read and described; damaged or incomplete ones raise an error with its location."""
 
+# coremltools has no types.
+# mypy: disable-error-code="untyped-decorator"
+
 import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import coremltools as ct
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
-from mil_packages import MODEL, WEIGHTS, edit, save
+from support.runtime.mil_packages import MODEL, WEIGHTS, edit, save
 
 from runtime.mil import (
     CallError,
@@ -23,7 +28,7 @@ from runtime.mil import (
 
 
 @pytest.fixture
-def copy(package, tmp_path) -> Path:
+def copy(package: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(package, tmp_path / "copy.mlpackage"))
 
 
@@ -32,15 +37,15 @@ def run(path: Path) -> np.ndarray:
     return executor.run({"x": np.ones((2, 16), np.float32)}, executor.new_states())["y"]
 
 
-def main_block(spec):
+def main_block(spec: Any) -> Any:
     return spec.mlProgram.functions["main"].block_specializations["CoreML8"]
 
 
-def operation(spec, kind):
+def operation(spec: Any, kind: str) -> Any:
     return next(op for op in main_block(spec).operations if op.type == kind)
 
 
-def test_a_package_runs_and_is_described(package):
+def test_a_package_runs_and_is_described(package: Path) -> None:
     # 24 quotients and 23 additions of them, each off by up to 2^-24 of the sum
     np.testing.assert_allclose(run(package).sum(-1), 1, rtol=47 * 2**-24)
     text = describe_text(describe(Package(package)))
@@ -49,15 +54,15 @@ def test_a_package_runs_and_is_described(package):
     )
 
 
-def test_describing_a_program_with_an_undefined_name_raises(copy):
+def test_describing_a_program_with_an_undefined_name_raises(copy: Path) -> None:
     edit(copy, another_argument)
     with pytest.raises(PackageError, match="uses nothing, which is not defined before it"):
         describe(Package(copy))
 
 
-def test_values_of_a_branch_are_undefined_after_it(tmp_path):
+def test_values_of_a_branch_are_undefined_after_it(tmp_path: Path) -> None:
     @mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=ct.target.iOS18)
-    def program(x):
+    def program(x: Any) -> Any:
         chosen = mb.cond(
             pred=mb.squeeze(x=mb.greater(x=x, y=0.0)),
             _true_fn=lambda: mb.exp(x=x, name="inside"),
@@ -71,11 +76,11 @@ def test_values_of_a_branch_are_undefined_after_it(tmp_path):
         Package(path).function()
 
 
-def declare(spec, index, kind):
+def declare(spec: Any, index: int, kind: int) -> None:
     main_block(spec).operations[index].outputs[0].type.tensorType.dataType = kind
 
 
-def places(spec, kind):
+def places(spec: Any, kind: str) -> list[Any]:
     return [index for index, op in enumerate(main_block(spec).operations) if op.type == kind]
 
 
@@ -117,14 +122,16 @@ def places(spec, kind):
         ),
     ],
 )
-def test_contradictory_types_and_names_raise(typed, tmp_path, change, message):
+def test_contradictory_types_and_names_raise(
+    typed: Path, tmp_path: Path, change: Callable[[Any], object], message: str
+) -> None:
     path = Path(shutil.copytree(typed, tmp_path / "typed.mlpackage"))
     edit(path, change)
     with pytest.raises(PackageError, match=message):
         Executor(Package(path).function()).run({"x": np.ones(2, np.float32)})
 
 
-def string(spec, value):
+def string(spec: Any, value: str) -> Any:
     consts = [
         op.attributes["val"].immediateValue.tensor.strings.values
         for op in main_block(spec).operations
@@ -133,11 +140,11 @@ def string(spec, value):
     return next(held for held in consts if list(held) == [value])
 
 
-def half_of(spec):
+def half_of(spec: Any) -> Any:
     return operation(spec, "exp").outputs[0].name
 
 
-def test_a_path_that_is_not_a_package_raises(package, tmp_path):
+def test_a_path_that_is_not_a_package_raises(package: Path, tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "not a package; expected a folder .mlpackage$"),
         (package / MODEL, "such as .*small.mlpackage$"),
@@ -173,37 +180,37 @@ def test_a_path_that_is_not_a_package_raises(package, tmp_path):
         (lambda path: edit(path, lambda spec: spec.mlProgram.functions.clear()), "has no function"),
     ],
 )
-def test_a_damaged_package_raises(copy, damage, message):
+def test_a_damaged_package_raises(copy: Path, damage: Callable[[Path], object], message: str) -> None:
     damage(copy)
     with pytest.raises(PackageError, match=message):
         run(copy)
 
 
-def blob(spec):
+def blob(spec: Any) -> Any:
     values = [op.attributes["val"] for op in main_block(spec).operations if op.type == "const"]
     return next(value.blobFileValue for value in values if value.WhichOneof("value") == "blobFileValue")
 
 
-def size_of(op, axis):
+def size_of(op: Any, axis: int) -> Any:
     return op.outputs[0].type.tensorType.dimensions[axis].constant
 
 
-def more_inputs(spec):
+def more_inputs(spec: Any) -> None:
     softmax = operation(spec, "softmax")
     softmax.inputs["sharpness"].CopyFrom(softmax.inputs["axis"])
 
 
-def another_attribute(spec):
+def another_attribute(spec: Any) -> None:
     operation(spec, "softmax").attributes["axis"].CopyFrom(operation(spec, "const").attributes["val"])
 
 
-def axis_of(spec):
+def axis_of(spec: Any) -> Any:
     name = operation(spec, "softmax").inputs["axis"].arguments[0].name
     return next(op for op in main_block(spec).operations if op.outputs[0].name == name).attributes["val"]
 
 
-def hold(field, *values):
-    def change(spec):
+def hold(field: str, *values: str | float) -> Callable[[Any], None]:
+    def change(spec: Any) -> None:
         tensor = axis_of(spec).immediateValue.tensor
         tensor.ClearField("value")
         getattr(tensor, field).values.extend(values)
@@ -211,8 +218,8 @@ def hold(field, *values):
     return change
 
 
-def oversized_shape(*sizes):
-    def change(spec):
+def oversized_shape(*sizes: int) -> Callable[[Any], None]:
+    def change(spec: Any) -> None:
         kind = operation(spec, "softmax").outputs[0].type.tensorType
         del kind.dimensions[:]
         for size in sizes:
@@ -221,7 +228,7 @@ def oversized_shape(*sizes):
     return change
 
 
-def oversized_state(spec):
+def oversized_state(spec: Any) -> None:
     state = spec.mlProgram.functions["main"].inputs.add(name="s")
     kind = state.type.stateType.wrappedType.tensorType
     kind.dataType = 10
@@ -231,7 +238,7 @@ def oversized_state(spec):
     described.type.stateType.arrayType.shape.append(2**31)
 
 
-def another_argument(spec):
+def another_argument(spec: Any) -> None:
     operation(spec, "softmax").inputs["x"].arguments[0].name = "nothing"
 
 
@@ -291,7 +298,9 @@ def another_argument(spec):
         ),
     ],
 )
-def test_an_invalid_program_raises_with_its_location(copy, change, error, message):
+def test_an_invalid_program_raises_with_its_location(
+    copy: Path, change: Callable[[Any], object], error: type[MilError], message: str
+) -> None:
     edit(copy, change)
     with pytest.raises(error, match=message):
         run(copy)
@@ -320,7 +329,9 @@ def test_an_invalid_program_raises_with_its_location(copy, change, error, messag
         ),
     ],
 )
-def test_a_description_that_contradicts_the_program_raises(copy, change, message):
+def test_a_description_that_contradicts_the_program_raises(
+    copy: Path, change: Callable[[Any], object], message: str
+) -> None:
     edit(copy, change)
     with pytest.raises(PackageError, match=message):
         describe(Package(copy))

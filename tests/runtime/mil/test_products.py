@@ -1,6 +1,8 @@
 """Matrix products, attention, convolutions and pooling equal PyTorch's."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import GROWN, floats, normal, op, same
+from support.runtime.mil_reference import GROWN, floats, normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
@@ -18,7 +20,7 @@ sizes = st.integers(1, 5)
 
 
 @given(lead=hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3), data=st.data())
-def test_linear_equals_torch(lead, data):
+def test_linear_equals_torch(lead: tuple[int, ...], data: st.DataObject) -> None:
     columns, rows = data.draw(sizes), data.draw(sizes)
     x, w, b = (
         data.draw(floats((*lead, columns))),
@@ -35,7 +37,9 @@ def test_linear_equals_torch(lead, data):
     data=st.data(),
     flips=st.tuples(st.booleans(), st.booleans()),
 )
-def test_matmul_broadcasts_and_transposes(lead, data, flips):
+def test_matmul_broadcasts_and_transposes(
+    lead: hnp.BroadcastableShapes, data: st.DataObject, flips: tuple[bool, bool]
+) -> None:
     m, k, n = (data.draw(sizes) for _ in range(3))
     x = data.draw(floats((*lead.input_shapes[0], *((k, m) if flips[0] else (m, k)))))
     y = data.draw(floats((*lead.input_shapes[1], *((n, k) if flips[1] else (k, n)))))
@@ -50,7 +54,7 @@ def test_matmul_broadcasts_and_transposes(lead, data, flips):
     data=st.data(),
     equation=st.sampled_from(["bij,bjk->bik", "bhid,bhjd->bhij", "ij,jk->ik", "bcij,bcjk->bcik"]),
 )
-def test_einsum_equals_torch(data, equation):
+def test_einsum_equals_torch(data: st.DataObject, equation: str) -> None:
     axes = dict(zip("bchdijk", (data.draw(sizes) for _ in range(7)), strict=True))
     left, right = (
         data.draw(floats(tuple(axes[axis] for axis in term))) for term in equation.split("->")[0].split(",")
@@ -61,7 +65,7 @@ def test_einsum_equals_torch(data, equation):
     )
 
 
-def near(found, expected):
+def near(found: np.ndarray, expected: torch.Tensor) -> None:
     """The tolerance is for sums of at most 5 products of numbers up to 20: 5 * 400 * 2^-24 = 1.2e-4."""
     assert found.shape == tuple(expected.shape) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1.2e-4)
@@ -72,7 +76,7 @@ def near(found, expected):
     data=st.data(),
     mask=st.sampled_from([None, "bool", "float"]),
 )
-def test_attention_equals_torch(batch, data, mask):
+def test_attention_equals_torch(batch: tuple[int, ...], data: st.DataObject, mask: str | None) -> None:
     queries, keys, width, values = (data.draw(sizes) for _ in range(4))
     q, k, v = (
         normal(*batch, queries, width),
@@ -86,14 +90,20 @@ def test_attention_equals_torch(batch, data, mask):
     }
     given_mask = masks[mask]
     expected = F.scaled_dot_product_attention(
-        *map(torch.from_numpy, (q, k, v)),
+        torch.from_numpy(q),
+        torch.from_numpy(k),
+        torch.from_numpy(v),
         attn_mask=None if given_mask is None else torch.from_numpy(given_mask),
     )
     same(op("scaled_dot_product_attention")(q, k, v, given_mask), expected, GROWN)
 
 
-CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+CONV: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSED: dict[int, Callable[..., torch.Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
 
 
 @given(
@@ -104,7 +114,9 @@ TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3
     width=st.integers(1, 3),
     pad=st.integers(0, 2),
 )
-def test_convolutions_equal_torch(axes, groups, stride, dilation, width, pad):
+def test_convolutions_equal_torch(
+    axes: int, groups: int, stride: int, dilation: int, width: int, pad: int
+) -> None:
     x, bias = normal(2, 4, *[6, 7, 5][:axes]), normal(6, seed=2)
     weight = normal(6, 4 // groups, *[width] * axes, seed=1)
     expected = CONV[axes](
@@ -135,7 +147,7 @@ def test_convolutions_equal_torch(axes, groups, stride, dilation, width, pad):
 
 @pytest.mark.parametrize("kind", ["valid", "same", "same_lower"])
 @pytest.mark.parametrize(("width", "stride"), [(3, 1), (4, 1), (4, 2), (1, 2)])
-def test_padding_types_equal_explicit_padding(kind, width, stride):
+def test_padding_types_equal_explicit_padding(kind: str, width: int, stride: int) -> None:
     x, weight = normal(1, 2, 7), normal(3, 2, width, seed=1)
     total = max(0, (math.ceil(7 / stride) - 1) * stride + width - 7)
     before = {"valid": 0, "same": total // 2, "same_lower": total - total // 2}[kind]
@@ -153,7 +165,7 @@ def test_padding_types_equal_explicit_padding(kind, width, stride):
         ("conv_transpose", {"pad_type": "circular"}),
     ],
 )
-def test_convolutions_with_invalid_arguments_raise(name, arguments):
+def test_convolutions_with_invalid_arguments_raise(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(MilError):
         OPS[name](normal(1, 2, 7), normal(3, 2, 3) if name == "conv" else normal(2, 3, 3), **arguments)
 
@@ -166,7 +178,9 @@ def test_convolutions_with_invalid_arguments_raise(name, arguments):
     ceil=st.booleans(),
     counted=st.booleans(),
 )
-def test_pooling_equals_torch(axes, width, stride, pad, ceil, counted):
+def test_pooling_equals_torch(
+    axes: int, width: int, stride: int, pad: int, ceil: bool, counted: bool
+) -> None:
     x = normal(2, 3, *[7, 5][:axes])
     exact, arguments = torch.from_numpy(x), ([width] * axes, "custom", [stride] * axes, [pad] * 2 * axes)
     torch_max, torch_avg = (F.max_pool1d, F.avg_pool1d) if axes == 1 else (F.max_pool2d, F.avg_pool2d)
@@ -180,7 +194,7 @@ def test_pooling_equals_torch(axes, width, stride, pad, ceil, counted):
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
-def test_transposed_convolutions_have_the_requested_size(extra):
+def test_transposed_convolutions_have_the_requested_size(extra: int) -> None:
     x, weight = normal(1, 2, 5), normal(2, 3, 4, seed=1)
     expected = F.conv_transpose1d(
         torch.from_numpy(x), torch.from_numpy(weight), stride=3, padding=1, output_padding=extra
@@ -191,6 +205,6 @@ def test_transposed_convolutions_have_the_requested_size(extra):
     same(OPS["conv_transpose"](x, weight, None, None, [1, 3, 15], "same", [3]), whole[..., 0:15], GROWN)
 
 
-def test_ceil_mode_without_padding_keeps_the_last_window():
+def test_ceil_mode_without_padding_keeps_the_last_window() -> None:
     """The op set differs from PyTorch, which drops a window that starts outside the input."""
     assert OPS["max_pool"](normal(1, 1, 3), [1], "custom", [4], [0, 0], True).shape == (1, 1, 2)

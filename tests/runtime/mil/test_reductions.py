@@ -1,5 +1,8 @@
 """Reductions, sorting and normalisation equal PyTorch's."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +10,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import GROWN, floats, normal, op, same
+from support.runtime.mil_reference import GROWN, floats, normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "reduce_sum": torch.sum,
     "reduce_mean": torch.mean,
     "reduce_max": torch.amax,
@@ -30,7 +33,7 @@ REDUCTIONS = {
     axes=st.sampled_from([[0], [1, 2], [-1], [0, -1], [0, 1, 2], None]),
     keep=st.booleans(),
 )
-def test_reductions_equal_torch(name, x, axes, keep):
+def test_reductions_equal_torch(name: str, x: np.ndarray, axes: list[int] | None, keep: bool) -> None:
     expected = REDUCTIONS[name](torch.from_numpy(x), dim=axes or [0, 1, 2], keepdim=keep)
     # each of up to 24 additions, in both libraries, is off by up to 2^-24 of the sum of magnitudes
     bar = 2 * 24 * 2**-24
@@ -38,7 +41,7 @@ def test_reductions_equal_torch(name, x, axes, keep):
     assert op(name)(x, axes, keep).shape == tuple(expected.shape)
 
 
-def test_products_and_infinite_sums_equal_torch():
+def test_products_and_infinite_sums_equal_torch() -> None:
     x = normal(3, 4)
     same(op("reduce_prod")(x, [1]), torch.from_numpy(x).prod(1))
     x = np.array([[-np.inf, -np.inf], [0, np.inf]], np.float32)
@@ -51,7 +54,7 @@ def test_products_and_infinite_sums_equal_torch():
     axis=st.sampled_from([0, 1, -1]),
     keep=st.booleans(),
 )
-def test_argmax_and_argmin_return_the_first_index(x, axis, keep):
+def test_argmax_and_argmin_return_the_first_index(x: np.ndarray, axis: int, keep: bool) -> None:
     same(op("reduce_argmax")(x, axis, keep), np.argmax(x, axis, keepdims=keep))
     same(op("reduce_argmin")(x, axis, keep), np.argmin(x, axis, keepdims=keep))
     assert OPS["reduce_argmax"](x, axis, keep, "uint16").dtype == np.uint16
@@ -60,12 +63,12 @@ def test_argmax_and_argmin_return_the_first_index(x, axis, keep):
 
 
 @given(x=floats((2, 3, 4), st.floats(-1e4, 1e4, width=32)), axis=st.sampled_from([0, 1, 2, -1]))
-def test_softmax_equals_torch(x, axis):
+def test_softmax_equals_torch(x: np.ndarray, axis: int) -> None:
     same(op("softmax")(x, axis), F.softmax(torch.from_numpy(x), axis))
 
 
 @given(x=floats((2, 3, 4)), reverse=st.booleans(), exclusive=st.booleans(), axis=st.sampled_from([0, 1, -1]))
-def test_cumsum_equals_torch(x, reverse, exclusive, axis):
+def test_cumsum_equals_torch(x: np.ndarray, reverse: bool, exclusive: bool, axis: int) -> None:
     flipped = torch.from_numpy(x).flip(axis) if reverse else torch.from_numpy(x)
     total = flipped.cumsum(axis)
     if exclusive:
@@ -86,7 +89,7 @@ def test_cumsum_equals_torch(x, reverse, exclusive, axis):
     axis=st.sampled_from([0, 1, -1]),
     ascending=st.booleans(),
 )
-def test_sorting_is_stable(x, axis, ascending):
+def test_sorting_is_stable(x: np.ndarray, axis: int, ascending: bool) -> None:
     values, places = torch.from_numpy(x).sort(dim=axis, descending=not ascending, stable=True)
     same(op("argsort")(x, axis, ascending), places.int())
     found = op("topk")(x, 2, axis, ascending)
@@ -99,7 +102,7 @@ def test_sorting_is_stable(x, axis, ascending):
     )
 
 
-def test_sorting_nan_raises():
+def test_sorting_nan_raises() -> None:
     with pytest.raises(MilError, match="sorting of NaN"):
         OPS["argsort"](np.array([1, np.nan], np.float32))
 
@@ -110,7 +113,7 @@ def test_sorting_nan_raises():
     affine=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_norms_equal_torch(shape, epsilon, affine, seed):
+def test_norms_equal_torch(shape: tuple[int, ...], epsilon: float, affine: bool, seed: int) -> None:
     x, channels = normal(*shape, seed=seed), shape[1]
     exact, gamma, beta = (
         torch.from_numpy(x),
@@ -137,7 +140,7 @@ def test_norms_equal_torch(shape, epsilon, affine, seed):
     same(op("l2_norm")(x, epsilon), exact / (exact.square().sum((-3, -2, -1), keepdim=True) + epsilon).sqrt())
 
 
-def test_norms_have_the_defaults_of_torch():
+def test_norms_have_the_defaults_of_torch() -> None:
     x, mean, variance = normal(2, 3, 4, 5), normal(3, seed=2), np.abs(normal(3, seed=3))
     exact = torch.from_numpy(x)
     same(

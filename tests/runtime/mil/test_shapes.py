@@ -1,5 +1,7 @@
 """Operations that rearrange, repeat or create values equal PyTorch's."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,13 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import normal, op, same
+from support.runtime.mil_reference import normal, op, same
 
 from runtime.mil.errors import MilError
 from runtime.mil.ops import OPERATIONS as OPS
 
 
-def test_rearranging_operations_equal_torch():
+def test_rearranging_operations_equal_torch() -> None:
     x = normal(2, 3, 4)
     exact = torch.from_numpy(x)
     same(op("reshape")(x, [0, 0, -1]), exact)
@@ -63,12 +65,14 @@ def test_rearranging_operations_equal_torch():
         ),
     ],
 )
-def test_arguments_that_do_not_fit_the_shape_raise(name, arguments, message):
+def test_arguments_that_do_not_fit_the_shape_raise(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(MilError, match=message):
         op(name)(normal(2, 3, 4), **arguments)
 
 
-def test_arrays_above_the_size_limit_raise():
+def test_arrays_above_the_size_limit_raise() -> None:
     with pytest.raises(MilError, match="expected at most"):
         OPS["fill"]([2**20, 2**20])
     with pytest.raises(MilError, match="expected at most"):
@@ -85,8 +89,10 @@ numbers_of_any_kind = st.sampled_from([np.float32, np.int32, np.int8, np.uint8, 
     kind=numbers_of_any_kind,
     data=st.data(),
 )
-def test_rearranging_operations_keep_the_type(shape, kind, data):
-    x = np.random.default_rng(0).integers(-9, 9, shape).astype(kind)
+def test_rearranging_operations_keep_the_type(
+    shape: tuple[int, ...], kind: type, data: st.DataObject
+) -> None:
+    x: np.ndarray = np.random.default_rng(0).integers(-9, 9, shape).astype(kind)
     exact, axis = torch.from_numpy(x), data.draw(st.integers(-len(shape), len(shape) - 1))
     order = data.draw(st.permutations(range(len(shape))))
     same(op("transpose")(x, order), exact.permute(*order))
@@ -110,7 +116,7 @@ def test_rearranging_operations_keep_the_type(shape, kind, data):
     pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
     mode=st.sampled_from([("constant", "constant"), ("reflect", "reflect"), ("replicate", "replicate")]),
 )
-def test_pad_equals_torch(pads, mode):
+def test_pad_equals_torch(pads: list[int], mode: tuple[str, str]) -> None:
     x = normal(1, 2, 4, 3)
     exact = F.pad(
         torch.from_numpy(x),
@@ -122,7 +128,7 @@ def test_pad_equals_torch(pads, mode):
 
 
 @given(start=st.integers(-5, 5), end=st.integers(-5, 5), step=st.sampled_from([1, 2, 3, -1, -2]))
-def test_range_equals_arange(start, end, step):
+def test_range_equals_arange(start: int, end: int, step: int) -> None:
     same(
         op("range_1d")(np.int32(end), np.int32(start), np.int32(step)),
         np.array(list(range(start, end, step)), np.int32),
@@ -133,7 +139,7 @@ def test_range_equals_arange(start, end, step):
     )
 
 
-def test_created_arrays_equal_torchs():
+def test_created_arrays_equal_torchs() -> None:
     same(op("fill")([2, 3], np.float32(1.5)), torch.full((2, 3), 1.5))
     same(op("fill_like")(normal(2, 3), np.int32(7)), torch.full((2, 3), 7))
     ids = np.array([[0, 2], [1, 0]], np.int32)
@@ -145,6 +151,6 @@ def test_created_arrays_equal_torchs():
     )
 
 
-def test_zeros_in_a_shape_copy_sizes_aligned_at_the_last_axis():
+def test_zeros_in_a_shape_copy_sizes_aligned_at_the_last_axis() -> None:
     """The op set defines this. PyTorch's reshape has no such zeros."""
     assert OPS["reshape"](normal(2, 50), [1, 0, -1, 0]).shape == (1, 1, 2, 50)

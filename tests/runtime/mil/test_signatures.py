@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ from runtime.mil.ops import OPERATIONS as OPS
 from runtime.mil.ops import SIGNATURES
 
 
-def test_every_operation_has_a_test():
+def test_every_operation_has_a_test() -> None:
     """A test module of this folder calls the operation by name, or lists it in a table."""
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     called = set(re.findall(r'(?:op\(|OPS\[)"(\w+)"', source)) | {*UNARY, *BINARY, *LOGIC, *REDUCTIONS}
     assert sorted(OPS.keys() - called) == []
 
 
-def _defaults(definition, version):
+def _defaults(definition: type[Any], version: object) -> dict[str, tuple[bool, Any]]:
     """Inputs of an operation in coremltools: name -> (optional, default). Some depend on the rank of x."""
     operation = object.__new__(definition)
     tensor = SimpleNamespace(rank=4, shape=(1, 2, 3, 4), dtype=version, val=None)
@@ -33,7 +34,7 @@ def _defaults(definition, version):
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_names_and_defaults_equal_the_op_set(name):
+def test_names_and_defaults_equal_the_op_set(name: str) -> None:
     from coremltools.converters.mil.mil import types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 

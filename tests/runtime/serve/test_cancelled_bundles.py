@@ -8,9 +8,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import websockets.sync.client as websockets
@@ -51,8 +52,8 @@ class Passes:
     cancelled: dict[object, float] = field(default_factory=dict)
     ended: dict[object, float] = field(default_factory=dict)
 
-    def counted(self, call: Callable) -> Callable:
-        def counting(*arguments):
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any) -> Any:
             self.starts.append(time.monotonic())
             try:
                 return call(*arguments)
@@ -61,14 +62,14 @@ class Passes:
 
         return counting
 
-    def watch(self, job: type, patch: pytest.MonkeyPatch) -> None:
+    def watch(self, job: type[Any], patch: pytest.MonkeyPatch) -> None:
         cancel, end = job.cancel, job.end
 
-        def noted_cancel(this) -> None:
+        def noted_cancel(this: Any) -> None:
             cancel(this)
             self.cancelled.setdefault(this, time.monotonic())
 
-        def noted_end(this, error=None) -> None:
+        def noted_end(this: Any, error: BaseException | None = None) -> None:
             end(this, error)
             self.ended[this] = time.monotonic()
 
@@ -81,7 +82,7 @@ class Passes:
 
 
 @pytest.fixture
-def passes(monkeypatch) -> Passes:
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     found = Passes()
     found.watch(SpeechJob, monkeypatch)
     found.watch(TranscriptionJob, monkeypatch)
@@ -89,7 +90,7 @@ def passes(monkeypatch) -> Passes:
 
 
 @pytest.fixture(scope="module", params=["onnx", "executorch", "coreml"])
-def speaking(request, bundles):
+def speaking(request: pytest.FixtureRequest, bundles: Path) -> Iterator[RunningServer]:
     """A server of one slot, as targets without batches have."""
     task = open_task(TextToSpeech, bundles / request.param, EngineOptions(threads=1))
     with running({MODEL: task}, slots=1) as server:
@@ -115,7 +116,9 @@ def check(passes: Passes, left_at: float) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_slot_of_a_target_is_free_after_at_most_one_pass(speaking, form, passes, monkeypatch):
+def test_a_slot_of_a_target_is_free_after_at_most_one_pass(
+    speaking: RunningServer, form: str, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = worker_of(speaking)
     count_passes(speaking, passes, monkeypatch)
     with asking(speaking, MODEL, input=TEXT, **FORMS[form]) as connection:
@@ -127,7 +130,9 @@ def test_a_slot_of_a_target_is_free_after_at_most_one_pass(speaking, form, passe
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_place_in_the_queue_of_a_target_is_free_after_at_most_one_pass(speaking, form, passes, monkeypatch):
+def test_a_place_in_the_queue_of_a_target_is_free_after_at_most_one_pass(
+    speaking: RunningServer, form: str, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = worker_of(speaking)
     count_passes(speaking, passes, monkeypatch)
     with asking(speaking, MODEL, input=TEXT) as running_one:
@@ -139,7 +144,9 @@ def test_a_place_in_the_queue_of_a_target_is_free_after_at_most_one_pass(speakin
     wait_until(lambda: worker.is_idle, 60)
 
 
-def test_a_slot_whose_prompt_is_read_is_free_after_at_most_one_more_piece(speaking, passes, monkeypatch):
+def test_a_slot_whose_prompt_is_read_is_free_after_at_most_one_more_piece(
+    speaking: RunningServer, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client leaves while the engine waits behind the first piece of the prompt.
 
     Prompts are read in pieces while others speak; here they always are.
@@ -168,14 +175,14 @@ def test_a_slot_whose_prompt_is_read_is_free_after_at_most_one_more_piece(speaki
     assert sum(pieces[before:]) <= 1 and not passes.starts
 
 
-def test_a_slot_of_the_embedded_model_is_free_in_03_s(trained_bundles):
+def test_a_slot_of_the_embedded_model_is_free_in_03_s(trained_bundles: dict[str, Path]) -> None:
     """The least of several times: other work on the machine only adds to it."""
     task = open_task(TextToSpeech, trained_bundles["voxtral_tts"], EngineOptions(threads=1))
     times = []
     with running({MODEL: task}) as server:
         worker = worker_of(server)
         for form in FORMS:
-            found = []
+            found = list[float]()
             while len(found) < TRIES and min(found, default=EMBEDDED_S) >= EMBEDDED_S:
                 with asking(server, MODEL, input=TEXT, **FORMS[form]):
                     wait_until(lambda: any(job.frames for job in list(worker._running.values())), 60)
@@ -187,13 +194,15 @@ def test_a_slot_of_the_embedded_model_is_free_in_03_s(trained_bundles):
 
 
 @pytest.fixture(params=["embedded", "onnx", "executorch", "coreml"])
-def live_bundle(request) -> Path:
+def live_bundle(request: pytest.FixtureRequest) -> Path:
     if request.param == "embedded":
-        return request.getfixturevalue("trained_bundles")["voxtral_realtime"]
-    return request.getfixturevalue("realtime_bundles") / request.param
+        return Path(request.getfixturevalue("trained_bundles")["voxtral_realtime"])
+    return Path(request.getfixturevalue("realtime_bundles") / request.param)
 
 
-def test_a_live_stream_is_free_after_at_most_one_step(live_bundle, passes, monkeypatch):
+def test_a_live_stream_is_free_after_at_most_one_step(
+    live_bundle: Path, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More audio has arrived than one step takes."""
     task = open_task(SpeechToText, live_bundle, EngineOptions(threads=1))
     with running({MODEL: task}) as server:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import cast
 
 import pytest
 from support.serve.http_server import RunningServer, running, wait_until
@@ -20,6 +21,7 @@ from websockets.sync.client import connect
 from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
 from runtime.serve.speech.worker import WARM_UP_TEXT
+from runtime.speech_request import SpeechRequest
 
 PIECES = 3  # of a prompt
 
@@ -46,7 +48,7 @@ class SteppedSpeech(ToneSpeech):
 class SteppedSlots(ToneSlots):
     task: SteppedSpeech
 
-    def prepare(self, request) -> Fill:
+    def prepare(self, request: SpeechRequest) -> Fill:
         fill = super().prepare(request)
         if request.text == WARM_UP_TEXT:
             return fill
@@ -75,7 +77,7 @@ def requests(server: RunningServer, status: int) -> float:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("state", ["reading", "speaking"])
-def test_a_slot_is_free_within_one_pass(state, form):
+def test_a_slot_is_free_within_one_pass(state: str, form: str) -> None:
     """The pass in which the client leaves ends; the next one does not have the request."""
     task = SteppedSpeech()
     with running({"tone": task}, slots=2) as server:
@@ -99,7 +101,7 @@ def test_a_slot_is_free_within_one_pass(state, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_place_in_the_queue_is_free_within_one_pass(form):
+def test_a_place_in_the_queue_is_free_within_one_pass(form: str) -> None:
     task = SteppedSpeech()
     with running({"tone": task}, slots=1) as server:
         worker = server.models.speech_workers["tone"]
@@ -117,7 +119,7 @@ def test_a_place_in_the_queue_is_free_within_one_pass(form):
         task.allow(1000)  # the other request is cancelled at any pass
 
 
-def test_a_live_stream_is_free_after_the_step_in_progress():
+def test_a_live_stream_is_free_after_the_step_in_progress() -> None:
     """`live_slots` is 1, so another socket is taken only when the place of the first is free."""
 
     task, gate = LoudToText(), threading.Event()
@@ -140,7 +142,7 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
             assert len(worker._streams._batches) == 1  # it has the place of the first
 
 
-def test_clients_that_leave_leave_nothing():
+def test_clients_that_leave_leave_nothing() -> None:
     """A pass takes 5 ms, so no text is spoken to its end. The first 60 start the threads of the server.
 
     `python -m load.cancels` has 1,000.
@@ -153,12 +155,16 @@ def test_clients_that_leave_leave_nothing():
         leave(server, 300)
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
-        assert worker._pool.used == 0 and not worker.task.running and not worker._decoder.unfinished()
+        assert (
+            worker._pool.used == 0
+            and not cast(ToneSpeech, worker.task).running
+            and not worker._decoder.unfinished()
+        )
         assert left(server) == 360
 
 
 @pytest.mark.slow  # takes several seconds
-def test_sockets_that_are_cut_leave_nothing():
+def test_sockets_that_are_cut_leave_nothing() -> None:
     """`python -m load.cancels` has 1,000."""
     with running({"loud": LoudToText()}, Limits(jobs_per_key=100)) as server:
         worker = server.models.transcription_workers["loud"]
@@ -172,7 +178,7 @@ def test_sockets_that_are_cut_leave_nothing():
         assert server.metric("sockets") == 0
 
 
-def test_1000_cancelled_jobs_leave_nothing():
+def test_1000_cancelled_jobs_leave_nothing() -> None:
     """Each is cancelled at another time: in the queue, at its first frames, and while its text is read."""
     with running({"tone": ToneSpeech()}, Limits(waiting=100), slots=2) as server:
         worker = server.models.speech_workers["tone"]
@@ -191,10 +197,14 @@ def test_1000_cancelled_jobs_leave_nothing():
         asyncio.run(run())
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
-        assert worker._pool.used == 0 and not worker.task.running and not worker._decoder.unfinished()
+        assert (
+            worker._pool.used == 0
+            and not cast(ToneSpeech, worker.task).running
+            and not worker._decoder.unfinished()
+        )
 
 
-def test_a_connection_whose_client_does_not_receive_is_closed():
+def test_a_connection_whose_client_does_not_receive_is_closed() -> None:
     limits = Limits(send_s=0.3)
     with running({"tone": ToneSpeech()}, limits) as server, asking(server, "tone", input="a" * 4000):
         wait_until(lambda: server.connections)
@@ -203,7 +213,7 @@ def test_a_connection_whose_client_does_not_receive_is_closed():
         assert left(server) == 1
 
 
-def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
+def test_a_connection_is_closed_whose_client_does_not_receive_the_end() -> None:
     """The answer is made and in the buffer of the connection, which would be closed when it is empty."""
     limits = Limits(send_s=0.3)
     with running({"tone": ToneSpeech()}, limits) as server, socket.socket() as client:
@@ -219,7 +229,7 @@ def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
         wait_until(lambda: not server.connections)
 
 
-def test_a_socket_whose_client_does_not_receive_is_closed():
+def test_a_socket_whose_client_does_not_receive_is_closed() -> None:
     """The client reads 16 answers ahead. Each repeats what was wrong in the message."""
 
     message = json.dumps({"type": "x", "event_id": "a" * 900_000})

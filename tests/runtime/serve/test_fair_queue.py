@@ -9,7 +9,7 @@ from runtime.serve.fair_queue import FairQueue
 Item = namedtuple("Item", "key number")
 
 
-def test_keys_take_turns_and_each_is_served_in_order():
+def test_keys_take_turns_and_each_is_served_in_order() -> None:
     queue: FairQueue[Item] = FairQueue()
     for number in range(3):
         queue.put(Item("many", number))
@@ -21,7 +21,7 @@ def test_keys_take_turns_and_each_is_served_in_order():
         queue.take()
 
 
-def test_a_key_that_comes_back_is_behind_the_others():
+def test_a_key_that_comes_back_is_behind_the_others() -> None:
     queue: FairQueue[Item] = FairQueue()
     for key in "ab":
         queue.put(Item(key, 0))
@@ -30,7 +30,7 @@ def test_a_key_that_comes_back_is_behind_the_others():
     assert [queue.take().key for _ in range(2)] == ["b", "a"]
 
 
-def test_items_are_removed_from_the_middle():
+def test_items_are_removed_from_the_middle() -> None:
     queue: FairQueue[Item] = FairQueue()
     for key, number in (("a", 0), ("a", 1), ("b", 0)):
         queue.put(Item(key, number))
@@ -38,8 +38,8 @@ def test_items_are_removed_from_the_middle():
     assert list(queue) == [Item("a", 1)]
 
 
-def test_items_are_counted_by_key():
-    queue = FairQueue()
+def test_items_are_counted_by_key() -> None:
+    queue = FairQueue[Item]()
     for item in (Item("a", 1), Item("a", 2), Item("b", 1)):
         queue.put(item)
     queue.take()

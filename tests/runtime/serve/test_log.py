@@ -25,13 +25,15 @@ REFUSED = [  # path, headers, status
 ]
 
 
-def lines(caplog) -> list[str]:
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Lines of the server, not those of its clients."""
     return [each.getMessage() for each in caplog.records if each.name.startswith(("runtime", "uvicorn"))]
 
 
 @pytest.mark.parametrize(("path", "headers", "status"), REFUSED)
-def test_a_refused_socket_is_one_line_without_what_the_client_sent(caplog, path, headers, status):
+def test_a_refused_socket_is_one_line_without_what_the_client_sent(
+    caplog: pytest.LogCaptureFixture, path: str, headers: dict[str, str], status: int
+) -> None:
     with running({"tone": ToneSpeech()}, keys=KEYS) as server:
         caplog.set_level(logging.INFO)
         caplog.clear()  # lines of the start
@@ -44,7 +46,7 @@ def test_a_refused_socket_is_one_line_without_what_the_client_sent(caplog, path,
     assert SECRET not in line and KEY not in line
 
 
-def test_a_request_is_one_line_without_its_query_and_text(caplog):
+def test_a_request_is_one_line_without_its_query_and_text(caplog: pytest.LogCaptureFixture) -> None:
     body = {"model": "tone", "input": f"Say {SECRET}.", "response_format": "pcm"}
     with running({"tone": ToneSpeech()}, keys=KEYS) as server:
         caplog.set_level(logging.INFO)
@@ -60,7 +62,7 @@ def test_a_request_is_one_line_without_its_query_and_text(caplog):
     assert all(text not in line for line in lines(caplog) for text in (SECRET, KEY))
 
 
-def test_what_is_no_request_is_not_logged(caplog):
+def test_what_is_no_request_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with running({"tone": ToneSpeech()}, keys=KEYS) as server:
         caplog.set_level(logging.INFO)
         caplog.clear()  # lines of the start
@@ -70,7 +72,7 @@ def test_what_is_no_request_is_not_logged(caplog):
     assert lines(caplog) == []
 
 
-def test_an_application_of_any_server_keeps_texts_out_of_the_log():
+def test_an_application_of_any_server_keeps_texts_out_of_the_log() -> None:
     logging.getLogger("runtime.text").setLevel(logging.DEBUG)
     with running({"tone": ToneSpeech()}):
         assert not logging.getLogger("runtime.text.cleanup").isEnabledFor(logging.DEBUG)

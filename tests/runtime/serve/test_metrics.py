@@ -7,13 +7,14 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
 import websockets
 from support.paths import ROOT
-from support.serve.http_server import running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, no_fault
 
@@ -59,12 +60,12 @@ class SlowPrompts(ToneSpeech):
         return Slots(self, slots)
 
 
-def post(url: str, text: str = TEXT, **options) -> httpx2.Response:
+def post(url: str, text: str = TEXT, **options: Any) -> httpx2.Response:
     body = {"model": "tone", "input": text, "response_format": "pcm"}
     return httpx2.post(f"{url}/v1/audio/speech", json=body, **options)
 
 
-def test_every_metric_has_its_name_and_labels():
+def test_every_metric_has_its_name_and_labels() -> None:
     """A metric with labels has samples once it is counted."""
     metrics = Metrics()
     for name, labels in NAMES.items():
@@ -80,7 +81,7 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-def test_the_dashboard_shows_every_metric_with_labels_that_it_has():
+def test_the_dashboard_shows_every_metric_with_labels_that_it_has() -> None:
     found = expressions()
     assert {name for each in found for name in re.findall(r"voxport_\w+", each)} == set(NAMES)
     for each in found:
@@ -91,7 +92,7 @@ def test_the_dashboard_shows_every_metric_with_labels_that_it_has():
         assert each.count("(") == each.count(")") and matched >= SCRAPED
 
 
-def test_the_panels_do_not_overlap():
+def test_the_panels_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     places = [
         (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
@@ -103,7 +104,7 @@ def test_the_panels_do_not_overlap():
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_requests_are_counted_by_route_and_status():
+def test_requests_are_counted_by_route_and_status() -> None:
     with running({"tone": ToneSpeech()}) as server:
         assert post(server.url).status_code == 200
         post(server.url, "a" * 5000)
@@ -117,7 +118,7 @@ def test_requests_are_counted_by_route_and_status():
         assert "some" not in text  # no label comes from a request
 
 
-def test_frames_are_those_that_were_made_and_passes_are_timed():
+def test_frames_are_those_that_were_made_and_passes_are_timed() -> None:
     with running({"tone": SlowPrompts()}) as server:
         post(server.url)
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
@@ -127,7 +128,7 @@ def test_frames_are_those_that_were_made_and_passes_are_timed():
         assert server.metric("queue_seconds_count", bundle="tone") == 1
 
 
-def test_slots_and_the_queue_are_counted():
+def test_slots_and_the_queue_are_counted() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
@@ -150,7 +151,7 @@ def test_slots_and_the_queue_are_counted():
         assert server.metric("queue_seconds_count", bundle="tone") == 3
 
 
-def test_unsent_samples_are_counted_until_they_are_sent_or_dropped():
+def test_unsent_samples_are_counted_until_they_are_sent_or_dropped() -> None:
     with running({"tone": ToneSpeech()}, Limits(send_s=60)) as server:
         url, body = f"{server.url}/v1/audio/speech", {"model": "tone", "input": "a" * 2000}
         with httpx2.stream("POST", url, json={**body, "response_format": "pcm"}) as response:
@@ -159,8 +160,8 @@ def test_unsent_samples_are_counted_until_they_are_sent_or_dropped():
         wait_until(lambda: server.metric("buffer_bytes") == 0)
 
 
-def test_sockets_are_counted_while_they_are_open():
-    async def visit(server, path: str = "/v1/realtime") -> None:
+def test_sockets_are_counted_while_they_are_open() -> None:
+    async def visit(server: RunningServer, path: str = "/v1/realtime") -> None:
         async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
             await connection.recv()
             assert server.metric("sockets") == 1
@@ -172,16 +173,14 @@ def test_sockets_are_counted_while_they_are_open():
             asyncio.run(visit(server, "/v1/realtime?model=other"))
         wait_until(lambda: server.metric("sockets") == 0)
         for code in ("101", "404"):
-            wait_until(
-                lambda code=code: server.metric("requests_total", route="/v1/realtime", code=code) == 1
-            )
+            wait_until(lambda: server.metric("requests_total", route="/v1/realtime", code=code) == 1)
 
 
-def test_lateness_is_the_time_that_live_audio_waited():
+def test_lateness_is_the_time_that_live_audio_waited() -> None:
     """Two blocks wait 0.3 s for the one before them, and each may wait 80 ms."""
     task = LoudToText()
 
-    async def talk(server) -> None:
+    async def talk(server: RunningServer) -> None:
         path = f"ws://127.0.0.1:{server.port}/v1/realtime"
         async with websockets.connect(path) as connection:
             await connection.send(json.dumps({"type": "session.update", "model": "loud"}))

@@ -7,10 +7,12 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -40,7 +42,7 @@ class Proxied:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def speak(self, text: str = TEXT, **options) -> httpx2.Response:
+    def speak(self, text: str = TEXT, **options: Any) -> httpx2.Response:
         body = {"model": "tone", "input": text, "response_format": "pcm"}
         return httpx2.post(f"{self.url}/v1/audio/speech", json=body, **options)
 
@@ -55,7 +57,7 @@ def proxied(folder: Path, pass_s: float = 0.0, is_first_down: bool = False) -> I
     ):
         port = free_port()
         ports = {8001: free_port() if is_first_down else first.port, 8002: second.port, 8080: port}
-        process = subprocess.Popen([NGINX, "-p", folder, "-c", main_config(folder, ports)])
+        process = subprocess.Popen([str(NGINX), "-p", folder, "-c", main_config(folder, ports)])
         try:
             wait_until(lambda: is_open(port))
             yield Proxied(port, [first, second], tasks)
@@ -93,7 +95,7 @@ def is_open(port: int) -> bool:
     return False
 
 
-def test_requests_go_to_the_server_with_fewer_connections(tmp_path):
+def test_requests_go_to_the_server_with_fewer_connections(tmp_path: Path) -> None:
     with proxied(tmp_path) as proxy:
         for task in proxy.tasks:
             task.gate.clear()
@@ -108,7 +110,7 @@ def test_requests_go_to_the_server_with_fewer_connections(tmp_path):
         blocker.join(10)
 
 
-def test_a_server_that_shuts_down_loses_no_request(tmp_path):
+def test_a_server_that_shuts_down_loses_no_request(tmp_path: Path) -> None:
     with proxied(tmp_path) as proxy:
         proxy.servers[0].models.drain(0)
         answers = [proxy.speak() for _ in range(5)]
@@ -117,21 +119,25 @@ def test_a_server_that_shuts_down_loses_no_request(tmp_path):
         assert proxy.servers[0].metric("requests_total", route="/v1/audio/speech", code="503") >= 1
 
 
-def test_a_server_that_is_down_loses_no_request(tmp_path):
+def test_a_server_that_is_down_loses_no_request(tmp_path: Path) -> None:
     with proxied(tmp_path, is_first_down=True) as proxy:
         assert [proxy.speak().status_code for _ in range(5)] == [200] * 5
 
 
-def test_samples_pass_as_they_are_made(tmp_path):
+def close(gate: threading.Event, *_: object) -> None:
+    gate.clear()
+
+
+def test_samples_pass_as_they_are_made(tmp_path: Path) -> None:
     with proxied(tmp_path) as proxy:
         for task in proxy.tasks:
-            task.fault = lambda text, frame, gate=task.gate: gate.clear()  # the second pass waits
+            task.fault = partial(close, task.gate)  # the second pass waits
         body = {"model": "tone", "input": TEXT, "response_format": "pcm"}
         with httpx2.stream("POST", f"{proxy.url}/v1/audio/speech", json=body, timeout=5) as response:
             assert next(response.iter_raw()) == pcm16(tone(TEXT))[: 2 * FRAME]
 
 
-def test_a_client_that_leaves_frees_its_slot(tmp_path):
+def test_a_client_that_leaves_frees_its_slot(tmp_path: Path) -> None:
     with proxied(tmp_path, pass_s=0.02) as proxy:
         body = {"model": "tone", "input": "a" * 250, "response_format": "pcm"}
         with httpx2.stream("POST", f"{proxy.url}/v1/audio/speech", json=body) as response:
@@ -140,7 +146,7 @@ def test_a_client_that_leaves_frees_its_slot(tmp_path):
         wait_until(lambda: not any(task.running for task in proxy.tasks), 1)
 
 
-def test_a_response_that_fails_does_not_look_whole(tmp_path):
+def test_a_response_that_fails_does_not_look_whole(tmp_path: Path) -> None:
     with proxied(tmp_path, pass_s=0.01) as proxy:
         for task in proxy.tasks:
             task.fault = fail_later()
@@ -152,7 +158,7 @@ def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
     """How many requests have ended on both servers. Waits for `least`: they are counted after answers."""
 
     def count() -> int:
-        rows = [each.metrics.requests.collect()[0].samples for each in proxy.servers]
+        rows = [next(iter(each.metrics.requests.collect())).samples for each in proxy.servers]
         found = [sample for row in rows for sample in row if sample.name.endswith("_total")]
         return sum(int(sample.value) for sample in found if sample.labels["route"] == route)
 
@@ -160,7 +166,9 @@ def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
     return count()
 
 
-def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_once(tmp_path, monkeypatch):
+def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """75 s become 1 s; the answer has its first byte after 2 s. A transcript is as late as a FLAC file."""
     documented = CONFIG.read_text()
     assert documented.count("proxy_read_timeout 75s") == 1
@@ -173,7 +181,7 @@ def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_on
         assert ended_requests(proxy, "/v1/audio/speech") == 1
 
 
-def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
+def test_a_voice_is_sent_to_one_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both servers refuse it with 503. A text that is refused so is sent to both."""
     monkeypatch.setattr(ToneSpeech, "check_cloning", lambda self: None)
     with proxied(tmp_path) as proxy:
@@ -186,7 +194,7 @@ def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
         assert ended_requests(proxy, "/v1/audio/voices") == 1
 
 
-def fail_later():
+def fail_later() -> Callable[[str, int], None]:
     calls = iter(range(100))
 
     def fault(text: str, frame: int) -> None:
@@ -196,7 +204,7 @@ def fail_later():
     return fault
 
 
-def test_a_socket_passes(tmp_path):
+def test_a_socket_passes(tmp_path: Path) -> None:
     async def talk(port: int) -> str:
         async with websockets.connect(f"ws://127.0.0.1:{port}/v1/realtime") as connection:
             assert json.loads(await connection.recv())["type"] == "session.created"
@@ -209,13 +217,13 @@ def test_a_socket_passes(tmp_path):
             while True:
                 message = json.loads(await asyncio.wait_for(connection.recv(), 5))
                 if message["type"] == "transcription.done":
-                    return message["text"]
+                    return str(message["text"])
 
     with proxied(tmp_path) as proxy:
         assert asyncio.run(talk(proxy.port)) == "one two"
 
 
-def test_uploads_and_errors_are_those_of_the_server(tmp_path):
+def test_uploads_and_errors_are_those_of_the_server(tmp_path: Path) -> None:
     with proxied(tmp_path) as proxy:
         url = f"{proxy.url}/v1/audio/transcriptions"
         answer = httpx2.post(url, data={"model": "loud"}, files={"file": bytes(2**21)})

@@ -5,8 +5,9 @@ import base64
 import inspect
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import openai
@@ -25,19 +26,20 @@ from support.serve.tone_speech import ToneSpeech, tone
 from runtime.audio.files import pcm16
 
 TEXT, WORDS = "Hello there.", "one two three"
-SPEECH = {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm"}
+SPEECH: dict[str, Any] = {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm"}
 Client = openai.OpenAI | openai.AsyncOpenAI
-Use = Callable[[Client], Awaitable[object]]
+Use = Callable[[Client], Awaitable[Any]]
+Used = Callable[[Use], Any]  # runs a coroutine function for a client
 
 
 @pytest.fixture(scope="module")
-def url():
+def url() -> Iterator[str]:
     with running({"tone": ToneSpeech(pass_s=0.005), "loud": LoudToText()}) as server:
         yield f"{server.url}/v1"
 
 
 @pytest.fixture(params=[openai.OpenAI, openai.AsyncOpenAI])
-def used(request, url) -> Callable[[Use], object]:
+def used(request: pytest.FixtureRequest, url: str) -> Used:
     """What a coroutine function returns for the client."""
 
     async def use(function: Use) -> object:
@@ -48,12 +50,12 @@ def used(request, url) -> Callable[[Use], object]:
     return lambda function: asyncio.run(use(function))
 
 
-async def result(value):
+async def result(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
 @asynccontextmanager
-async def opened(manager) -> AsyncIterator:
+async def opened(manager: Any) -> AsyncIterator[Any]:
     if hasattr(manager, "__aenter__"):
         async with manager as value:
             yield value
@@ -62,7 +64,7 @@ async def opened(manager) -> AsyncIterator:
             yield value
 
 
-async def collected(values) -> list:
+async def collected(values: Any) -> list[Any]:
     return [each async for each in values] if hasattr(values, "__aiter__") else list(values)
 
 
@@ -73,11 +75,11 @@ def recording() -> bytes:
     return file.getvalue()
 
 
-def transcribe(client: Client, **fields):
+def transcribe(client: Client, **fields: Any) -> Awaitable[Any]:
     return result(client.audio.transcriptions.create(model="loud", file=("talk.wav", recording()), **fields))
 
 
-def test_raw_speech_comes_in_pieces(used):
+def test_raw_speech_comes_in_pieces(used: Used) -> None:
     async def speak(client: Client) -> list[bytes]:
         async with opened(client.audio.speech.with_streaming_response.create(**SPEECH)) as response:
             return await collected(response.iter_bytes())
@@ -86,14 +88,14 @@ def test_raw_speech_comes_in_pieces(used):
     assert b"".join(pieces) == pcm16(tone(TEXT)) and len(pieces) > 1
 
 
-def test_raw_speech_is_read_at_once(used):
+def test_raw_speech_is_read_at_once(used: Used) -> None:
     async def speak(client: Client) -> bytes:
-        return (await result(client.audio.speech.create(**SPEECH))).content
+        return bytes((await result(client.audio.speech.create(**SPEECH))).content)
 
     assert used(speak) == pcm16(tone(TEXT))
 
 
-def test_events_of_speech_hold_the_samples(used):
+def test_events_of_speech_hold_the_samples(used: Used) -> None:
     async def speak(client: Client) -> list[str]:
         asked = client.audio.speech.with_streaming_response.create(**SPEECH, stream_format="sse")
         async with opened(asked) as response:
@@ -112,23 +114,24 @@ def test_events_of_speech_hold_the_samples(used):
         ("vtt", f"WEBVTT\n\n00:00:00.000 --> 00:00:00.400\n{WORDS}\n"),
     ],
 )
-def test_transcripts_that_are_text(used, name, expected):
+def test_transcripts_that_are_text(used: Used, name: str, expected: str) -> None:
     found = used(lambda client: transcribe(client, response_format=name))
     assert isinstance(found, str) and found.strip() == expected.strip()
 
 
-def test_transcripts_that_are_json(used):
+def test_transcripts_that_are_json(used: Used) -> None:
     found = used(lambda client: transcribe(client, response_format="json"))
     assert isinstance(found, Transcription) and found.text == WORDS
     options = {"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]}
     verbose = used(lambda client: transcribe(client, **options))
     assert isinstance(verbose, TranscriptionVerbose) and verbose.text == WORDS
+    assert verbose.words and verbose.segments
     assert [(each.word, each.start) for each in verbose.words] == [("one", 0), ("two", 0.16), ("three", 0.32)]
     assert [each.text for each in verbose.segments] == [WORDS]
 
 
-def test_events_of_a_transcript_are_typed(used):
-    async def events(client: Client) -> list:
+def test_events_of_a_transcript_are_typed(used: Used) -> None:
+    async def events(client: Client) -> list[Any]:
         return await collected(await transcribe(client, stream=True))
 
     *deltas, last = used(events)
@@ -137,10 +140,10 @@ def test_events_of_a_transcript_are_typed(used):
     assert isinstance(last, TranscriptionTextDoneEvent) and last.text == WORDS
 
 
-def test_a_refusal_is_the_exception_of_its_status(used):
+def test_a_refusal_is_the_exception_of_its_status(used: Used) -> None:
     """Before and after the answer is opened as a stream."""
 
-    async def speak(client: Client) -> list[str]:
+    async def speak(client: Client) -> list[str | None]:
         codes = []
         for asked in (
             lambda: result(client.audio.speech.create(**SPEECH | {"model": "other"})),
@@ -151,7 +154,7 @@ def test_a_refusal_is_the_exception_of_its_status(used):
             codes.append(found.value.code)
         return codes
 
-    async def first_of(asked) -> None:
+    async def first_of(asked: Any) -> None:
         async with opened(asked):
             pass
 

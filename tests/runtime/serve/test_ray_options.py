@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from runtime.serve.limits import Limits
 from runtime.serve.ray_app import Replica, build, deployment_options, parse_options
 
 
-def test_arguments_are_texts_as_on_the_command_line(monkeypatch, tmp_path):
+def test_arguments_are_texts_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     options = parse_options(
         {"bundle": "TTS,/b/STT", "cpus": "2", "replicas": "3", "waiting": "5", "queue_s": "1.5", "keys": "k"}
@@ -23,7 +24,7 @@ def test_arguments_are_texts_as_on_the_command_line(monkeypatch, tmp_path):
     assert options.limits == Limits(waiting=5, queue_s=1.5)
 
 
-def test_arguments_may_be_those_of_a_file():
+def test_arguments_may_be_those_of_a_file() -> None:
     options = parse_options({"bundle": ["a", "b"], "allow_origin": ["https://a.example"], "check": False})
     assert [Path(each).name for each in options.bundle] == ["a", "b"]
     assert options.allow_origin == ("https://a.example",) and not options.check
@@ -43,12 +44,12 @@ def test_arguments_may_be_those_of_a_file():
         ({"bundle": "a", "min_replicas": "2"}, "replicas: 1 is less than min_replicas 2"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments, message):
+def test_a_wrong_argument_is_named(arguments: dict[str, Collection[str]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(arguments)
 
 
-def test_this_server_refuses_before_ray_does():
+def test_this_server_refuses_before_ray_does() -> None:
     limits = Limits(connections=100)
     options = parse_options({"bundle": "a", "connections": "100", "replicas": "4", "slots": "2"})
     found = deployment_options(options)
@@ -59,7 +60,9 @@ def test_this_server_refuses_before_ray_does():
     assert found["graceful_shutdown_timeout_s"] == limits.drain_s
 
 
-def test_a_replica_that_cannot_start_ends_without_another_error(tmp_path, monkeypatch):
+def test_a_replica_that_cannot_start_ends_without_another_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = list[object]()
     monkeypatch.setattr(sys, "unraisablehook", found.append)
     with pytest.raises(UsageError, match="missing"):
@@ -69,13 +72,13 @@ def test_a_replica_that_cannot_start_ends_without_another_error(tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_a_replica_is_ready_when_ray_sends_requests_to_it(bundles):
+def test_a_replica_is_ready_when_ray_sends_requests_to_it(bundles: Path) -> None:
     replica = Replica(parse_options({"bundle": str(bundles / "onnx"), "check": False}))
     assert replica._models and replica._models.is_ready
     assert gc.get_freeze_count() > 10_000  # objects of packages, which no collection looks at
     gc.unfreeze()
 
 
-def test_ray_is_imported_by_build_only():
+def test_ray_is_imported_by_build_only() -> None:
     code = "import sys, runtime.serve.ray_app; assert 'ray' not in sys.modules and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

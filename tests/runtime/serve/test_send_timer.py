@@ -20,7 +20,7 @@ class Base(asyncio.Protocol):
 class Timed(SendTimer, Base):
     limits = Limits(send_s=SEND_S)
 
-    def __init__(self, transport: "Transport"):
+    def __init__(self, transport: "Transport") -> None:
         self.loop, self.transport = asyncio.get_running_loop(), transport
         transport.protocol = self
         self.connection_made(transport)
@@ -31,7 +31,7 @@ class Transport(asyncio.Transport):
 
     protocol: Timed
 
-    def __init__(self, sizes: Iterator[int], closing: bool):
+    def __init__(self, sizes: Iterator[int], closing: bool) -> None:
         super().__init__()
         self._sizes, self._unsent, self._closing, self.looks, self.aborted = sizes, 0, closing, 0, False
 
@@ -52,7 +52,7 @@ class Transport(asyncio.Transport):
 
 @pytest.mark.parametrize("closing", [False, True])
 @pytest.mark.parametrize("sizes", [[9, 8, 7, 6, 5], [9]])
-def test_a_client_is_waited_for_while_its_unsent_bytes_become_fewer(sizes, closing):
+def test_a_client_is_waited_for_while_its_unsent_bytes_become_fewer(sizes: list[int], closing: bool) -> None:
     async def run() -> Transport:
         transport = Transport(iter(sizes), closing)
         timed = Timed(transport)
@@ -65,7 +65,7 @@ def test_a_client_is_waited_for_while_its_unsent_bytes_become_fewer(sizes, closi
     assert found.aborted and found.looks == len(sizes) + 1
 
 
-def test_a_client_that_has_received_is_not_watched():
+def test_a_client_that_has_received_is_not_watched() -> None:
     async def run() -> Transport:
         transport = Transport(iter([9]), closing=False)
         timed = Timed(transport)

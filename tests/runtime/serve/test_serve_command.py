@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.slow
 class Process:
     """A server on a port of this machine. `lines` are those of its stderr when it has ended."""
 
-    def __init__(self, log: Path, *arguments: object, scheme: str = "http"):
+    def __init__(self, log: Path, *arguments: object, scheme: str = "http") -> None:
         self.port, self._log = free_port(), log
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "voxport", "serve", "--port", self.port, "--threads", 1, *arguments]
@@ -58,7 +59,7 @@ class Process:
 
 @contextmanager
 def serving(
-    log: Path, *arguments: object, scheme: str = "http", **options
+    log: Path, *arguments: object, scheme: str = "http", **options: Any
 ) -> Iterator[tuple[Process, httpx2.Client]]:
     process = Process(log, *arguments, scheme=scheme)
     try:
@@ -71,19 +72,19 @@ def serving(
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory) -> Path:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log") / "log"
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory) -> Path:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "keys"
     path.write_text(f"anna:{KEY}\n")
     return path
 
 
 @pytest.fixture(scope="module")
-def exported(trained_bundles, log) -> Path:
+def exported(trained_bundles: dict[str, Path], log: Path) -> Path:
     """The bundle of Voxtral-TTS that `serve` uses without --bundle."""
     with serving(log) as (process, client):
         assert "exporting" not in process.output
@@ -94,7 +95,7 @@ def exported(trained_bundles, log) -> Path:
     return trained_bundles["voxtral_tts"]
 
 
-def test_all_hosts_are_served_with_tls_and_keys(exported, tmp_path, keys):
+def test_all_hosts_are_served_with_tls_and_keys(exported: Path, tmp_path: Path, keys: Path) -> None:
     own, secret = certificate(tmp_path)
     options = ("--host", "0.0.0.0", "--keys", keys, "--tls-cert", own, "--tls-key", secret)
     context = ssl.create_default_context(cafile=str(own))
@@ -108,7 +109,7 @@ def test_all_hosts_are_served_with_tls_and_keys(exported, tmp_path, keys):
             httpx2.get(f"{process.url}/healthz")
 
 
-def test_sigterm_lets_a_stream_end_and_refuses_others(exported, tmp_path):
+def test_sigterm_lets_a_stream_end_and_refuses_others(exported: Path, tmp_path: Path) -> None:
     with serving(tmp_path / "log", "-v", "--bundle", exported) as (process, client):
         private = {**LONG, "input": "Dr. Secret, 12 km", "max_frames": 1}  # the clean-up changes it
         assert client.post("/v1/audio/speech", json=private).status_code == 200
@@ -127,7 +128,7 @@ def test_sigterm_lets_a_stream_end_and_refuses_others(exported, tmp_path):
         assert "Traceback" not in process.output and "Secret" not in process.output
 
 
-def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported, tmp_path):
+def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(exported, tmp_path / "damaged"))
     with (damaged / "backbone.onnx.data").open("r+b") as file:
         file.seek(1000)
@@ -138,14 +139,14 @@ def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported, tmp_path)
     assert "serving" not in process.output
 
 
-def test_another_host_needs_keys(tmp_path):
+def test_another_host_needs_keys(tmp_path: Path) -> None:
     process = Process(tmp_path / "log", "--host", "0.0.0.0", "--bundle", tmp_path)
     assert process.process.wait(60) == 2
     assert "--host 0.0.0.0: others can reach it, so it needs --keys FILE" in process.output
 
 
 @pytest.fixture(scope="module")
-def task(exported) -> TextToSpeech:
+def task(exported: Path) -> TextToSpeech:
     return open_task(TextToSpeech, exported, EngineOptions(threads=1))
 
 
@@ -170,7 +171,9 @@ def alone(task: TextToSpeech, index: int) -> np.ndarray:
     starts=st.lists(st.integers(0, 8), min_size=4, max_size=4),
     cancels=st.lists(st.none() | st.integers(1, 6), min_size=4, max_size=4),
 )
-def test_jobs_that_join_and_leave_at_any_pass_have_the_sound_of_each_alone(task, starts, cancels):
+def test_jobs_that_join_and_leave_at_any_pass_have_the_sound_of_each_alone(
+    task: TextToSpeech, starts: list[int], cancels: list[int | None]
+) -> None:
     """Four slots of ONNX Runtime in float32. Sums of a batch may have another order: 1e-6 of full scale."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "PIECE_ROWS", 2)  # a prompt is read in several passes
@@ -182,13 +185,19 @@ def test_jobs_that_join_and_leave_at_any_pass_have_the_sound_of_each_alone(task,
 
 def together(task: TextToSpeech, starts: list[int], cancels: list[int | None]) -> dict[int, np.ndarray]:
     """Samples by the number of a request."""
-    decoder, tickets, pieces, passes = task.batched(4), {}, {}, 0
+    decoder, tickets, pieces, passes = (
+        task.batched(4),
+        dict[batching.Ticket, int](),
+        dict[int, list[np.ndarray]](),
+        0,
+    )
     while len(tickets) < 4 or decoder.unfinished():
         for index in range(4):
             if starts[index] == passes:
                 tickets[decoder.submit(request(index))] = index
         for ticket, index in tickets.items():
-            if cancels[index] is not None and passes == starts[index] + cancels[index]:
+            cancel = cancels[index]
+            if cancel is not None and passes == starts[index] + cancel:
                 ticket.cancel()
         for ticket, samples in decoder.step():
             assert ticket.error is None
@@ -198,13 +207,14 @@ def together(task: TextToSpeech, starts: list[int], cancels: list[int | None]) -
     return {index: np.concatenate(found) for index, found in pieces.items()}
 
 
-def test_eight_texts_share_the_passes_of_eight_slots(task):
+def test_eight_texts_share_the_passes_of_eight_slots(task: TextToSpeech) -> None:
     """As many as the target has. Each has the sound of it alone."""
     assert task.max_slots == 8
     decoder = task.batched(8)
     tickets = {decoder.submit(request(index % 4)): index % 4 for index in range(8)}
-    pieces: dict = {ticket: [] for ticket in tickets}
+    pieces: dict[batching.Ticket, list[np.ndarray]] = {ticket: [] for ticket in tickets}
     for ticket, samples in decoder.run():
+        assert samples is not None
         pieces[ticket].append(samples)
     for ticket, index in tickets.items():
         np.testing.assert_allclose(np.concatenate(pieces[ticket]), alone(task, index), atol=1e-6, rtol=0)

@@ -4,6 +4,7 @@ import argparse
 import re
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -27,7 +28,7 @@ def refused(*options: object) -> UsageError:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_port_in_use_is_found_first(host):
+def test_a_port_in_use_is_found_first(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         error = refused("--host", host, "--port", port)
@@ -36,14 +37,14 @@ def test_a_port_in_use_is_found_first(host):
         assert error.field == "wyoming" and "in use" in str(error)
 
 
-def test_a_host_that_is_not_of_this_machine_is_found_first(tmp_path):
+def test_a_host_that_is_not_of_this_machine_is_found_first(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"anna:{'k' * 20}\n")
     for host in ("192.0.2.1", "a..b"):
         assert refused("--host", host, "--keys", keys).field == "port"
 
 
-def test_files_of_tls_are_checked_first(tmp_path):
+def test_files_of_tls_are_checked_first(tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     _, other_key = certificate(tmp_path, "other")
     locked, locked_key = certificate(tmp_path, "locked", "secret")
@@ -79,12 +80,12 @@ def test_files_of_tls_are_checked_first(tmp_path):
         "",
     ],
 )
-def test_an_origin_is_the_url_of_a_web_page(origin):
+def test_an_origin_is_the_url_of_a_web_page(origin: str) -> None:
     error = refused("--port", 1, "--allow-origin", "https://b.example", "--allow-origin", origin)
     assert error.field == "allow_origin" and repr(origin) in str(error)
 
 
-def test_other_files_and_addresses_are_checked_first(tmp_path):
+def test_other_files_and_addresses_are_checked_first(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("short")
     assert refused("--keys", tmp_path / "missing").field == "keys"
@@ -93,7 +94,7 @@ def test_other_files_and_addresses_are_checked_first(tmp_path):
     assert refused("--wyoming", "http://127.0.0.1:80").field == "wyoming"
 
 
-def test_what_was_checked_is_bound_and_listens_later(tmp_path):
+def test_what_was_checked_is_bound_and_listens_later(tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -107,19 +108,19 @@ def test_what_was_checked_is_bound_and_listens_later(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "1e9"])
-def test_a_number_of_a_limit_that_is_wrong_is_shown(value):
+def test_a_number_of_a_limit_that_is_wrong_is_shown(value: str) -> None:
     with pytest.raises(UsageError, match="--queue-s: expected a positive number below 1e9, found '") as found:
         parse(f"--queue-s={value}")
     assert "_positive" not in str(found.value) and repr(value) in str(found.value)
 
 
-def test_limits_whose_type_is_a_float_take_fractions():
+def test_limits_whose_type_is_a_float_take_fractions() -> None:
     assert parse("--queue-s", "0.5").queue_s == 0.5
     with pytest.raises(UsageError, match="--waiting: expected an integer"):
         parse("--waiting", "0.5")
 
 
-def test_the_document_has_a_row_for_every_limit():
+def test_the_document_has_a_row_for_every_limit() -> None:
     """In the order of the help, with the default in the unit of the option."""
     document = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     section = document.partition("\n## Limits\n")[2].partition("\n## ")[0]

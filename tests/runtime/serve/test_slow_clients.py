@@ -6,6 +6,8 @@ import logging
 import socket
 import ssl
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.serve.certificates import certificate
@@ -49,7 +51,7 @@ def receive_slowly(client: socket.socket, count: int, pause_s: float = PAUSE_S) 
     return time.monotonic() - started
 
 
-def frame(message: dict) -> bytes:
+def frame(message: dict[str, Any]) -> bytes:
     """A text frame of a client; its mask changes nothing."""
     content = json.dumps(message).encode()
     return b"\x81\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
@@ -72,7 +74,7 @@ def ask(server: RunningServer, client: socket.socket, count: int) -> None:
         client.sendall(frame({"type": "x", "event_id": "a" * ANSWER_BYTES}))
 
 
-def test_a_slow_client_of_a_socket_gets_every_answer():
+def test_a_slow_client_of_a_socket_gets_every_answer() -> None:
     """Each answer repeats what was wrong. The last one is sent when the client has received the others."""
     with running({"loud": LoudToText()}, Limits(send_s=SEND_S)) as server, connected(server.port) as client:
         ask(server, client, ANSWERS)
@@ -81,7 +83,7 @@ def test_a_slow_client_of_a_socket_gets_every_answer():
 
 
 @pytest.fixture
-def certificates(tmp_path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def certificates(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Of the server and of its client."""
     chain, key = certificate(tmp_path)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,7 +91,9 @@ def certificates(tmp_path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return own, ssl.create_default_context(cafile=chain)
 
 
-def test_a_slow_client_of_a_socket_gets_every_answer_over_tls(certificates):
+def test_a_slow_client_of_a_socket_gets_every_answer_over_tls(
+    certificates: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
     """It is slow until what was unsent at first has been sent."""
     own, other = certificates
     with (
@@ -102,7 +106,9 @@ def test_a_slow_client_of_a_socket_gets_every_answer_over_tls(certificates):
         assert len(server.connections) == 1
 
 
-def test_a_socket_over_tls_that_has_ended_leaves_no_error(certificates, caplog):
+def test_a_socket_over_tls_that_has_ended_leaves_no_error(
+    certificates: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
+) -> None:
     """The timers of its connection run on for `send_s`."""
     own, other = certificates
     with running({"loud": LoudToText()}, Limits(send_s=SEND_S), tls=own) as server:
@@ -113,7 +119,7 @@ def test_a_socket_over_tls_that_has_ended_leaves_no_error(certificates, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
+def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     made = asyncio.StreamReaderProtocol.connection_made
 
     def with_small_buffer(stream: asyncio.StreamReaderProtocol, transport: asyncio.Transport) -> None:
@@ -137,7 +143,9 @@ def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
         asyncio.run(scenario(fixture))
 
 
-def test_a_slow_client_gets_the_end_of_an_answer_over_tls(certificates, monkeypatch):
+def test_a_slow_client_gets_the_end_of_an_answer_over_tls(
+    certificates: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """asyncio would end a connection that closes after 30 s, however much its client receives."""
     monkeypatch.setattr("asyncio.sslproto.constants.SSL_SHUTDOWN_TIMEOUT", SEND_S / 4)
     own, other = certificates

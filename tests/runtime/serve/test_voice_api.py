@@ -1,10 +1,13 @@
 """GET, POST and DELETE /v1/audio/voices, with the OpenAI client and a tiny model that clones."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+from openai import OpenAI
 from safetensors import safe_open
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import RunningServer, running, wait_until
@@ -12,6 +15,7 @@ from support.serve.recordings import voice_recording as recording
 from support.serve.tone_speech import ToneSpeech
 
 from bundle.errors import UsageError, VoxportError
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.voices import api, store
@@ -19,29 +23,31 @@ from runtime.serve.voices.store import VoiceStore
 
 
 @pytest.fixture(scope="module")
-def cloning():
+def cloning() -> QwenTextToSpeech:
     return qwen_task(qwen_engines())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("store") / "voices"
 
 
 @pytest.fixture(scope="module")
-def server(cloning, folder):
+def server(cloning: QwenTextToSpeech, folder: Path) -> Iterator[RunningServer]:
     tasks = {"tone": ToneSpeech(), "qwen": cloning}
     with running(tasks, voices=VoiceStore(folder, 100), slots=1) as started:
         yield started
 
 
-def post(server: RunningServer, fields: dict | None = None, content: bytes | None = None) -> httpx2.Response:
+def post(
+    server: RunningServer, fields: dict[str, Any] | None = None, content: bytes | None = None
+) -> httpx2.Response:
     files = {"audio_sample": ("../anna.wav", recording() if content is None else content)}
     data = {"name": "Anna", **(fields or {})}
     return httpx2.post(f"{server.url}/v1/audio/voices", data=data, files=files, timeout=60)
 
 
-def speak(server: RunningServer, voice, **fields) -> httpx2.Response:
+def speak(server: RunningServer, voice: object, **fields: str) -> httpx2.Response:
     body = {
         "model": "qwen",
         "input": "Hi.",
@@ -53,17 +59,19 @@ def speak(server: RunningServer, voice, **fields) -> httpx2.Response:
     return httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=60)
 
 
-def listed(server: RunningServer) -> dict[str, dict]:
+def listed(server: RunningServer) -> dict[str, dict[str, Any]]:
     voices = httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]
     return {voice["id"]: voice for voice in voices}
 
 
-def error(response: httpx2.Response) -> tuple:
+def error(response: httpx2.Response) -> tuple[Any, ...]:
     found = response.json()["error"]
     return response.status_code, found["code"], found["param"]
 
 
-def test_a_voice_is_made_speaks_is_listed_and_deleted(server, client, folder):
+def test_a_voice_is_made_speaks_is_listed_and_deleted(
+    server: RunningServer, client: OpenAI, folder: Path
+) -> None:
     made = client.audio.voices.create(name="Anna", audio_sample=("a.wav", recording()), consent="cons_1")
     assert made.object == "audio.voice" and made.name == "Anna" and made.type == "audio_sample"
     assert listed(server)[made.id]["model"] == "qwen"
@@ -76,7 +84,9 @@ def test_a_voice_is_made_speaks_is_listed_and_deleted(server, client, folder):
     assert made.id not in listed(server) and list(folder.iterdir()) == []
 
 
-def test_the_cache_rows_of_a_stored_voice_are_on_no_disk(server, cloning, monkeypatch):
+def test_the_cache_rows_of_a_stored_voice_are_on_no_disk(
+    server: RunningServer, cloning: QwenTextToSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, stored = [], []
     monkeypatch.setattr(cloning._prefixes, "keep", lambda *rest: kept.append(rest))
     monkeypatch.setattr(cloning._prefixes, "save", lambda *rest: stored.append(rest))
@@ -85,14 +95,16 @@ def test_the_cache_rows_of_a_stored_voice_are_on_no_disk(server, cloning, monkey
     assert kept and not stored
 
 
-def test_a_transcript_makes_another_voice_with_codes(server, folder):
+def test_a_transcript_makes_another_voice_with_codes(server: RunningServer, folder: Path) -> None:
     number = post(server, {"transcript": "How are you?"}).json()["id"]
     with safe_open(folder / f"{number}.safetensors", framework="numpy") as file:
         assert {"codes", "text_ids"} <= set(file.keys()) and "transcript_sha256" in file.metadata()
     assert speak(server, number).status_code == 200
 
 
-def test_voices_survive_a_restart_and_damaged_files_do_not_count(cloning, server, folder, caplog):
+def test_voices_survive_a_restart_and_damaged_files_do_not_count(
+    cloning: QwenTextToSpeech, server: RunningServer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     number = post(server, {"name": "Bea \u00e9"}).json()["id"]
     (folder / f"voice_{'0' * 24}.safetensors").write_bytes(b"damaged")
     (folder / f"voice_{'1' * 24}.safetensors").symlink_to(folder / f"{number}.safetensors")
@@ -104,7 +116,7 @@ def test_voices_survive_a_restart_and_damaged_files_do_not_count(cloning, server
     assert caplog.text.count("damaged") == 2
 
 
-def test_only_listed_names_are_voices(server, folder):
+def test_only_listed_names_are_voices(server: RunningServer, folder: Path) -> None:
     number = post(server).json()["id"]
     path = folder / f"{number}.safetensors"
     for name in (str(path), path.name, f"../voices/{path.name}", f"{number}.safetensors", "", "other"):
@@ -132,7 +144,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize("fields, content, code, param", WRONG)
-def test_what_no_voice_can_be_made_from_is_refused_by_name(server, folder, fields, content, code, param):
+def test_what_no_voice_can_be_made_from_is_refused_by_name(
+    server: RunningServer, folder: Path, fields: dict[str, str], content: bytes | None, code: str, param: str
+) -> None:
     before = sorted(folder.iterdir())
     response = post(server, fields, content)
     assert error(response) == (400, code, param)
@@ -140,7 +154,7 @@ def test_what_no_voice_can_be_made_from_is_refused_by_name(server, folder, field
     assert sorted(folder.iterdir()) == before
 
 
-def test_wrong_multipart_is_refused(server):
+def test_wrong_multipart_is_refused(server: RunningServer) -> None:
     url = f"{server.url}/v1/audio/voices"
     assert error(httpx2.post(url, data={"name": "Anna"}, files={"x": b"x"})) == (
         400,
@@ -151,7 +165,7 @@ def test_wrong_multipart_is_refused(server):
     assert error(post(server, {"model": "other"})) == (404, "model_not_found", "model")
 
 
-def test_without_a_folder_nothing_is_stored():
+def test_without_a_folder_nothing_is_stored() -> None:
     with running({"tone": ToneSpeech()}) as server:
         assert error(post(server)) == (403, "voices_not_stored", None)
         response = httpx2.delete(f"{server.url}/v1/audio/voices/{'voice_' + '0' * 24}")
@@ -161,7 +175,7 @@ def test_without_a_folder_nothing_is_stored():
 class Cloning(ToneSpeech):
     """Makes no voice before `may_make` is set."""
 
-    def __init__(self, content: bytes):
+    def __init__(self, content: bytes) -> None:
         super().__init__()
         self.content, self.may_make, self.making = content, threading.Event(), threading.Event()
 
@@ -174,7 +188,7 @@ class Cloning(ToneSpeech):
 
 
 @pytest.fixture
-def held(cloning, tmp_path):
+def held(cloning: QwenTextToSpeech, tmp_path: Path) -> Iterator[tuple[RunningServer, Cloning]]:
     """A server whose voices are made when the test says so."""
     (tmp_path / "a.wav").write_bytes(recording())
     task = Cloning(cloning.make_voice(tmp_path / "a.wav"))
@@ -183,7 +197,9 @@ def held(cloning, tmp_path):
         task.may_make.set()
 
 
-def test_the_loop_answers_and_texts_are_spoken_while_a_voice_is_made(held, monkeypatch):
+def test_the_loop_answers_and_texts_are_spoken_while_a_voice_is_made(
+    held: tuple[RunningServer, Cloning], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, task = held
     monkeypatch.setattr(api, "MAX_WAITING", 1)
     answers = []
@@ -199,7 +215,7 @@ def test_the_loop_answers_and_texts_are_spoken_while_a_voice_is_made(held, monke
     assert answers == [200]
 
 
-def test_a_client_that_leaves_has_no_voice(held, tmp_path):
+def test_a_client_that_leaves_has_no_voice(held: tuple[RunningServer, Cloning], tmp_path: Path) -> None:
     server, task = held
     with pytest.raises(httpx2.TimeoutException):
         files = {"audio_sample": ("a.wav", recording())}
@@ -212,7 +228,7 @@ def test_a_client_that_leaves_has_no_voice(held, tmp_path):
     assert [voice for voice in listed(server) if voice.startswith("voice_")] == []
 
 
-def test_sizes_and_numbers_have_limits(held):
+def test_sizes_and_numbers_have_limits(held: tuple[RunningServer, Cloning]) -> None:
     server, task = held
     task.may_make.set()
     assert post(server, content=b"a" * 2**20).status_code == 413
@@ -220,11 +236,13 @@ def test_sizes_and_numbers_have_limits(held):
     assert error(post(server)) == (400, "voice_limit_reached", None)
 
 
-def test_a_full_disk_stores_nothing(held, monkeypatch, tmp_path):
+def test_a_full_disk_stores_nothing(
+    held: tuple[RunningServer, Cloning], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     server, task = held
     task.may_make.set()
 
-    def fail(path, content) -> None:
+    def fail(path: Path, content: bytes) -> None:
         raise VoxportError("no space")
 
     with monkeypatch.context() as patch:
@@ -234,7 +252,7 @@ def test_a_full_disk_stores_nothing(held, monkeypatch, tmp_path):
     assert post(server).status_code == 200
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="expected a folder"):
         VoiceStore(tmp_path / "file", 5)

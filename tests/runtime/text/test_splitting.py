@@ -3,10 +3,13 @@
 import io
 import logging
 import unicodedata
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.stand_ins import noting
 
 from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
@@ -58,7 +61,9 @@ TEXTS = st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=120)
 )
 @example("a" * 300 + ". b", [], "en", 100)
 @example("One.\n\nTwo", [4, 5], "en", 90)
-def test_splitting_loses_no_letter_and_the_division_changes_nothing(text, cuts, language, most):
+def test_splitting_loses_no_letter_and_the_division_changes_nothing(
+    text: str, cuts: list[int], language: str, most: int
+) -> None:
     fits = lambda part: len(part) <= most
     found = list(spoken_parts(sentences([text], language), fits))
     assert letters("".join(found)) == letters(text)
@@ -84,19 +89,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_sentences_end_where_the_language_ends_them(language):
+def test_sentences_end_where_the_language_ends_them(language: str) -> None:
     text, expected = CASES[language]
     assert list(sentences(text, language)) == expected
 
 
-def test_short_sentences_are_spoken_together():
+def test_short_sentences_are_spoken_together() -> None:
     text = "Yes. No. " + "A sentence that is long enough to be spoken on its own by anyone. " + "Well. So."
     found = list(spoken_parts(sentences([text], "en"), lambda part: len(part) <= 300))
     assert [len(part) >= MIN_PART_CHARACTERS for part in found] == [True, False]
     assert found[1] == "Well. So."
 
 
-def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters():
+def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters() -> None:
     fits = lambda part: len(part) <= 20
     assert list(spoken_parts(["One two three, four five; six seven eight"], fits)) == [
         "One two three,",
@@ -109,10 +114,10 @@ def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters():
     assert list(spoken_parts([family * 5], fits)) == [family * 4, family]
 
 
-def test_a_part_is_there_as_soon_as_the_next_sentence_begins():
+def test_a_part_is_there_as_soon_as_the_next_sentence_begins() -> None:
     arrived = []
 
-    def pieces():
+    def pieces() -> Iterator[str]:
         for piece in (
             "This is a sentence that is long enough to be spoken alone, yes.",
             " ",
@@ -130,11 +135,11 @@ def test_a_part_is_there_as_soon_as_the_next_sentence_begins():
     assert list(found) == ["Next one."]
 
 
-def test_a_part_is_there_as_soon_as_its_paragraph_ends():
+def test_a_part_is_there_as_soon_as_its_paragraph_ends() -> None:
     """What a language model prints may pause behind a paragraph."""
     arrived = []
 
-    def pieces():
+    def pieces() -> Iterator[str]:
         for piece in ("I can certainly do ", "that.\n", "\n", "\n ", "Well.\n\n", "Then a last line."):
             arrived.append(piece)
             yield piece
@@ -161,27 +166,27 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("case", BLOCKS)
-def test_lines_of_markdown(case):
+def test_lines_of_markdown(case: str) -> None:
     text, expected = BLOCKS[case]
     for pieces in ([text], text):
         assert list(filter(None, sentences(plain_lines(pieces), "en"))) == expected
 
 
-def test_a_fence_without_end_is_a_warning(caplog):
+def test_a_fence_without_end_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert list(sentences(plain_lines("See\n```py\nx = 1"), "en")) == ["See", ""]
     assert "code block without end" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["😀", "", " \n", "<b></b>", "# \n- ", "```\ncode\n```", "?!"])
-def test_a_text_with_nothing_to_speak_is_an_error(text):
+def test_a_text_with_nothing_to_speak_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="nothing to speak"):
         list(prepare(text, "en", lambda part: True))
     with pytest.raises(UsageError, match="nothing to speak"):
         read_speakable([text], language="en", verbatim=False)
 
 
-def test_verbatim_text_keeps_its_marks_and_is_still_split():
+def test_verbatim_text_keeps_its_marks_and_is_still_split() -> None:
     text = "- **One** sentence 'here' that is long enough to be spoken alone, I think. 😀 Two!!"
     found = list(prepare(text, "en", lambda part: True, verbatim=True))
     assert found == ["- **One** sentence 'here' that is long enough to be spoken alone, I think.", "😀 Two!!"]
@@ -189,12 +194,12 @@ def test_verbatim_text_keeps_its_marks_and_is_still_split():
         list(prepare(" \n\x07", "en", lambda part: True, verbatim=True))
 
 
-def test_an_arriving_text_is_read_up_to_its_first_letter():
-    read = []
-    pieces = (read.append(piece) or piece for piece in ("😀", "a", "b"))
+def test_an_arriving_text_is_read_up_to_its_first_letter() -> None:
+    read = list[str]()
+    pieces = map(noting(str, read.append), ("😀", "a", "b"))
     assert list(await_speakable(pieces, language="en", verbatim=False)) == ["😀", "a", "b"]
     read.clear()
-    pieces = (read.append(piece) or piece for piece in ("😀", "a", "b"))
+    pieces = map(noting(str, read.append), ("😀", "a", "b"))
     await_speakable(pieces, language="en", verbatim=False)
     assert read == ["😀", "a"]
 
@@ -207,35 +212,35 @@ def test_an_arriving_text_is_read_up_to_its_first_letter():
         (b"ab\xff", "invalid start byte at byte 2"),
     ],
 )
-def test_bytes_that_are_not_utf8_are_refused(content, says):
+def test_bytes_that_are_not_utf8_are_refused(content: bytes, says: str) -> None:
     for source in (io.BytesIO(content), OneByOne(content)):
         with pytest.raises(UsageError, match=says):
             list(read_text(source, "x"))
 
 
-def test_a_text_without_end_is_refused():
+def test_a_text_without_end_is_refused() -> None:
     class Endless(io.RawIOBase):
         def read1(self, size: int = -1) -> bytes:
             return b"a " * 32768
 
     with pytest.raises(UsageError, match="stdin: longer than 16777216 bytes"):
-        for _ in read_text(Endless(), "stdin"):
+        for _ in read_text(cast(io.BufferedIOBase, Endless()), "stdin"):
             pass
 
 
-def test_a_text_that_arrives_byte_by_byte_is_decoded():
+def test_a_text_that_arrives_byte_by_byte_is_decoded() -> None:
     assert "".join(read_text(OneByOne("\ufeffé😀".encode()), "x")) == "é😀"
 
 
 class OneByOne(io.BytesIO):
-    def read1(self, size=-1):
+    def read1(self, size: int | None = -1) -> bytes:
         return super().read1(1)
 
 
 @pytest.mark.parametrize(
     "text", ["word " * 20_000, "a" * 100_000, "a b\n" * 20_000, "\n" * 100_000, "# a\n" * 20_000]
 )
-def test_long_text_is_split_in_linear_time(text):
+def test_long_text_is_split_in_linear_time(text: str) -> None:
     """A quadratic splitter needs minutes for these."""
     fits = lambda part: len(part) <= 300
     assert letters("".join(spoken_parts(sentences(plain_lines([text]), "en"), fits))) == letters(text)

@@ -18,22 +18,22 @@ from runtime.text.splitting import sentences
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
 @example("hello [AUDIO] </s>")
 @example("- **not** `cleaned` &amp; $5")
-def test_a_valid_text_is_returned_unchanged(text):
+def test_a_valid_text_is_returned_unchanged(text: str) -> None:
     assert check_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\x07\x1b", "\u200b\ufeff \u200d", "\x85"])
-def test_space_and_control_characters_are_blank(text):
+def test_space_and_control_characters_are_blank(text: str) -> None:
     assert is_blank(text) and not is_speakable(text)
 
 
-def test_nul_is_refused_with_its_position():
+def test_nul_is_refused_with_its_position() -> None:
     with pytest.raises(UsageError, match="NUL character at index 2"):
         check_text("ab\0c")
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "\udcff"])
-def test_a_lone_surrogate_is_refused_with_its_position(surrogate):
+def test_a_lone_surrogate_is_refused_with_its_position(surrogate: str) -> None:
     with pytest.raises(UsageError, match=f"U\\+{ord(surrogate):04X} at index 1") as caught:
         check_text(f"a{surrogate}")
     str(caught.value).encode()  # the message itself can be printed
@@ -204,17 +204,17 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("case", ENGLISH)
-def test_each_rule_in_english(case):
+def test_each_rule_in_english(case: str) -> None:
     text, expected = ENGLISH[case]
     assert clean_sentence(text, "en") == expected
 
 
 @pytest.mark.parametrize(("language", "text", "expected"), OTHERS)
-def test_rules_in_other_languages(language, text, expected):
+def test_rules_in_other_languages(language: str, text: str, expected: str) -> None:
     assert clean_sentence(text, language) == expected
 
 
-def test_there_are_cases_for_every_language_of_the_published_voices():
+def test_there_are_cases_for_every_language_of_the_published_voices() -> None:
     from runtime.families.voxtral_tts.voices import LANGUAGES
 
     assert {"en", *(language for language, _, _ in OTHERS)} == set(LANGUAGES)
@@ -222,12 +222,12 @@ def test_there_are_cases_for_every_language_of_the_published_voices():
 
 
 @pytest.mark.parametrize("mark", FINAL_MARKS + OTHER_MARKS.replace("\u2014", ""))
-def test_a_final_mark_is_not_doubled(mark):
+def test_a_final_mark_is_not_doubled(mark: str) -> None:
     assert clean_sentence(f"hello{mark}", "en") == f"hello{mark}"
     assert clean_sentence(f"'hello{mark}'", "en") == f"hello{mark}"
 
 
-def test_a_change_is_logged(caplog):
+def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "runtime.text.preparation"):
         list(prepare("Fine.", "en", bool))
         assert not caplog.text
@@ -241,7 +241,7 @@ def test_a_change_is_logged(caplog):
     text=st.text(st.sampled_from("a1,.$€-()[]!?<>`#&;'\"*| \n\u200b\u2028/5"), max_size=60)
     | st.text(max_size=40)
 )
-def test_the_result_is_one_line_with_a_final_mark_or_empty(text):
+def test_the_result_is_one_line_with_a_final_mark_or_empty(text: str) -> None:
     cleaned = clean_sentence(text, "en")
     if cleaned:
         assert is_speakable(cleaned)
@@ -252,7 +252,7 @@ def test_the_result_is_one_line_with_a_final_mark_or_empty(text):
 @pytest.mark.parametrize(
     "text", ["[" * 2000, "*a " * 2000, "(" * 2000, "'" * 2000, "|" * 2000, "a" * 100_000]
 )
-def test_hostile_text_takes_little_time(text):
+def test_hostile_text_takes_little_time(text: str) -> None:
     clean_sentence(text, "en")
 
 
@@ -271,7 +271,7 @@ def test_hostile_text_takes_little_time(text):
         ("Pay $5-10 now.", ["Pay $5-10 now."]),
     ],
 )
-def test_whole_texts_are_cleaned_across_their_sentences(typed, spoken):
+def test_whole_texts_are_cleaned_across_their_sentences(typed: str, spoken: list[str]) -> None:
     assert " ".join(prepare(typed, "en", bool)) == " ".join(spoken)
 
 
@@ -287,11 +287,11 @@ def test_whole_texts_are_cleaned_across_their_sentences(typed, spoken):
         ("en", "He was\n42. She was forty."),
     ],
 )
-def test_digits_are_kept(language, typed):
+def test_digits_are_kept(language: str, typed: str) -> None:
     assert " ".join(prepare(typed, language, bool)) == typed.replace("\n", " ")
 
 
-def test_items_of_a_numbered_list_keep_their_numbers():
+def test_items_of_a_numbered_list_keep_their_numbers() -> None:
     typed = "Steps:\n1. Open it\n2. Close it\n"
     found = filter(None, sentences(plain_lines(typed), "en"))
     assert list(found) == ["Steps:", "1.", "Open it", "2.", "Close it"]
@@ -300,7 +300,7 @@ def test_items_of_a_numbered_list_keep_their_numbers():
 @pytest.mark.parametrize(
     "text", ["\U0001f600", "a.", "!", "1.", "a-", "![", "(b", "\u2014", "`", "|", "'", "* "]
 )
-def test_a_hundred_thousand_characters_take_seconds(text):
+def test_a_hundred_thousand_characters_take_seconds(text: str) -> None:
     """Quadratic time took minutes. The limit is far above the time of any machine here."""
     code = (
         "import sys; from runtime.text.preparation import prepare\n"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,17 +34,17 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tekken(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(path) -> SpeechTokenizer:
+def tokenizer(path: Path) -> SpeechTokenizer:
     return SpeechTokenizer(path)
 
 
 @pytest.fixture(scope="module")
-def reference(path) -> MistralTokenizer:
+def reference(path: Path) -> MistralTokenizer[Any, Any, Any, Any, Any]:
     return MistralTokenizer.from_file(path)
 
 
@@ -53,7 +54,9 @@ def prompt(tokenizer: SpeechTokenizer, text: str, rows: int) -> list[int]:
 
 @pytest.mark.parametrize("voice", VOICES)
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_prompt_equals_that_of_mistral_common(tokenizer, reference, text, voice):
+def test_a_prompt_equals_that_of_mistral_common(
+    tokenizer: SpeechTokenizer, reference: MistralTokenizer[Any, Any, Any, Any, Any], text: str, voice: str
+) -> None:
     expected = reference.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens
     assert prompt(tokenizer, text, VOICES[voice]) == expected
 
@@ -63,12 +66,14 @@ def test_a_prompt_equals_that_of_mistral_common(tokenizer, reference, text, voic
     text=st.text(max_size=60)
     | st.lists(st.sampled_from([*MARKERS.values(), *MERGES, " ", "\n", "0"]), max_size=12).map("".join)
 )
-def test_any_text_gives_the_prompt_of_mistral_common(tokenizer, reference, text):
+def test_any_text_gives_the_prompt_of_mistral_common(
+    tokenizer: SpeechTokenizer, reference: MistralTokenizer[Any, Any, Any, Any, Any], text: str
+) -> None:
     expected = reference.encode_speech_request(SpeechRequest(input=text, voice="calm")).tokens
     assert prompt(tokenizer, text, VOICES["calm"]) == expected
 
 
-def test_a_prompt_has_its_markers_in_the_published_order(tokenizer):
+def test_a_prompt_has_its_markers_in_the_published_order(tokenizer: SpeechTokenizer) -> None:
     hello = SPECIALS + 256 + MERGES.index("hello")
     assert prompt(tokenizer, "hello", 4) == [1, 25, 24, 24, 24, 24, 36, hello, 35, 25]
 
@@ -79,7 +84,9 @@ def count(tokenizer: SpeechTokenizer, text: str) -> int:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 300])
-def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(tokenizer, rows):
+def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(
+    tokenizer: SpeechTokenizer, rows: int
+) -> None:
     ids = prompt(tokenizer, "hello", rows)
     assert rows not in VOICES.values()
     assert ids.count(24) == rows
@@ -92,35 +99,37 @@ def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(
         "".join
     )
 )
-def test_markers_in_the_text_are_encoded_as_text(tokenizer, reference, text):
+def test_markers_in_the_text_are_encoded_as_text(
+    tokenizer: SpeechTokenizer, reference: MistralTokenizer[Any, Any, Any, Any, Any], text: str
+) -> None:
     ids = prompt(tokenizer, text, 1)[4:-2]
     assert min(ids) >= SPECIALS
     assert reference.instruct_tokenizer.tokenizer.decode(ids) == text
 
 
-def test_ranks_beyond_the_vocabulary_size_are_dropped(tokenizer):
+def test_ranks_beyond_the_vocabulary_size_are_dropped(tokenizer: SpeechTokenizer) -> None:
     assert max(prompt(tokenizer, "lo o ", 1)) < tekken()["config"]["default_vocab_size"]
     assert count(tokenizer, "lo") == 2
 
 
-def test_a_file_without_voices_still_encodes(tmp_path):
+def test_a_file_without_voices_still_encodes(tmp_path: Path) -> None:
     content = tekken()
     del content["audio"]
     assert prompt(SpeechTokenizer(write_tekken(tmp_path, content)), "hello", 2)[:5] == [1, 25, 24, 24, 36]
 
 
-def test_a_voice_without_rows_is_an_error(tokenizer):
+def test_a_voice_without_rows_is_an_error(tokenizer: SpeechTokenizer) -> None:
     with pytest.raises(VoxportError, match="0 rows"):
         prompt(tokenizer, "hello", 0)
 
 
-def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
+def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer: SpeechTokenizer) -> None:
     assert count(tokenizer, " " * MAX_TEXT_CHARACTERS)
     with pytest.raises(UsageError, match=str(MAX_TEXT_CHARACTERS + 1)):
         count(tokenizer, " " * (MAX_TEXT_CHARACTERS + 1))
 
 
-def test_loading_logs_nothing(path, caplog):
+def test_loading_logs_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,25 +137,25 @@ def test_loading_logs_nothing(path, caplog):
     assert not caplog.records
 
 
-def test_importing_the_modules_loads_no_heavy_package():
+def test_importing_the_modules_loads_no_heavy_package() -> None:
     heavy = "{'mistral_common', 'soundfile', 'soxr', 'torch'}"
     code = "import sys, runtime.audio.files, runtime.text.cleanup, runtime.text.tokenizer;"
     code += f"sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def without(*keys: str):
+def without(*keys: str) -> dict[str, Any]:
     content = tekken()
-    inner = content
+    inner: Any = content
     for key in keys[:-1]:
         inner = inner[key]
     del inner[keys[-1]]
     return content
 
 
-def with_value(key: str, value, *parents: str):
+def with_value(key: str, value: object, *parents: str | int) -> dict[str, Any]:
     content = tekken()
-    inner = content
+    inner: Any = content
     for parent in parents:
         inner = inner[parent]
     inner[key] = value
@@ -174,7 +183,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_an_integrity_error_of_one_line_with_its_name(tmp_path, case):
+def test_a_broken_file_is_an_integrity_error_of_one_line_with_its_name(tmp_path: Path, case: str) -> None:
     content, reason = BROKEN[case]
     path = write_tekken(tmp_path, content)
     with pytest.raises(IntegrityError, match=reason) as caught:
@@ -186,13 +195,13 @@ def test_a_broken_file_is_an_integrity_error_of_one_line_with_its_name(tmp_path,
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_a_file_that_is_not_json_is_an_integrity_error(tmp_path, content):
+def test_a_file_that_is_not_json_is_an_integrity_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tekken.json"
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read as JSON"):
         SpeechTokenizer(path)
 
 
-def test_a_missing_file_is_an_integrity_error(tmp_path):
+def test_a_missing_file_is_an_integrity_error(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="missing"):
         SpeechTokenizer(tmp_path / "tekken.json")

@@ -1,5 +1,7 @@
 """Faults in the speech decoder of Qwen3-TTS, which stay in the module that they are planted in."""
 
+from typing import Any, cast
+
 import torch
 from torch import nn
 
@@ -23,9 +25,9 @@ def drop_a_state(codec: CodecDecoder) -> None:
     def forward(x: torch.Tensor, states: States) -> torch.Tensor:
         whole = states.extend(x)
         empty = torch.zeros_like(whole[..., : upsampler.context])
-        return Upsampler.forward(upsampler, whole[..., upsampler.context :], _Given(empty))
+        return Upsampler.forward(upsampler, whole[..., upsampler.context :], cast(Any, _Given(empty)))
 
-    upsampler.forward = forward
+    vars(upsampler)["forward"] = forward
 
 
 def exchange_alpha_and_beta(codec: CodecDecoder) -> None:

@@ -69,7 +69,7 @@ class BatchedStreams(Stream):
         found.slots, found.batch = self.slots[:count], count
         return found
 
-    def move(self, source: int, target: int, positions: int) -> None:
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
         self.slots[target].restore(self.slots[source].snapshot())
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:

@@ -44,9 +44,9 @@ class Golden:
     def __init__(self, name: str, engine: Engine, constants: Any, tokenizer: Sequence[Path]) -> None:
         self.name, self.reference = name, np.load(GOLDEN / f"{name}.npz")
         self.engine, self.constants, self.files = engine, constants, tokenizer
-        self.family: RuntimeFamily = open_family("qwen3_tts")
+        self.family: RuntimeFamily[Any] = open_family("qwen3_tts")
 
-    def trace(self, folder: Path, request: dict, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+    def trace(self, folder: Path, request: dict[str, Any], **arrays: Any) -> dict[str, np.ndarray]:
         path = folder / "inputs.npz"
         np.savez(path, request=json.dumps(request), **arrays)
         trace = self.family.trace
@@ -140,10 +140,10 @@ class MixedStream(Stream):
 
     def __init__(self, first: Stream, other: Stream) -> None:
         super().__init__({**other.signatures, **first.signatures})
-        self.first, self.other = first, other
+        self._own, self._other = first, other
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
-        stream = self.first if component in self.first.signatures else self.other
+        stream = self._own if component in self._own.signatures else self._other
         return stream.run(component, inputs)
 
     def reset(self) -> None: ...
@@ -178,7 +178,7 @@ def misses(differences: dict[str, float | bool]) -> list[str]:
     ]
 
 
-def request_of(name: str, run: str) -> dict:
+def request_of(name: str, run: str) -> dict[str, Any]:
     """The request of a run."""
     text, fields = RUNS[name][run]
     request = {

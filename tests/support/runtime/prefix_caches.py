@@ -2,7 +2,8 @@
 
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
+
+from support.stand_ins import stand_in
 
 from bundle.manifest import MANIFEST
 from runtime.prefix_cache import WRITER, PrefixCache
@@ -16,4 +17,4 @@ def private_prefix_cache() -> PrefixCache:
     """A cache whose rows no other one reads."""
     folder = Path(tempfile.mkdtemp())
     (folder / MANIFEST).write_text(f'"{folder}"')
-    return PrefixCache(SimpleNamespace(folder=folder), "test")
+    return PrefixCache(stand_in(folder=folder), "test")

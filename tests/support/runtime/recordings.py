@@ -14,6 +14,6 @@ def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
     return samples.astype(np.float32)
 
 
-def write_recording(path: Path, samples: np.ndarray, rate: int = RATE, **more) -> Path:
+def write_recording(path: Path, samples: np.ndarray, rate: int = RATE, **more: str) -> Path:
     soundfile.write(path, samples, rate, **more)
     return path

@@ -4,10 +4,10 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 from support.export.faulty_engines import BatchedStreams, Engines, StreamEngine, no_fault
 from support.runtime import toy_speech
+from support.stand_ins import stand_in
 
 from bundle.manifest import MANIFEST
 from model.synthetic.checkpoint import random_checkpoint
@@ -28,17 +28,17 @@ def qwen_task(
 ) -> QwenTextToSpeech:
     """The task of a tiny model. `change` may replace each stream of its engine."""
     components = {
-        each.name: SimpleNamespace(name=each.name, signature=each.signature, max_batch=max_batch)
+        each.name: stand_in(name=each.name, signature=each.signature, max_batch=max_batch)
         for each in engines.components
     }
     folder = Path(tempfile.mkdtemp())
     for name in engines.source.tokenizer_files:
         shutil.copy(engines.source.folder / name, folder)
     (folder / MANIFEST).write_text(f'"{folder}"')
-    bundle = SimpleNamespace(
+    bundle = stand_in(
         folder=folder,
-        manifest=SimpleNamespace(tokenizer=("vocab.json", "merges.txt"), voices={}),
-        job=SimpleNamespace(source=SimpleNamespace(files={}), cache_length=CACHE),
+        manifest=stand_in(tokenizer=("vocab.json", "merges.txt"), voices={}),
+        job=stand_in(source=stand_in(files={}), cache_length=CACHE),
         components=tuple(components.values()),
         component=components.__getitem__,
     )

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_s
 Fault = Callable[[str, Arrays], None]
 
 
-def random_weights(shapes: dict[str, tuple[int, ...]]) -> Arrays:
+def random_weights(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
     """Normal float32 values, the same in every process."""
     generator = np.random.default_rng(7)
     return {name: generator.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}

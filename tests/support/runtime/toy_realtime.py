@@ -1,6 +1,7 @@
 """A listening engine in NumPy with random weights, and signatures of Voxtral-Realtime."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
@@ -35,7 +36,7 @@ CONSTANTS = Constants(
 )
 
 
-def spec(name: str, dtype: str, *shape: int | str) -> TensorSpec:
+def spec(name: str, dtype: Literal["float32", "int64"], *shape: int | str) -> TensorSpec:
     return TensorSpec(name, dtype, shape, Kind.HIDDEN if dtype == "float32" else Kind.INDEX)
 
 
@@ -147,4 +148,5 @@ def noise_of_varying_level(count: int, seed: int = 1) -> np.ndarray:
     generator = np.random.default_rng(seed)
     levels = np.repeat(10 ** generator.uniform(-3, 0, count // TOKEN + 1), TOKEN)[:count]
     samples = levels * generator.standard_normal(count)
-    return (30000 * samples / np.abs(samples).max()).astype(np.int16)
+    scaled: np.ndarray = 30000 * samples / np.abs(samples).max()
+    return scaled.astype(np.int16)

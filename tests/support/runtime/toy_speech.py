@@ -65,9 +65,10 @@ SIGNATURES = {
 
 class ToyStream(SlotStream):
     def compute(self, component: str, slot: int, inputs: Arrays) -> Arrays:
-        return getattr(self, f"_{component}")(slot, inputs)
+        outputs: Arrays = getattr(self, f"_{component}")(slot, inputs)
+        return outputs
 
-    def move(self, source: int, target: int, positions: int) -> None:
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
         cache, tail = self.states["cache"], self.states["tail"]
         cache[target, :positions] = cache[source, :positions]
         tail[target] = tail[source]

@@ -78,11 +78,12 @@ class Model:
 
     @property
     def states(self) -> Sequence[Any]:
-        return self.config.sequence_batching.state
+        states: Sequence[Any] = self.config.sequence_batching.state
+        return states
 
     def _check_against_graph(self) -> None:
         """What the ONNX Runtime backend checks when it loads a model, and the dtypes of states."""
-        has_batch, found = self.config.max_batch_size > 0, {}
+        has_batch, found = self.config.max_batch_size > 0, dict[tuple[str, str], Any]()
         for kind, values in (("input", self.session.get_inputs()), ("output", self.session.get_outputs())):
             found |= {(kind, value.name): value for value in values}
         declared = {("input", each.name): each for each in self.config.input}

@@ -1,13 +1,13 @@
 """The server of `voxport serve` on a free port of this machine, in a thread."""
 
-import asyncio
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from runtime.serve.address import bind
 from runtime.serve.http.app import build_app
@@ -21,6 +21,7 @@ from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
 DEFAULT = Limits()
+Tasks = Mapping[str, TextToSpeech | SpeechToText]  # by name
 
 
 @dataclass
@@ -28,7 +29,7 @@ class RunningServer:
     port: int
     models: Models
     metrics: Metrics
-    connections: set[asyncio.Protocol]  # that are open
+    connections: set[Any]  # of uvicorn's protocols, that are open
 
     @property
     def url(self) -> str:
@@ -44,7 +45,7 @@ def metric(metrics: Metrics, name: str, **labels: str) -> float:
 
 @contextmanager
 def running(
-    tasks: Mapping[str, TextToSpeech | SpeechToText],
+    tasks: Tasks,
     limits: Limits = DEFAULT,
     keys: Keys | None = None,
     slots: int = 2,
@@ -76,7 +77,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def wait_until(condition, seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Raises AssertionError where `condition()` does not become true."""
     end = time.monotonic() + seconds
     while not condition():

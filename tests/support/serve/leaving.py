@@ -34,7 +34,7 @@ def resources() -> dict[str, int]:
 def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
     """The resources when nothing is spoken and their numbers no longer change."""
     wait_until(lambda: worker.is_idle, 30)
-    found, last = resources(), {}
+    found, last = resources(), dict[str, int]()
     while found != last:
         time.sleep(0.2)
         found, last = resources(), found

@@ -1,6 +1,6 @@
 """A speech-to-text task that gives a word for each loud 80 ms, or for each loud sound."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class LoudToText(SpeechToText):
 
     def __init__(self, is_live: bool = True, whole_sounds: bool = False) -> None:
         self._is_live, self.whole_sounds = is_live, whole_sounds
-        self.before_feed = lambda: None
+        self.before_feed: Callable[[], object] = lambda: None
 
     @property
     def sample_rate(self) -> int:

@@ -13,8 +13,8 @@ PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 class Watched:
     """A page, what it wrote to the console, and where its requests went."""
 
-    def __init__(self, page: Any):
-        self.page, self.messages, self.hosts = page, [], set()
+    def __init__(self, page: Any) -> None:
+        self.page, self.messages, self.hosts = page, list[str](), set[str]()
         page.on("console", lambda message: self.messages.append(message.text))
         page.on("pageerror", lambda error: self.messages.append(str(error)))
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
@@ -31,7 +31,7 @@ def wait_for_text(page: Any, selector: str, pattern: str) -> str:
     """The text of an element, once it matches."""
     argument = [selector, pattern]
     page.wait_for_function("([s, p]) => document.querySelector(s).innerText.match(p)", arg=argument)
-    return page.inner_text(selector)
+    return str(str(page.inner_text(selector)))
 
 
 def speak(page: Any, text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from support.serve.http_server import metric
+from support.serve.http_server import Tasks, metric
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
@@ -29,7 +29,7 @@ def break_off(text: str, frame: int) -> None:
 class PageServer:
     """A running server. `models` and `metrics` show what it does."""
 
-    def __init__(self, port: int, models: Models, metrics: Metrics):
+    def __init__(self, port: int, models: Models, metrics: Metrics) -> None:
         self.port, self.models, self.metrics = port, models, metrics
         self.url = f"http://127.0.0.1:{port}/"
 
@@ -43,7 +43,10 @@ def running_server(
 ) -> Iterator[PageServer]:
     """Serves both tasks on a free port of the loopback interface. `origin` has %d for the port."""
     limits, metrics = Limits(), Metrics()
-    tasks = {"tone": ToneSpeech(pace_s, break_off), "count": LoudToText(whole_sounds=True)}
+    tasks: Tasks = {
+        "tone": ToneSpeech(pace_s, break_off),
+        "count": LoudToText(whole_sounds=True),
+    }
     models = Models(tasks, limits, metrics)
     models.start()
     listener = socket.create_server(("127.0.0.1", 0))

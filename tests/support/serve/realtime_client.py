@@ -3,16 +3,19 @@
 import asyncio
 import base64
 import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import websockets
 from support.serve.http_server import RunningServer
 from support.serve.loud_to_text import BLOCK, RATE
 
+Answer = TypeVar("Answer")
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
 
 
-def pcm(rate: int = RATE, blocks=BLOCKS) -> list[bytes]:
+def pcm(rate: int = RATE, blocks: Sequence[float] = BLOCKS) -> list[bytes]:
     """16-bit samples of 80 ms each."""
     return [np.full(BLOCK * rate // RATE, 32767 * value, "<i2").tobytes() for value in blocks]
 
@@ -24,26 +27,32 @@ def text_of(content: bytes) -> str:
 class Socket:
     """JSON messages over a socket."""
 
-    def __init__(self, socket):
+    def __init__(self, socket: websockets.ClientConnection) -> None:
         self.socket = socket
 
-    async def send(self, kind: str, **fields) -> None:
+    async def send(self, kind: str, **fields: object) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
 
-    async def receive(self) -> dict:
-        return json.loads(await asyncio.wait_for(self.socket.recv(), 5))
+    async def receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(await asyncio.wait_for(self.socket.recv(), 5))
+        return message
 
-    async def until(self, kind: str) -> list[dict]:
+    async def until(self, kind: str) -> list[dict[str, Any]]:
         messages = [await self.receive()]
         while messages[-1]["type"] != kind:
             messages.append(await self.receive())
         return messages
 
 
-def talk(server: RunningServer, conversation, path: str = "/v1/realtime", **options):
+def talk(
+    server: RunningServer,
+    conversation: Callable[[Socket], Awaitable[Answer]],
+    path: str = "/v1/realtime",
+    **options: Any,
+) -> Answer:
     """Runs a coroutine function with a connected socket."""
 
-    async def run():
+    async def run() -> Answer:
         url = f"ws://127.0.0.1:{server.port}{path}"
         async with websockets.connect(url, **options) as socket:
             return await conversation(Socket(socket))

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx2
 from support.serve.http_server import RunningServer
@@ -11,12 +12,12 @@ from support.serve.http_server import RunningServer
 TEXT = "Hello there."
 
 
-def speech_body(**fields) -> dict:
+def speech_body(**fields: object) -> dict[str, Any]:
     return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
 
 
 @contextmanager
-def asking(server: RunningServer, model: str, **fields) -> Iterator[socket.socket]:
+def asking(server: RunningServer, model: str, **fields: str) -> Iterator[socket.socket]:
     """A request to a model whose client closes the connection at the end of the block."""
     body = json.dumps({"model": model, "input": "a" * 40, "response_format": "pcm", **fields}).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -25,6 +26,8 @@ def asking(server: RunningServer, model: str, **fields) -> Iterator[socket.socke
         yield connection
 
 
-def post_speech(server: RunningServer, content: bytes | dict, **options) -> httpx2.Response:
-    body = {"json": content} if isinstance(content, dict) else {"content": content}
+def post_speech(
+    server: RunningServer, content: bytes | Iterator[bytes] | dict[str, Any], **options: Any
+) -> httpx2.Response:
+    body: dict[str, Any] = {"json": content} if isinstance(content, dict) else {"content": content}
     return httpx2.post(f"{server.url}/v1/audio/speech", **body, **options)

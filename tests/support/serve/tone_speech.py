@@ -26,7 +26,7 @@ class ToneSpeech(TextToSpeech):
 
     sample_rate, samples_per_frame, max_slots = RATE, FRAME, 4
 
-    def __init__(self, pass_s: float = 0.0, fault: Callable[[str, int], None] = no_fault):
+    def __init__(self, pass_s: float = 0.0, fault: Callable[[str, int], object] = no_fault) -> None:
         self.pass_s, self.fault, self.gate = pass_s, fault, threading.Event()
         self.gate.set()
         self.running: dict[int, str] = {}  # by slot
@@ -47,8 +47,18 @@ def tone(text: str, voice: str = "anna") -> np.ndarray:
     return (LEVEL * np.sin(2 * np.pi * VOICES[voice] * np.arange(count) / RATE)).astype(np.float32)
 
 
-class ToneSlots:
-    def __init__(self, task: ToneSpeech, slots: int):
+class WithoutCodes:
+    """Slots whose frames are samples: there are no codes that teacher forcing could replace."""
+
+    def codes(self, slot: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def replace_codes(self, slot: int, codes: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class ToneSlots(WithoutCodes):
+    def __init__(self, task: ToneSpeech, slots: int) -> None:
         self.task, self.slots = task, slots
         self._speech: dict[int, tuple[SpeechRequest, np.ndarray, int]] = {}
 
@@ -94,5 +104,5 @@ class ToneSlots:
         del self._speech[slot], self.task.running[slot]
 
     def move(self, source: int, target: int) -> None:
-        for each in (self._speech, self.task.running):
-            each[target] = each.pop(source)
+        self._speech[target] = self._speech.pop(source)
+        self.task.running[target] = self.task.running.pop(source)

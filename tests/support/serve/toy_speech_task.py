@@ -1,11 +1,12 @@
 """A text-to-speech task that speaks on the toy engine, with two voices."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 from support.runtime import toy_speech
 from support.runtime.speech_tasks import ToyVoxtral
+from support.runtime.toy_engine import Fault
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
 from runtime.families.voxtral_tts.decoder import Prompt
@@ -19,11 +20,11 @@ SLOTS = 2
 class ToySpeechTask(ToyVoxtral):
     """Every part of a text is spoken until the cache is full. Another text or voice gives other samples."""
 
-    def __init__(self, fault: toy_speech.Fault = lambda component, inputs: None) -> None:
+    def __init__(self, fault: Fault = lambda component, inputs: None) -> None:
         super().__init__()
         self.engine = toy_speech.ToyEngine(fault)
-        self._prompts = SimpleNamespace(build=_prompt, fits_prompt=self.fits_prompt)
-        self._prefixes = SimpleNamespace(**dict.fromkeys(("load", "kept", "save"), lambda *_: None))
+        self._prompts = stand_in(build=_prompt, fits_prompt=self.fits_prompt)
+        self._prefixes = stand_in(**dict.fromkeys(("load", "kept", "save"), lambda *_: None))
 
     @property
     def max_slots(self) -> int:

@@ -5,9 +5,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from threading import Event as Flag
+from typing import Any
 
 import numpy as np
-from support.serve.http_server import wait_until
+from support.serve.http_server import Tasks, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.toy_speech_task import ToySpeechTask
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -18,6 +19,8 @@ from runtime.audio.files import pcm16
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.wyoming.server import WyomingServer
 from runtime.speech_to_text import SpeechToText
 
@@ -33,7 +36,7 @@ WAIT_S = 10
 class WyomingFixture:
     """Models with their tasks, and a Wyoming server."""
 
-    def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText):
+    def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText) -> None:
         """`more` are further models by their names."""
         self.limits, self.metrics = limits, Metrics()
         self.engines_may_run = Flag()  # the engines wait for it
@@ -41,7 +44,11 @@ class WyomingFixture:
         self.speech_task = ToySpeechTask(lambda component, inputs: self._pause())
         self.transcription_task = LoudToText(is_live)
         self.transcription_task.before_feed = self._pause
-        tasks = {"tts": self.speech_task, "stt": self.transcription_task, **more}
+        tasks: Tasks = {
+            "tts": self.speech_task,
+            "stt": self.transcription_task,
+            **more,
+        }
         self.models = Models(tasks, limits, self.metrics, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
@@ -50,11 +57,11 @@ class WyomingFixture:
         assert self.engines_may_run.wait(WAIT_S)
 
     @property
-    def speech_worker(self):
+    def speech_worker(self) -> SpeechWorker:
         return self.models.speech_worker("tts")
 
     @property
-    def transcription_worker(self):
+    def transcription_worker(self) -> TranscriptionWorker:
         return self.models.transcription_worker("stt")
 
     @asynccontextmanager
@@ -66,7 +73,7 @@ class WyomingFixture:
 
 
 @contextmanager
-def wyoming_fixture(is_live: bool = True, **limits: float) -> Iterator[WyomingFixture]:
+def wyoming_fixture(is_live: bool = True, **limits: Any) -> Iterator[WyomingFixture]:
     made = WyomingFixture(Limits(**limits), is_live)
     try:
         yield made
@@ -110,7 +117,7 @@ def spoken(text: str, voice: str | None = None) -> bytes:
 def tone(pattern: str) -> bytes:
     """80 ms per letter: loud where it is an x."""
     blocks = [np.full(1280, 16000 * (letter == "x"), "<i2") for letter in pattern]
-    return np.concatenate(blocks).tobytes()
+    return bytes(np.concatenate(blocks).tobytes())
 
 
 def chunks(content: bytes, rate: int = 16000, channels: int = 1, size: int = 2000) -> list[Eventable]:

@@ -3,11 +3,12 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
@@ -49,27 +50,28 @@ BASE = Constants(
 )
 CUSTOM = BASE.model_copy(update={"kind": "custom_voice", "speakers": {"ryan": 40, "eric": 41}})
 DESIGN = BASE.model_copy(update={"kind": "voice_design"})
-TOKENIZER = SimpleNamespace(newline=9, encode=lambda text: [ord(letter) % 120 for letter in text])
+TOKENIZER = stand_in(newline=9, encode=lambda text: [ord(letter) % 120 for letter in text])
 VECTOR = np.linspace(-1, 1, DIM, dtype=np.float32)
 VOICE = Voice(VECTOR, Reference(np.array([1, 2]), np.arange(6).reshape(2, BOOKS)))
 
 
-def bundle(**voices: str) -> SimpleNamespace:
-    job = SimpleNamespace(source=SimpleNamespace(files={}))
-    return SimpleNamespace(manifest=SimpleNamespace(voices=voices), folder=Path("bundle"), job=job)
+def bundle(**voices: str) -> Any:
+    job = stand_in(source=stand_in(files={}))
+    return stand_in(manifest=stand_in(voices=voices), folder=Path("bundle"), job=job)
 
 
-def test_a_voice_file_gives_back_the_voice(tmp_path):
+def test_a_voice_file_gives_back_the_voice(tmp_path: Path) -> None:
     (tmp_path / "anna.safetensors").write_bytes(voice_content(VOICE, model_digest(bundle())))
     found = choose_voice(bundle(), BASE, str(tmp_path / "anna.safetensors"))
     np.testing.assert_array_equal(found.speaker, VECTOR)
+    assert found.reference and VOICE.reference
     np.testing.assert_array_equal(found.reference.codes, VOICE.reference.codes)
     np.testing.assert_array_equal(found.reference.text, VOICE.reference.text)
     (tmp_path / "bare.safetensors").write_bytes(voice_content(Voice(VECTOR), model_digest(bundle())))
     assert choose_voice(bundle(), BASE, str(tmp_path / "bare.safetensors")).reference is None
 
 
-def test_a_voice_of_another_checkpoint_is_refused(tmp_path):
+def test_a_voice_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "anna.safetensors").write_bytes(voice_content(VOICE, "0123"))
     with pytest.raises(UsageError, match=r"anna.*made with another checkpoint"):
         choose_voice(bundle(), BASE, str(tmp_path / "anna.safetensors"))
@@ -96,19 +98,21 @@ CODES, TEXT = np.zeros((2, BOOKS), np.int64), np.zeros(2, np.int64)
         ({"speaker_embedding": VECTOR, "other": TEXT}, "other"),
     ],
 )
-def test_voices_of_another_model_and_damaged_ones_are_refused(tmp_path, arrays, says):
+def test_voices_of_another_model_and_damaged_ones_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], says: str
+) -> None:
     save_file(arrays, tmp_path / "voice.safetensors")
     with pytest.raises(UsageError, match=says):
         choose_voice(bundle(), BASE, str(tmp_path / "voice.safetensors"))
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "voice.safetensors")
     with pytest.raises(UsageError, match="not a file"):
         choose_voice(bundle(), BASE, str(tmp_path / "voice.safetensors"))
 
 
-def test_voices_by_name():
+def test_voices_by_name() -> None:
     assert choose_voice(bundle(), CUSTOM, "Ryan").speaker == "ryan"
     assert choose_voice(bundle(), CUSTOM, None).speaker == "eric"  # the first one
     assert choose_voice(bundle(), DESIGN, None).speaker is None
@@ -119,7 +123,7 @@ def test_voices_by_name():
 
 
 @pytest.mark.parametrize("name", ["ref.wav", "folder/REF.MP3"])
-def test_a_recording_in_place_of_a_voice_is_named(name):
+def test_a_recording_in_place_of_a_voice_is_named(name: str) -> None:
     with pytest.raises(
         UsageError, match=f"voice {name}: a recording cannot be used as a voice.*voice add NAME {name}"
     ):
@@ -153,29 +157,33 @@ def test_a_recording_in_place_of_a_voice_is_named(name):
         (CUSTOM, Voice("ryan"), {"instruct": "\n"}, "instruct.*line break"),  # although it is left out
     ],
 )
-def test_what_a_model_does_not_take_is_refused_by_name(constants, voice, fields, says):
-    arguments = {"text": "1", "voice": voice} | fields
+def test_what_a_model_does_not_take_is_refused_by_name(
+    constants: Constants, voice: Voice, fields: dict[str, str], says: str
+) -> None:
+    arguments: dict[str, Any] = {"text": "1", "voice": voice} | fields
     with pytest.raises(UsageError, match=says):
         PromptBuilder(TOKENIZER, constants).build(**arguments)
 
 
-def test_the_small_model_leaves_an_instruction_out_with_a_warning(caplog):
+def test_the_small_model_leaves_an_instruction_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     large = CUSTOM.model_copy(update={"size": "1b7"})
     assert PromptBuilder(TOKENIZER, CUSTOM).build("1", Voice("ryan"), instruct="1").instruct is None
     assert "0.6B CustomVoice" in caplog.text
-    ids = PromptBuilder(TOKENIZER, large).build("1", Voice("ryan"), instruct="1").instruct.tolist()
+    instruct = PromptBuilder(TOKENIZER, large).build("1", Voice("ryan"), instruct="1").instruct
+    assert instruct is not None
+    ids = instruct.tolist()
     ends = [IDS["im_start_id"], IDS["im_end_id"]]
     assert [ids[0], *ids[-2:]] == [*ends, TOKENIZER.newline]
 
 
 @pytest.mark.parametrize(("constants", "streams"), [(BASE, True), (CUSTOM, False)])
-def test_the_layout_of_the_published_package_is_the_default(constants, streams):
+def test_the_layout_of_the_published_package_is_the_default(constants: Constants, streams: bool) -> None:
     voice = VOICE if constants is BASE else Voice("ryan")
     assert PromptBuilder(TOKENIZER, constants).build("1", voice).streaming is streams
     assert PromptBuilder(TOKENIZER, constants).build("1", voice, streaming=not streams).streaming != streams
 
 
-def test_languages():
+def test_languages() -> None:
     names = ("English", "en", "en-US", "zh_CN", "Auto", "Sichuan_dialect")
     expected = ["english", "english", "english", "chinese", "auto", "sichuan_dialect"]
     ids = {"english": 30, "chinese": 31, "sichuan_dialect": 32}
@@ -185,18 +193,18 @@ def test_languages():
 
 
 @pytest.mark.parametrize("asked", ["fr", "French", "sichuan_dialect", "Klingon", "", "Klingonese language"])
-def test_an_unknown_language_is_one_line_with_those_that_the_model_has(asked):
+def test_an_unknown_language_is_one_line_with_those_that_the_model_has(asked: str) -> None:
     has = "this model does not speak it; it has auto, chinese, english, zh, en"
     with pytest.raises(UsageError, match=f"^language {asked!r}: {has}$") as caught:
         language_name(asked, BASE)
     assert caught.value.field == "language"
 
 
-def test_a_chinese_character_takes_as_long_as_several_letters():
+def test_a_chinese_character_takes_as_long_as_several_letters() -> None:
     assert estimated_frames("今天天气很好。") > 3 * estimated_frames("weather")
 
 
-def test_sampling_follows_the_checkpoint():
+def test_sampling_follows_the_checkpoint() -> None:
     greedy = BASE.sampling_defaults.model_copy(update={"temperature": 0.0})
     found = BASE.model_copy(update={"sampling_defaults": greedy}).sampling
     assert (found.first.temperature, found.others.temperature) == (0, 0.9)
@@ -212,5 +220,5 @@ def test_sampling_follows_the_checkpoint():
         (DESIGN, True),
     ],
 )
-def test_which_models_follow_instructions(constants, follows):
+def test_which_models_follow_instructions(constants: Constants, follows: bool) -> None:
     assert PromptBuilder(TOKENIZER, constants).follows_instructions is follows

@@ -1,6 +1,7 @@
 """Speech of exported Qwen3-TTS bundles on every target: streamed, whole, batched, and with voices."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory) -> Path:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound whose pitch rises and falls."""
     path = tmp_path_factory.mktemp("recording") / "anna.wav"
     time = np.arange(int(SECONDS * RATE)) / RATE
@@ -32,14 +33,19 @@ def recording(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def speech(request, qwen_bundles) -> TextToSpeech:
+def speech(request: pytest.FixtureRequest, qwen_bundles: Path) -> TextToSpeech:
     """Core ML without rounding to half precision, which differs from chunk to chunk."""
     options = EngineOptions(compute_precision="float32" if request.param == "coreml" else None)
     return open_task(TextToSpeech, qwen_bundles / request.param, options)
 
 
 @pytest.fixture(scope="module", params=["vector", "transcript"])
-def voice(request, speech, recording, tmp_path_factory) -> Path:
+def voice(
+    request: pytest.FixtureRequest,
+    speech: TextToSpeech,
+    recording: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """A voice that is a vector only, and one that continues its recording."""
     path = tmp_path_factory.mktemp("voice") / f"{request.param}.safetensors"
     transcript = "How are you?" if request.param == "transcript" else None
@@ -47,12 +53,12 @@ def voice(request, speech, recording, tmp_path_factory) -> Path:
     return path
 
 
-def whole(speech: TextToSpeech, text: str, **options) -> np.ndarray:
+def whole(speech: TextToSpeech, text: str, **options: Any) -> np.ndarray:
     return np.concatenate(list(speech.speak(text, max_frames=6, **options)))
 
 
-def test_streamed_speech_is_that_in_one_piece(speech, voice):
-    options = {"voice": str(voice), "seed": 4}
+def test_streamed_speech_is_that_in_one_piece(speech: TextToSpeech, voice: Path) -> None:
+    options: dict[str, Any] = {"voice": str(voice), "seed": 4}
     pieces = list(speech.speak(TEXTS[0], max_frames=6, chunk_frames=1, **options))
     assert {len(piece) for piece in pieces} == {speech.samples_per_frame}
     found, expected = np.concatenate(pieces), whole(speech, TEXTS[0], chunk_frames=6, **options)
@@ -60,13 +66,13 @@ def test_streamed_speech_is_that_in_one_piece(speech, voice):
     np.testing.assert_allclose(found, expected, atol=CLOSE)
 
 
-def test_a_model_that_is_given_its_own_codes_chooses_them_again(speech, voice):
+def test_a_model_that_is_given_its_own_codes_chooses_them_again(speech: TextToSpeech, voice: Path) -> None:
     part = speak_part(speech, SpeechRequest(TEXTS[0], voice=str(voice), seed=4, max_frames=6))
     assert np.array_equal(speak_part(speech, part.request, part.chosen).chosen, part.chosen)
 
 
-def test_texts_in_a_batch_give_the_speech_of_each_alone(speech, voice):
-    options = {"voice": str(voice), "seed": 5, "max_frames": 5}
+def test_texts_in_a_batch_give_the_speech_of_each_alone(speech: TextToSpeech, voice: Path) -> None:
+    options: dict[str, Any] = {"voice": str(voice), "seed": 5, "max_frames": 5}
     found: list[list[np.ndarray]] = [[] for _ in TEXTS]
     for index, samples in speech.speak_all(TEXTS, slots=3, **options):
         found[index].append(samples)
@@ -76,7 +82,7 @@ def test_texts_in_a_batch_give_the_speech_of_each_alone(speech, voice):
         np.testing.assert_allclose(np.concatenate(pieces), expected, atol=CLOSE)
 
 
-def test_sampling_settings_reach_the_model(speech, voice):
+def test_sampling_settings_reach_the_model(speech: TextToSpeech, voice: Path) -> None:
     greedy = {"temperature": 0, "sub_temperature": 0}
     first, second = (whole(speech, TEXTS[0], voice=str(voice), seed=seed, sampling=greedy) for seed in (1, 2))
     np.testing.assert_array_equal(first, second)  # the seed draws nothing
@@ -84,7 +90,7 @@ def test_sampling_settings_reach_the_model(speech, voice):
     assert drawn.shape != first.shape or not np.allclose(drawn, first, atol=CLOSE)
 
 
-def test_both_kinds_of_voice_differ(speech, recording, tmp_path):
+def test_both_kinds_of_voice_differ(speech: TextToSpeech, recording: Path, tmp_path: Path) -> None:
     for name, transcript in (("a", None), ("b", "How are you?")):
         (tmp_path / f"{name}.safetensors").write_bytes(speech.make_voice(recording, transcript))
     first, second = (
@@ -93,13 +99,15 @@ def test_both_kinds_of_voice_differ(speech, recording, tmp_path):
     assert first.shape != second.shape or not np.allclose(first, second, atol=CLOSE)
 
 
-def test_what_a_base_model_does_not_take(speech, voice):
+def test_what_a_base_model_does_not_take(speech: TextToSpeech, voice: Path) -> None:
     with pytest.raises(UsageError, match="instruct: a Base model"):
         list(speech.speak("Hi.", voice=str(voice), instruct="Happy."))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_voice_of_the_user_speaks_by_its_name(qwen_bundles, recording, target, tmp_path, capsys):
+def test_a_voice_of_the_user_speaks_by_its_name(
+    qwen_bundles: Path, recording: Path, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle = str(qwen_bundles / target)
     assert voxport(["voice", "add", "anna", str(recording), "--bundle", bundle]) == 0
     assert "anna" in capsys.readouterr().out
@@ -111,7 +119,7 @@ def test_a_voice_of_the_user_speaks_by_its_name(qwen_bundles, recording, target,
     assert soundfile.info(str(out)).frames <= 3 * 1920
 
 
-def test_executorch_has_no_convolution_of_its_own(qwen_bundles):
+def test_executorch_has_no_convolution_of_its_own(qwen_bundles: Path) -> None:
     """Its kernel takes a hundred times as long as XNNPACK."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 

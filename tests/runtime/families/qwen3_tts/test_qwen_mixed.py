@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ CUSTOM: list[SpeechOptions] = [
 
 
 @pytest.fixture(scope="module")
-def custom(tmp_path_factory) -> QwenTextToSpeech:
+def custom(tmp_path_factory: pytest.TempPathFactory) -> QwenTextToSpeech:
     """A model with preset speakers that follows instructions."""
     folder = tmp_path_factory.mktemp("custom") / "model"
     write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
@@ -41,7 +42,7 @@ def base() -> QwenTextToSpeech:
 
 
 @pytest.fixture(scope="module")
-def cloned(base, tmp_path_factory) -> list[SpeechOptions]:
+def cloned(base: QwenTextToSpeech, tmp_path_factory: pytest.TempPathFactory) -> list[SpeechOptions]:
     """Options with voices that are a vector only, and that continue a recording."""
     constants, rng = base._constants, np.random.default_rng(0)
     folder, vector = tmp_path_factory.mktemp("voices"), rng.standard_normal(base._constants.dim, np.float32)
@@ -58,14 +59,17 @@ def cloned(base, tmp_path_factory) -> list[SpeechOptions]:
     ]
 
 
-def test_speech_of_each_text_is_that_of_the_text_alone(custom, base, cloned):
+def test_speech_of_each_text_is_that_of_the_text_alone(
+    custom: QwenTextToSpeech, base: QwenTextToSpeech, cloned: list[SpeechOptions]
+) -> None:
     for task, each in ((custom, CUSTOM), (base, cloned)):
         found: list[list[np.ndarray]] = [[] for _ in TEXTS]
         common: SpeechOptions = {"max_frames": 5, "seed": 9}
         for index, samples in task.speak_all(TEXTS, 3, each, **common):
             found[index].append(samples)
         for text, pieces, options in zip(TEXTS, found, each, strict=True):
-            alone = np.concatenate(list(task.speak(text, **{**common, **options})))
+            both: dict[str, Any] = {**common, **options}
+            alone = np.concatenate(list(task.speak(text, **both)))
             assert np.concatenate(pieces).shape == alone.shape and np.abs(alone).max() > 0.01
             np.testing.assert_allclose(np.concatenate(pieces), alone, atol=1e-5)
 
@@ -81,19 +85,19 @@ def test_speech_of_each_text_is_that_of_the_text_alone(custom, base, cloned):
         ([{"instruct": 5}, {}], "text 0: instruct 5: expected a str"),
     ],
 )
-def test_wrong_options_of_a_text_are_named(custom, each, says):
+def test_wrong_options_of_a_text_are_named(custom: QwenTextToSpeech, each: list[Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         next(custom.speak_all(["Hi.", "Yes."], options_of_each=each))
 
 
-def parts(task: QwenTextToSpeech, text: str, **options) -> list[str]:
+def parts(task: QwenTextToSpeech, text: str, **options: Any) -> list[str]:
     speech, found = Speech(task, text, **options), []
     while request := speech.next_part():
         found.append(request.text)
     return found
 
 
-def test_parts_of_a_long_text_leave_room_for_the_instruction(custom):
+def test_parts_of_a_long_text_leave_room_for_the_instruction(custom: QwenTextToSpeech) -> None:
     instruct, text = "Speak in a calm and low voice.", "One, two, three, four, five, six, seven. " * 4
     found = parts(custom, text, voice="ryan", language="en", instruct=instruct)
     assert len(found) > len(parts(custom, text, voice="ryan", language="en"))
@@ -103,7 +107,7 @@ def test_parts_of_a_long_text_leave_room_for_the_instruction(custom):
         assert len(rows.prefill) + custom.estimated_frames(part) <= CACHE
 
 
-def test_an_instruction_that_fills_the_cache_is_named(custom):
+def test_an_instruction_that_fills_the_cache_is_named(custom: QwenTextToSpeech) -> None:
     with pytest.raises(UsageError, match=r"^instruct: its \d+ rows leave no room for a text"):
         next(custom.speak("Hi.", instruct="calm and low " * 20))
 
@@ -117,12 +121,19 @@ def test_an_instruction_that_fills_the_cache_is_named(custom):
         ("ono_anna", "english", "three dollars"),
     ],
 )
-def test_amounts_are_read_in_the_language_of_the_text_or_the_voice(custom, voice, language, says):
+def test_amounts_are_read_in_the_language_of_the_text_or_the_voice(
+    custom: QwenTextToSpeech, voice: str, language: str, says: str
+) -> None:
     (part,) = parts(custom, "It costs $3 now.", voice=voice, language=language)
     assert says in part
 
 
-def test_a_language_by_command(custom, monkeypatch, tmp_path: Path, capsys):
+def test_a_language_by_command(
+    custom: QwenTextToSpeech,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from voxport.__main__ import main as voxport
 
     monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)

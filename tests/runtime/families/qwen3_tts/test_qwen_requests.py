@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,12 +42,12 @@ def engines() -> Engines:
 
 
 @pytest.fixture(scope="module")
-def task(engines) -> QwenTextToSpeech:
+def task(engines: Engines) -> QwenTextToSpeech:
     return qwen_task(engines)
 
 
 def traced(
-    task: QwenTextToSpeech, request, kind: str = "base", **arrays: np.ndarray
+    task: QwenTextToSpeech, request: str | dict[str, Any], kind: str = "base", **arrays: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The trace of a request, an object or the text of one."""
     text = request if isinstance(request, str) else json.dumps(request)
@@ -54,7 +56,7 @@ def traced(
     return TRACE.run(task.engine, constants, {"request": np.array(text), **arrays}, False, files)
 
 
-def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, np.ndarray]:
+def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, Any]:
     """Noise of so many codes 0 and of so many frames; no frame ends."""
     constants = task._constants
     found = np.zeros((first, constants.vocab_size), np.float32)
@@ -94,24 +96,26 @@ def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, np.ndarr
         (REQUEST | {"language": "klingon"}, "language 'klingon': this model does not speak it"),
     ],
 )
-def test_a_wrong_request_of_a_trace_is_named(task, request_, says):
+def test_a_wrong_request_of_a_trace_is_named(
+    task: QwenTextToSpeech, request_: str | dict[str, Any], says: str
+) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         traced(task, request_, ref_pcm=PCM)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("request_", [REQUEST, ICL])
-def test_a_clone_needs_a_recording(task, request_):
+def test_a_clone_needs_a_recording(task: QwenTextToSpeech, request_: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"request: mode {request_['mode']} needs the array ref_pcm"):
         traced(task, request_)
 
 
-def test_a_recording_that_is_too_short_is_named(task):
+def test_a_recording_that_is_too_short_is_named(task: QwenTextToSpeech) -> None:
     with pytest.raises(UsageError, match="recording: 100 samples, expected at least 1280"):
         traced(task, REQUEST, ref_pcm=PCM[:100])
 
 
-def test_a_speaker_is_one_of_the_model(task):
+def test_a_speaker_is_one_of_the_model(task: QwenTextToSpeech) -> None:
     with pytest.raises(UsageError, match="speaker 'nobody': unknown, this model has none"):
         traced(task, REQUEST | {"mode": "speaker", "speaker": "nobody"}, "custom_voice")
     with pytest.raises(UsageError, match="voice: this model speaks with none; name one of them"):
@@ -119,8 +123,8 @@ def test_a_speaker_is_one_of_the_model(task):
 
 
 @pytest.mark.parametrize("name", ["noise_c0", "noise_cp"])
-def test_sampling_needs_both_arrays_of_noise(task, name):
-    arrays = noise(task, 3, 3)
+def test_sampling_needs_both_arrays_of_noise(task: QwenTextToSpeech, name: str) -> None:
+    arrays: dict[str, Any] = noise(task, 3, 3)
     del arrays[name]
     with pytest.raises(UsageError, match=f"request: sampling needs the array {name}"):
         traced(task, DRAWN, ref_pcm=PCM, **arrays)
@@ -129,19 +133,21 @@ def test_sampling_needs_both_arrays_of_noise(task, name):
 @pytest.mark.parametrize(
     ("first", "others", "says"), [(2, 3, "noise_c0: 2 rows, frame 2"), (3, 1, "noise_cp: 1 rows, frame 1")]
 )
-def test_noise_that_is_too_short_is_named(task, first, others, says):
+def test_noise_that_is_too_short_is_named(task: QwenTextToSpeech, first: int, others: int, says: str) -> None:
     with pytest.raises(UsageError, match=f"{says} needs another one"):
         traced(task, DRAWN, ref_pcm=PCM, **noise(task, first, others))
 
 
-def test_noise_of_the_frames_is_enough(task):
+def test_noise_of_the_frames_is_enough(task: QwenTextToSpeech) -> None:
     assert len(traced(task, DRAWN, ref_pcm=PCM, **noise(task, 3, 3))["codes"]) == 3
 
 
 @pytest.mark.parametrize(
     ("frames", "warns"), [(10, True), (29, True), (31, False), (90, False), (269, False), (271, True)]
 )
-def test_a_transcript_that_is_far_from_the_recording_is_a_warning(caplog, frames, warns):
+def test_a_transcript_that_is_far_from_the_recording_is_a_warning(
+    caplog: pytest.LogCaptureFixture, frames: int, warns: bool
+) -> None:
     warn_of_transcript_mismatch("x" * 100, frames, 90)
     assert bool(caplog.records) is warns
     if warns:
@@ -149,12 +155,14 @@ def test_a_transcript_that_is_far_from_the_recording_is_a_warning(caplog, frames
         assert f"transcript: its 100 characters {seconds}" in caplog.text
 
 
-def test_line_breaks_at_the_beginning_of_a_text_are_left_out_and_named(task, caplog, tmp_path):
+def test_line_breaks_at_the_beginning_of_a_text_are_left_out_and_named(
+    task: QwenTextToSpeech, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """The model would read them as part of its template."""
     soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
     (tmp_path / "anna.safetensors").write_bytes(task.make_voice(tmp_path / "ref.wav"))
     caplog.set_level("INFO")
-    options = {"voice": str(tmp_path / "anna.safetensors"), "max_frames": 2}
+    options: dict[str, Any] = {"voice": str(tmp_path / "anna.safetensors"), "max_frames": 2}
     for verbatim in (False, True):
         expected = np.concatenate(list(task.speak("Hi.", verbatim=verbatim, **options)))
         assert "line breaks" not in caplog.text
@@ -165,7 +173,12 @@ def test_line_breaks_at_the_beginning_of_a_text_are_left_out_and_named(task, cap
 
 
 @pytest.fixture
-def add(task, monkeypatch, tmp_path, capsys):
+def add(
+    task: QwenTextToSpeech,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, list[str]]]:
     """Makes a voice of a recording by command. Returns exit code and lines of stderr."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
@@ -188,7 +201,9 @@ def add(task, monkeypatch, tmp_path, capsys):
         ("a" * 500_001, "--transcript: 500001 characters, expected at most 500000"),
     ],
 )
-def test_a_transcript_without_words_is_one_line(add, tmp_path, transcript, says):
+def test_a_transcript_without_words_is_one_line(
+    add: Callable[..., tuple[int, list[str]]], tmp_path: Path, transcript: str, says: str
+) -> None:
     code, lines = add("--transcript", transcript)
     errors = [line for line in lines if "error" in line]
     assert code == 2 and len(errors) == 1 and re.search(f"error: {re.escape(says)}", errors[0])
@@ -196,7 +211,9 @@ def test_a_transcript_without_words_is_one_line(add, tmp_path, transcript, says)
 
 
 @pytest.mark.parametrize("transcript", ["Hi.", "How are you? " * 20])
-def test_a_voice_with_such_a_transcript_is_made_with_a_warning(add, tmp_path: Path, transcript):
+def test_a_voice_with_such_a_transcript_is_made_with_a_warning(
+    add: Callable[..., tuple[int, list[str]]], tmp_path: Path, transcript: str
+) -> None:
     """3.2 s of sound, 40 frames: far longer than one word, far shorter than sixty."""
     code, lines = add("--transcript", transcript)
     assert code == 0 and list(tmp_path.rglob("anna.safetensors"))

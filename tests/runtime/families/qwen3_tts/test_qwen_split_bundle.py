@@ -4,6 +4,7 @@ The model has no encoders and the cache few rows, because the conversion of enco
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Verified, with the recipe of the signature command."""
     folder = tmp_path_factory.mktemp("six")
     kind = ["--family", "qwen3-tts", "--variant", "custom-voice", "--size", "tiny"]
@@ -40,14 +41,14 @@ def bundle(tmp_path_factory) -> Path:
     return folder / "bundle"
 
 
-def test_the_bundle_has_six_packages_and_was_verified(bundle):
+def test_the_bundle_has_six_packages_and_was_verified(bundle: Path) -> None:
     assert sorted(path.stem for path in bundle.glob("*.mlpackage")) == sorted(PACKAGES)
     assert Bundle(bundle).is_verified
 
 
-def test_streamed_speech_is_that_in_one_piece(bundle):
+def test_streamed_speech_is_that_in_one_piece(bundle: Path) -> None:
     speech = open_task(TextToSpeech, bundle, EngineOptions(compute_precision="float32"))
-    options = {"voice": "ryan", "seed": 4, "max_frames": 4}
+    options: dict[str, Any] = {"voice": "ryan", "seed": 4, "max_frames": 4}
     pieces = [list(speech.speak("Hi.", chunk_frames=size, **options)) for size in (1, 4)]
     streamed, whole = map(np.concatenate, pieces)
     assert len(pieces[0]) == 4 and len(whole) == 4 * speech.samples_per_frame

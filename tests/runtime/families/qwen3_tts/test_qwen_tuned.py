@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.speech_request import SpeechRequest
 
 SPEAKERS = {"Anna": [40], "zoe": 41}
-NAMES = {
+NAMES: dict[str, Any] = {
     "spk_id": SPEAKERS,
     "spk_is_dialect": {"ANNA": "Beijing_Dialect", "zoe": False},
     "codec_language_id": {"English": 20, "Chinese": 21, "beijing_Dialect": 22},
@@ -31,7 +32,7 @@ def rename(folder: Path, **sections: dict[str, object]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned") / "model"
     write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
     rename(folder, **NAMES)
@@ -39,35 +40,38 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engines(folder) -> Engines:
+def engines(folder: Path) -> Engines:
     return qwen_engines(folder)
 
 
 @pytest.fixture(scope="module")
-def task(engines) -> QwenTextToSpeech:
+def task(engines: Engines) -> QwenTextToSpeech:
     return qwen_task(engines)
 
 
-def rows(task: QwenTextToSpeech, **options) -> PromptRows:
+def rows(task: QwenTextToSpeech, **options: Any) -> PromptRows:
     prompt = task._prompt(SpeechRequest("Hi.", **options))
     return PromptEmbedder(task.engine.stream(), task._constants).rows(prompt)
 
 
 def code_row(task: QwenTextToSpeech, code: int) -> np.ndarray:
-    return PromptEmbedder(task.engine.stream(), task._constants).control(code)[0]
+    found: np.ndarray = PromptEmbedder(task.engine.stream(), task._constants).control(code)[0]
+    return found
 
 
 @pytest.mark.parametrize(
     ("voice", "code"), [(None, 40), ("anna", 40), ("Anna", 40), ("ANNA", 40), ("zoe", 41), ("Zoe", 41)]
 )
-def test_the_row_of_a_speaker_is_in_the_prompt(task, voice, code):
+def test_the_row_of_a_speaker_is_in_the_prompt(task: QwenTextToSpeech, voice: str | None, code: int) -> None:
     """Row 7 behind the three of the role and the four of the language: the speaker and padding of text."""
     found = rows(task, voice=voice, language="en")
     np.testing.assert_allclose(found.prefill[7] - found.padding, code_row(task, code), atol=1e-5)
 
 
 @pytest.mark.parametrize(("language", "code"), [("en", 20), ("zh", 22), (None, 22)])
-def test_the_row_of_a_language_is_in_the_prompt(task, language, code):
+def test_the_row_of_a_language_is_in_the_prompt(
+    task: QwenTextToSpeech, language: str | None, code: int
+) -> None:
     """Anna speaks a dialect, which replaces Chinese and no language."""
     found = rows(task, voice="Anna", language=language)
     np.testing.assert_allclose(found.prefill[5] - found.padding, code_row(task, code), atol=1e-5)
@@ -81,7 +85,9 @@ def test_the_row_of_a_language_is_in_the_prompt(task, language, code):
         ("spk_is_dialect", {"Anna": False, "ANNA": "chinese"}),
     ],
 )
-def test_names_that_differ_only_by_case_are_refused(tmp_path, section, names):
+def test_names_that_differ_only_by_case_are_refused(
+    tmp_path: Path, section: str, names: dict[str, Any]
+) -> None:
     folder = tmp_path / "model"
     write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
     rename(folder, **NAMES | {section: names})
@@ -89,5 +95,5 @@ def test_names_that_differ_only_by_case_are_refused(tmp_path, section, names):
         Source(folder)
 
 
-def test_the_voices_are_listed_by_the_names_that_are_looked_up(task):
+def test_the_voices_are_listed_by_the_names_that_are_looked_up(task: QwenTextToSpeech) -> None:
     assert task.voices() == {"anna": 1, "zoe": 1}

@@ -1,7 +1,9 @@
 """Voices of other programs and blends of voices; recordings that no voice can be made from."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from safetensors.numpy import save_file
 from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
 
 from bundle.errors import UsageError
+from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from runtime.families.qwen3_tts.recording import read_recording
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
@@ -30,7 +33,7 @@ def dim(task: QwenTextToSpeech) -> int:
     return task._constants.dim
 
 
-def item(task: QwenTextToSpeech, **changes) -> dict:
+def item(task: QwenTextToSpeech, **changes: object) -> dict[str, Any]:
     """A voice as the official demo writes it."""
     generator = torch.Generator().manual_seed(0)
     return {
@@ -42,28 +45,29 @@ def item(task: QwenTextToSpeech, **changes) -> dict:
     } | changes
 
 
-def saved(content, path: Path) -> Path:
+def saved(content: object, path: Path) -> Path:
     torch.save(content, path)
     return path
 
 
-def opened(task: QwenTextToSpeech, content: bytes, path: Path):
+def opened(task: QwenTextToSpeech, content: bytes, path: Path) -> Voice:
     path.write_bytes(content)
     return choose_voice(task.bundle, task._constants, str(path))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_a_voice_of_the_official_demo(task, tmp_path, dtype):
+def test_a_voice_of_the_official_demo(task: QwenTextToSpeech, tmp_path: Path, dtype: torch.dtype) -> None:
     asked = item(task)
     asked["ref_spk_embedding"] = asked["ref_spk_embedding"].to(dtype)
     path = saved({"items": [asked]}, tmp_path / "anna.pt")
     voice = opened(task, task.import_voice(path), tmp_path / "anna.safetensors")
     np.testing.assert_array_equal(voice.speaker, asked["ref_spk_embedding"].float().numpy())
+    assert voice.reference
     np.testing.assert_array_equal(voice.reference.codes, asked["ref_code"].numpy())
     assert voice.reference.text.tolist() == task._builder.ids("How are you?")
 
 
-def test_a_vector_alone(task, tmp_path):
+def test_a_vector_alone(task: QwenTextToSpeech, tmp_path: Path) -> None:
     vector = np.linspace(-1, 1, dim(task), dtype=np.float32)
     only = item(task, ref_spk_embedding=torch.from_numpy(vector), x_vector_only_mode=True, ref_code=None)
     bare = {"ref_spk_embedding": torch.from_numpy(vector)}
@@ -78,11 +82,13 @@ def test_a_vector_alone(task, tmp_path):
 
 
 class Harmful:
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
         return print, ("this ran",)
 
 
-def test_no_code_of_a_file_runs(task, tmp_path, capsys):
+def test_no_code_of_a_file_runs(
+    task: QwenTextToSpeech, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for content in (Harmful(), {"items": [{"ref_spk_embedding": Harmful()}]}, {"items": [Harmful()]}):
         with pytest.raises(UsageError, match=r"a\.pt: names \w+\.print, which is no part of a voice"):
             task.import_voice(saved(content, tmp_path / "a.pt"))
@@ -112,7 +118,9 @@ def test_no_code_of_a_file_runs(task, tmp_path, capsys):
         ({"ref_code": None, "ref_text": ""}, r"anna\.pt: no ref_code and no ref_text; expected"),
     ],
 )
-def test_a_wrong_item_is_named(task, tmp_path, changes, says):
+def test_a_wrong_item_is_named(
+    task: QwenTextToSpeech, tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
     path = saved({"items": [item(task, **changes)]}, tmp_path / "anna.pt")
     with pytest.raises(UsageError, match=says):
         task.import_voice(path)
@@ -122,23 +130,25 @@ def test_a_wrong_item_is_named(task, tmp_path, changes, says):
     ("content", "says"),
     [({"items": []}, "expected a voice of the official demo"), ([1], "official demo"), ("text", "official")],
 )
-def test_another_file_of_torch_is_named(task, tmp_path, content, says):
+def test_another_file_of_torch_is_named(
+    task: QwenTextToSpeech, tmp_path: Path, content: str | list[int], says: str
+) -> None:
     with pytest.raises(UsageError, match=says):
         task.import_voice(saved(content, tmp_path / "anna.pt"))
 
 
-def test_two_voices_in_a_file_are_refused(task, tmp_path):
+def test_two_voices_in_a_file_are_refused(task: QwenTextToSpeech, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="2 voices, expected one"):
         read_foreign_voice(saved({"items": [item(task)] * 2}, tmp_path / "anna.pt"))
 
 
 @pytest.mark.parametrize(("name", "says"), [("a.txt", "expected a voice in one of"), ("a.pt", "is missing")])
-def test_a_missing_or_unknown_file_is_refused(tmp_path, name, says):
+def test_a_missing_or_unknown_file_is_refused(tmp_path: Path, name: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_foreign_voice(tmp_path / name)
 
 
-def test_a_cut_file_is_refused(task, tmp_path):
+def test_a_cut_file_is_refused(task: QwenTextToSpeech, tmp_path: Path) -> None:
     path = saved({"items": [item(task)]}, tmp_path / "anna.pt")
     for size in (0, 10, path.stat().st_size // 2, path.stat().st_size - 30):
         (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:size])
@@ -153,15 +163,15 @@ def voice_files(task: QwenTextToSpeech, folder: Path, **vectors: np.ndarray) -> 
     return [str(folder / f"{name}.safetensors") for name in vectors]
 
 
-def test_a_blend_is_the_weighted_mean(task, tmp_path):
+def test_a_blend_is_the_weighted_mean(task: QwenTextToSpeech, tmp_path: Path) -> None:
     low, high = np.zeros(dim(task), np.float32), np.full(dim(task), 4, np.float32)
     first, second = voice_files(task, tmp_path, low=low, high=high)
     voice = opened(task, task.blend_voices({first: 3, second: 1}), tmp_path / "blend.safetensors")
-    np.testing.assert_allclose(voice.speaker, 1)  # the weights are divided by their sum
+    np.testing.assert_allclose(np.asarray(voice.speaker), 1)  # the weights are divided by their sum
     assert voice.reference is None
 
 
-def test_a_voice_file_has_hashes_of_what_it_was_made_from(task, tmp_path):
+def test_a_voice_file_has_hashes_of_what_it_was_made_from(task: QwenTextToSpeech, tmp_path: Path) -> None:
     first = saved({"items": [item(task)]}, tmp_path / "a.pt")
     other = saved({"items": [item(task, ref_text="I am well.")]}, tmp_path / "b.pt")
     found = []
@@ -174,7 +184,12 @@ def test_a_voice_file_has_hashes_of_what_it_was_made_from(task, tmp_path):
 
 
 @pytest.fixture
-def voice(monkeypatch, tmp_path, capsys, task):
+def voice(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    task: QwenTextToSpeech,
+) -> Callable[..., tuple[int, str]]:
     """Runs the command on the task in place of a bundle. Returns exit code and error line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -188,14 +203,14 @@ def voice(monkeypatch, tmp_path, capsys, task):
     return run
 
 
-def test_the_commands(voice, task, tmp_path):
+def test_the_commands(voice: Callable[..., tuple[int, str]], task: QwenTextToSpeech, tmp_path: Path) -> None:
     np.save("anna.npy", np.zeros(dim(task)))
     np.save("ben.npy", np.ones(dim(task)))
     for name in ("anna", "ben"):
         assert voice("import", name, f"{name}.npy") == (0, "")
     assert voice("blend", "both", "anna=0.5", "ben=1.5") == (0, "")
     found = choose_voice(task.bundle, task._constants, "both")
-    np.testing.assert_allclose(found.speaker, 0.75)
+    np.testing.assert_allclose(np.asarray(found.speaker), 0.75)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +229,17 @@ def test_the_commands(voice, task, tmp_path):
         (("import", "x", "a.npy"), "a.npy: is missing"),
     ],
 )
-def test_wrong_use_is_one_line_and_writes_nothing(voice, tmp_path, arguments, says):
+def test_wrong_use_is_one_line_and_writes_nothing(
+    voice: Callable[..., tuple[int, str]], tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
     code, line = voice(*arguments)
     assert code == 2 and says in line
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_model_without_clones_says_so(tmp_path):
-    for call in (ToyVoxtral().import_voice, ToyVoxtral().blend_voices):
+def test_a_model_without_clones_says_so(tmp_path: Path) -> None:
+    calls: tuple[Callable[[Any], object], ...] = (ToyVoxtral().import_voice, ToyVoxtral().blend_voices)
+    for call in calls:
         with pytest.raises(UsageError, match="makes no voices"):
             call(tmp_path)
 
@@ -241,7 +259,7 @@ def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, sca
         ({"seconds": 4, "scale": 1e-3}, "silent"),
     ],
 )
-def test_recordings_that_are_refused(tmp_path, changes, says):
+def test_recordings_that_are_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_recording(written(tmp_path / "a.wav", **changes), RATE)
 
@@ -256,7 +274,9 @@ def test_recordings_that_are_refused(tmp_path, changes, says):
         ({"seconds": 4, "rate": 48_000}, ""),
     ],
 )
-def test_recordings_that_are_read(tmp_path, caplog, changes, warns):
+def test_recordings_that_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, int], warns: str
+) -> None:
     caplog.set_level(logging.WARNING)
     samples = read_recording(written(tmp_path / "a.wav", **changes), RATE)
     assert abs(len(samples) - changes["seconds"] * RATE) <= 1

@@ -1,19 +1,23 @@
 """Live streams that begin, pause and end at any step: the tokens of each are those of it alone."""
 
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
+from support.stand_ins import noting
 
 from bundle.errors import UsageError
+from runtime.engines.base import Arrays, Stream
 from runtime.families.voxtral_realtime import decoder as decoder_module
 from runtime.families.voxtral_realtime import live
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from runtime.live import LiveStream
 
 
 class Sound(NamedTuple):
@@ -52,8 +56,9 @@ def single_request(seed: int, tokens: int, delay: int) -> list[int]:
 
 
 class Running:
-    def __init__(self, sound: Sound, stream):
-        self.sound, self.stream, self.tokens, self.fed, self.is_finished = sound, stream, [], 0, False
+    def __init__(self, sound: Sound, stream: LiveStream) -> None:
+        self.sound, self.stream, self.tokens = sound, stream, list[int]()
+        self.fed, self.is_finished = 0, False
 
     def feed(self, step: int) -> None:
         """80 ms, or the end, unless the stream pauses or has a step to do."""
@@ -70,15 +75,15 @@ class Running:
 
 def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[int, list[int]]:
     """Tokens by the number of a sound."""
-    batch, running, found = task.live_batch(slots), {}, {}
+    batch, running, found = task.live_batch(slots), dict[int, Running](), dict[int, list[int]]()
     waiting, step = list(enumerate(sounds)), 0
     with pytest.MonkeyPatch.context() as patch:
-        tokens = {}
+        tokens = dict[LiveStream, list[int]]()
         take = live.SlotStream.take
         patch.setattr(
             live.SlotStream,
             "take",
-            lambda self, token: tokens.setdefault(self, []).append(token) or take(self, token),
+            noting(take, lambda self, token: tokens.setdefault(self, []).append(token)),
         )
         while waiting or running:
             for number, sound in [each for each in waiting if each[1].start <= step]:
@@ -123,33 +128,33 @@ MANY = [Sound(1, 20, 0, 3), Sound(2, 6, 1), Sound(3, 24, 2, 2, 1), Sound(1, 22, 
 
 @settings(max_examples=30)
 @given(sounds=st.lists(SOUNDS, min_size=1, max_size=6), slots=st.integers(1, 4))
-def test_streams_that_come_and_go_have_the_tokens_of_each_alone(sounds, slots):
+def test_streams_that_come_and_go_have_the_tokens_of_each_alone(sounds: list[Any], slots: int) -> None:
     assert differing(new_task(), sounds, slots) == []
 
 
-def test_the_toy_distinguishes_sounds_delays_and_positions():
+def test_the_toy_distinguishes_sounds_delays_and_positions() -> None:
     tokens = [tuple(single_request(seed, 20, delay)) for seed in (1, 2) for delay in (0, 1)]
     assert len(set(tokens)) == 4 and len(set(tokens[0])) >= 5 and max(tokens[0]) < VOCAB
 
 
-def another_direction(stream, source, target, positions, component):
+def another_direction(stream: ToyStream, source: int, target: int, positions: int, component: str) -> None:
     MOVE(stream, target, source, positions, component)
 
 
-def half_of_the_rows(stream, source, target, positions, component):
+def half_of_the_rows(stream: ToyStream, source: int, target: int, positions: int, component: str) -> None:
     MOVE(stream, source, target, positions // 2, component)
 
 
-def all_slots(stream, component, inputs, active):
+def all_slots(stream: Stream, component: str, inputs: Arrays, active: object) -> Arrays:
     return stream.run(component, inputs)
 
 
-def swapped(stream, decoders):
-    tokens = STEP(stream, decoders)
-    return dict(zip(tokens, reversed(tokens.values()), strict=True))
+def swapped(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int]:
+    tokens: dict[int, Any] = STEP(stream, decoders)
+    return dict(zip(tokens, reversed(list(tokens.values())), strict=True))
 
 
-def stale_delay(task, delay):
+def stale_delay(task: VoxtralSpeechToText, delay: object) -> decoder_module.Silence:
     return SILENCE(task, 0)
 
 
@@ -165,13 +170,15 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
-def test_faults_in_moves_slots_and_starts_are_found(monkeypatch, fault):
+def test_faults_in_moves_slots_and_starts_are_found(
+    monkeypatch: pytest.MonkeyPatch, fault: tuple[Any, str, Any] | None
+) -> None:
     if fault:
         monkeypatch.setattr(*fault)
     assert bool(differing(new_task(), MANY, 3)) == bool(fault)
 
 
-def test_streams_that_are_due_together_share_one_call():
+def test_streams_that_are_due_together_share_one_call() -> None:
     engine = ToyEngine()
     batch = new_task(engine).live_batch(4)
     streams = [batch.begin(80) for _ in range(3)]
@@ -188,19 +195,19 @@ def test_streams_that_are_due_together_share_one_call():
 
 
 @pytest.mark.parametrize("where", ["prefill", "decode_step", "after decode_step", "take"])
-def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(monkeypatch, where):
+def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """The call of three streams raises because of the second one; so does its own."""
     task, sounds = new_task(), [Sound(seed, 20) for seed in (1, 2, 3)]
     expected = [single_request(sound.seed, sound.tokens, sound.delay) for sound in sounds]
     batch = task.live_batch(3)
     streams = [batch.begin(DELAYS_MS[sound.delay]) for sound in sounds]
     running = [Running(sound, stream) for sound, stream in zip(sounds, streams, strict=True)]
-    raise_for(monkeypatch, streams[1].decoder, where)
-    tokens = {stream: [] for stream in streams}
+    raise_for(monkeypatch, cast(live.SlotStream, streams[1]).decoder, where)
+    tokens: dict[Any, list[int]] = {stream: [] for stream in streams}
     take = live.SlotStream.take
-    monkeypatch.setattr(
-        live.SlotStream, "take", lambda self, token: tokens[self].append(token) or take(self, token)
-    )
+    monkeypatch.setattr(live.SlotStream, "take", noting(take, lambda self, token: tokens[self].append(token)))
     errors = []
     while running:
         for step, each in enumerate(running):
@@ -217,16 +224,16 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(monkeypatch, whe
     assert [tokens[streams[index]] for index in (0, 2)] == [expected[0], expected[2]]
 
 
-def raise_for(monkeypatch, decoder: StreamingDecoder, where: str) -> None:
+def raise_for(monkeypatch: pytest.MonkeyPatch, decoder: StreamingDecoder, where: str) -> None:
     """Calls that serve this decoder raise: before or after they change its states, or behind the engine."""
     run, run_active = ToyStream.run, ToyStream.run_active
 
-    def planted_run(stream, component, inputs):
+    def planted_run(stream: Stream, component: str, inputs: Arrays) -> Arrays:
         if component == where and stream is decoder.stream:
             raise ValueError("planted")
         return run(stream, component, inputs)
 
-    def planted_active(stream, component, inputs, active):
+    def planted_active(stream: ToyStream, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
         serves = decoder.position in [int(inputs["position"][slot]) for slot in active] and 1 in active
         if component == where and serves:
             raise ValueError("planted")
@@ -235,7 +242,7 @@ def raise_for(monkeypatch, decoder: StreamingDecoder, where: str) -> None:
             raise ValueError("planted")
         return outputs
 
-    def planted_choose(logits):
+    def planted_choose(logits: np.ndarray) -> int:
         if decoder.has_read_prompt:
             raise ValueError("planted")
         return StreamingDecoder.choose(decoder, logits)
@@ -246,7 +253,7 @@ def raise_for(monkeypatch, decoder: StreamingDecoder, where: str) -> None:
         monkeypatch.setattr(decoder, "choose", planted_choose)
 
 
-def test_the_silence_in_front_is_computed_once_per_delay():
+def test_the_silence_in_front_is_computed_once_per_delay() -> None:
     engine = ToyEngine()
     task = new_task(engine)
     for _ in range(3):
@@ -257,6 +264,6 @@ def test_the_silence_in_front_is_computed_once_per_delay():
     assert calls["audio_encoder", 1] == 2 and calls["prefill", 1] == 2 + 1  # one to open every graph
 
 
-def test_more_streams_than_the_engine_batches_are_refused():
+def test_more_streams_than_the_engine_batches_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 8 streams, not 9"):
         new_task().live_batch(9)

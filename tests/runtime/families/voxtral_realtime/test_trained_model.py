@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("options", [(), ("--quant", "w4", "--streaming")], ids=["recordings", "live"])
-def test_an_exported_bundle_transcribes_the_words(tmp_path, options):
+def test_an_exported_bundle_transcribes_the_words(tmp_path: Path, options: tuple[str, ...]) -> None:
     """With and without the graphs for live audio: the encoder of the second has calls of one size only."""
     out = tmp_path / "bundle"
     command = ["--checkpoint", str(CHECKPOINT), "--target", "onnx", "--out", str(out)]

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ PUBLISHED = AudioConfig(
 
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
-def test_padding_and_prompt_equal_those_of_mistral_common(eager, count, delay):
+def test_padding_and_prompt_equal_those_of_mistral_common(
+    eager: tuple[EagerEngine, Constants], count: int, delay: int
+) -> None:
     """mistral-common pads the whole sound in one call. Each 80 ms give an embedding, and later a token."""
     engine, constants = eager
     published, milliseconds = (
@@ -59,7 +62,7 @@ def test_padding_and_prompt_equal_those_of_mistral_common(eager, count, delay):
     padded = published.pad(noise(count), 16000, milliseconds)
     whole = LogMel(constants.mel)
     expected = np.concatenate((whole.feed(padded), whole.finish()))
-    values_by_name: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    values_by_name: dict[str, list[Any]] = {"mel": [], "audio_embeds": [], "logits": []}
     decoder = StreamingDecoder(
         engine.stream(),
         constants,
@@ -74,7 +77,13 @@ def test_padding_and_prompt_equal_those_of_mistral_common(eager, count, delay):
     assert len(found) == len(padded) // 1280 - len(prompt) + 1
 
 
-def decode(eager, samples, size, delay=0, chunk_tokens=1) -> list[int]:
+def decode(
+    eager: tuple[EagerEngine, Constants],
+    samples: np.ndarray,
+    size: int,
+    delay: int = 0,
+    chunk_tokens: int | None = 1,
+) -> list[int]:
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(delay, chunk_tokens))
     tokens = [
@@ -89,7 +98,7 @@ def noise(count: int, seed: int = 0) -> np.ndarray:
     return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
 
 
-def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager):
+def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager: tuple[EagerEngine, Constants]) -> None:
     samples = noise(30 * 1280 + 77)
     whole = decode(eager, samples, len(samples), chunk_tokens=None)
     assert len(set(whole)) > 5
@@ -97,7 +106,7 @@ def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager):
         assert decode(eager, samples, size, chunk_tokens=chunk_tokens) == whole
 
 
-def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
+def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: tuple[EagerEngine, Constants]) -> None:
     """A token needs its 80 ms, the delay, and half a window after them, in blocks of a live source."""
     engine, constants = eager
     decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
@@ -106,7 +115,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
     assert count + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
 
 
-def test_the_memory_of_a_stream_does_not_grow(eager):
+def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constants]) -> None:
     """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1))
@@ -135,7 +144,7 @@ def test_the_memory_of_a_stream_does_not_grow(eager):
     assert 1000 < bytes_after(1000) < first + 500
 
 
-def test_the_last_position_is_an_error_that_names_the_hours(eager):
+def test_the_last_position_is_an_error_that_names_the_hours(eager: tuple[EagerEngine, Constants]) -> None:
     engine, constants = eager
     stream = engine.stream()
     decoder = StreamingDecoder(stream, constants)
@@ -144,18 +153,21 @@ def test_the_last_position_is_an_error_that_names_the_hours(eager):
         list(decoder.feed(noise(1280)))
 
 
-def test_another_delay_gives_other_tokens(eager):
+def test_another_delay_gives_other_tokens(eager: tuple[EagerEngine, Constants]) -> None:
     samples = noise(20 * 1280)
     early, late = (decode(eager, samples, 1280, delay) for delay in (1, 0))
     assert len(early) == len(late) and early != late
 
 
-def test_interleaved_streams_do_not_affect_each_other(eager):
+def test_interleaved_streams_do_not_affect_each_other(eager: tuple[EagerEngine, Constants]) -> None:
     engine, constants = eager
     sounds = [noise(20 * 1280, seed) for seed in (1, 2)]
     alone = [decode(eager, sound, 1280) for sound in sounds]
     live = DecodeOptions(chunk_tokens=1)
-    pair, found = [StreamingDecoder(engine.stream(), constants, live) for _ in sounds], [[], []]
+    pair, found = (
+        [StreamingDecoder(engine.stream(), constants, live) for _ in sounds],
+        [list[int](), list[int]()],
+    )
     for start in range(0, 20 * 1280, 1280):
         for decoder, sound, tokens in zip(pair, sounds, found, strict=True):
             tokens += decoder.feed(sound[start : start + 1280])
@@ -164,7 +176,7 @@ def test_interleaved_streams_do_not_affect_each_other(eager):
     assert found == alone
 
 
-def test_a_stream_continues_beyond_both_windows(eager):
+def test_a_stream_continues_beyond_both_windows(eager: tuple[EagerEngine, Constants]) -> None:
     """Windows of 256 and 10 tokens, 700 tokens of audio. `test_transformers.py` compares the values."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=32))
@@ -172,7 +184,7 @@ def test_a_stream_continues_beyond_both_windows(eager):
     assert len(tokens) == 711 and decoder.position == 749 and len(set(tokens[600:])) > 5
 
 
-def test_eos_does_not_stop_a_stream(eager):
+def test_eos_does_not_stop_a_stream(eager: tuple[EagerEngine, Constants]) -> None:
     """One of the chosen tokens becomes EOS; the tokens after it stay the same."""
     samples = noise(20 * 1280)
     engine, constants = eager
@@ -181,21 +193,23 @@ def test_eos_does_not_stop_a_stream(eager):
     assert decode((engine, ended), samples, 1280) == plain
 
 
-def transcript(constants: Constants, pieces: dict[int, bytes], tokens: list[int]) -> tuple[list[str], list]:
+def transcript(
+    constants: Constants, pieces: dict[int, bytes], tokens: list[int]
+) -> tuple[list[str], list[Any]]:
     made = Transcript(constants, pieces.__getitem__)
     texts = [made.add(token) for token in tokens]
     texts.append(made.finish())
     return texts, made.take_words()
 
 
-def test_characters_that_span_tokens_are_joined(eager):
+def test_characters_that_span_tokens_are_joined(eager: tuple[EagerEngine, Constants]) -> None:
     pieces = {1000: "é".encode()[:1], 1001: "é".encode()[1:], 1002: b" ok", 1003: "🙂".encode()[:2]}
     texts, words = transcript(eager[1], pieces, [33, 1000, 1001, 32, 33, 1002, 33, 1003])
     assert texts == ["", "", "é", "", "", " ok", "", "", "�"]
     assert [word.text for word in words] == ["é", "ok", "�"]
 
 
-def test_word_times_follow_from_token_positions(eager):
+def test_word_times_follow_from_token_positions(eager: tuple[EagerEngine, Constants]) -> None:
     _, words = transcript(
         eager[1], {1000: b" one", 1001: b" two", 1002: b"!"}, [32, 32, 33, 1000, 32, 33, 1001, 1002, 2]
     )
@@ -205,7 +219,7 @@ def test_word_times_follow_from_token_positions(eager):
     ]
 
 
-def test_a_word_ends_with_pads_or_where_it_is_too_long(eager):
+def test_a_word_ends_with_pads_or_where_it_is_too_long(eager: tuple[EagerEngine, Constants]) -> None:
     made = Transcript(eager[1], {1000: b"word", 1001: "あ".encode() * 10}.__getitem__)
     seen = []
     for token in (33, 1000, 32, 32, 32, *[1001] * 9):
@@ -214,7 +228,9 @@ def test_a_word_ends_with_pads_or_where_it_is_too_long(eager):
     assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
 
 
-def test_a_recording_takes_the_last_delay_and_live_sound_the_first(eager):
+def test_a_recording_takes_the_last_delay_and_live_sound_the_first(
+    eager: tuple[EagerEngine, Constants],
+) -> None:
     _, constants = eager
     assert constants.delay_index(None, live=True) == 0 and constants.delay_index(None, live=False) == 1
     assert constants.delay_index(480, live=False) == 0
@@ -228,7 +244,9 @@ def test_a_recording_takes_the_last_delay_and_live_sound_the_first(eager):
     # the penalty of token 200 + n is min(7, n / 2): it exceeds a margin of 3 at n = 7, and of 6.75 at n = 14
     [(3.0, True, 207), (6.75, True, 214), (7.5, True, None), (3.0, False, None)],
 )
-def test_a_long_run_of_pads_is_penalised(eager, margin, penalised, expected):
+def test_a_long_run_of_pads_is_penalised(
+    eager: tuple[EagerEngine, Constants], margin: float, penalised: bool, expected: int | None
+) -> None:
     """Planted logits: [STREAMING_PAD] is always ahead of token 1000 by the same margin."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(blank_penalty=penalised))

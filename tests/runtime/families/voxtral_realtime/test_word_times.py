@@ -1,5 +1,7 @@
 """Times of words: in order, within the sound, and the same for recordings and live streams."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.runtime.toy_realtime import (
@@ -16,7 +18,7 @@ from runtime.families.voxtral_realtime.transcript import Transcript
 
 def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:
     """A stream in the second slot of a batch."""
-    batch = task_with_many_words().live_batch(2)
+    batch: Any = task_with_many_words().live_batch(2)
     batch.begin(delay_ms)
     stream, words = batch.begin(delay_ms), []
     for block in np.split(samples, range(TOKEN, len(samples), TOKEN)):
@@ -30,7 +32,7 @@ def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:
 
 @pytest.mark.parametrize("delay_ms", DELAYS_MS)
 @pytest.mark.parametrize("count", [TOKEN // 2, 16000, 47960])
-def test_times_are_in_order_and_within_the_sound(count, delay_ms):
+def test_times_are_in_order_and_within_the_sound(count: int, delay_ms: int) -> None:
     samples = (noise_of_varying_level(count) / 2**15).astype(np.float32)
     found = [
         [
@@ -46,7 +48,7 @@ def test_times_are_in_order_and_within_the_sound(count, delay_ms):
     assert all(0 <= word.start < word.end <= count / CONSTANTS.sample_rate for word in found[0])
 
 
-def test_tokens_behind_the_sound_have_the_times_of_its_last_token():
+def test_tokens_behind_the_sound_have_the_times_of_its_last_token() -> None:
     transcript = Transcript(CONSTANTS, lambda token: bytes([ord("a") + token]))
     before, behind = [CONSTANTS.word_id, 5, 6], [7, 8, CONSTANTS.word_id, 9]
     deltas = list(transcript.deltas(before))

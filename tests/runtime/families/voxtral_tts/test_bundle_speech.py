@@ -3,30 +3,33 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from support.paths import ROOT
+from support.runtime.opened_tasks import open_speech
 
 from bundle.errors import UsageError
 from runtime.batching import Status
 from runtime.engines.base import unique_caches
-from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
 TEXT = "Hello there, this is a sentence."
 
 
-def test_the_same_seed_gives_similar_speech_on_two_targets(bundles):
+def test_the_same_seed_gives_similar_speech_on_two_targets(bundles: Path) -> None:
     pieces = {
-        target: np.concatenate(list(open_bundle(bundles / target).speak(TEXT, seed=7)))
+        target: np.concatenate(list(open_speech(bundles / target).speak(TEXT, seed=7)))
         for target in ("onnx", "executorch")
     }
-    again = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=7)))
+    again = np.concatenate(list(open_speech(bundles / "onnx").speak(TEXT, seed=7)))
     np.testing.assert_array_equal(pieces["onnx"], again)
-    other = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=8)))
+    other = np.concatenate(list(open_speech(bundles / "onnx").speak(TEXT, seed=8)))
     assert not np.array_equal(other[:1920], again[:1920])
     # The two targets quantise activations differently, and their codes diverge with time. The first frame has
     # no history yet.
@@ -35,17 +38,17 @@ def test_the_same_seed_gives_similar_speech_on_two_targets(bundles):
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
-def test_the_chunk_size_does_not_change_the_speech(bundles, chunk):
-    task = open_bundle(bundles / "executorch")
+def test_the_chunk_size_does_not_change_the_speech(bundles: Path, chunk: int) -> None:
+    task = open_speech(bundles / "executorch")
     whole = np.concatenate(list(task.speak(TEXT, seed=3)))
     pieces = list(task.speak(TEXT, seed=3, chunk_frames=chunk))
     assert all(len(piece) == chunk * 1920 for piece in pieces[:-1])
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
-def test_interleaved_utterances_do_not_affect_each_other(bundles):
+def test_interleaved_utterances_do_not_affect_each_other(bundles: Path) -> None:
     for target in ("onnx", "executorch"):
-        task = open_bundle(bundles / target)
+        task = open_speech(bundles / target)
         separate = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
         mixed = zip(
             *(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
@@ -65,15 +68,15 @@ TEXTS = [
 ]
 
 
-def collected(pieces, count: int) -> list[np.ndarray]:
+def collected(pieces: Iterable[tuple[int, np.ndarray]], count: int) -> list[np.ndarray]:
     found: list[list[np.ndarray]] = [[] for _ in range(count)]
     for index, samples in pieces:
         found[index].append(samples)
     return [np.concatenate(each) for each in found]
 
 
-def test_batched_texts_sound_like_each_text_spoken_separately(bundles):
-    task = open_bundle(bundles / "onnx")
+def test_batched_texts_sound_like_each_text_spoken_separately(bundles: Path) -> None:
+    task = open_speech(bundles / "onnx")
     separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
     batched = collected(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
     assert [len(samples) for samples in batched] == [len(samples) for samples in separate]
@@ -85,17 +88,20 @@ def test_batched_texts_sound_like_each_text_spoken_separately(bundles):
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(bundles, target):
+def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(
+    bundles: Path, target: str
+) -> None:
     """Texts follow each other in one slot: with an engine of batch size 1, or with `slots=1`."""
-    task = open_bundle(bundles / target)
+    task = open_speech(bundles / target)
     separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
     found = collected(task.speak_all(TEXTS[:3], seed=4, max_frames=2, slots=1 if target == "onnx" else 4), 3)
     for batched, expected in zip(found, separate, strict=True):
         np.testing.assert_array_equal(batched, expected)
 
 
-def test_slots_of_a_batched_stream_have_separate_states(bundles):
-    stream = open_bundle(bundles / "onnx").engine.batched(3)
+def test_slots_of_a_batched_stream_have_separate_states(bundles: Path) -> None:
+    task: Any = open_speech(bundles / "onnx")
+    stream = task.engine.batched(3)
     rows = {
         name: np.full((1, *state.shape[1:2], 4, *state.shape[3:]), 2.0, np.float32)
         for name, state in unique_caches(stream.signatures.values()).items()
@@ -113,9 +119,9 @@ def test_slots_of_a_batched_stream_have_separate_states(bundles):
         stream.run("prefill", inputs)
 
 
-def test_invalid_texts_are_refused_before_the_first_samples(bundles):
-    task = open_bundle(bundles / "onnx")
-    wrong = (
+def test_invalid_texts_are_refused_before_the_first_samples(bundles: Path) -> None:
+    task = open_speech(bundles / "onnx")
+    wrong: tuple[tuple[Any, str], ...] = (
         ([], "no text; expected a list"),
         ("One.", "one str; expected a list"),
         (["Fine.", " "], "text 1: .*nothing to speak"),
@@ -125,14 +131,15 @@ def test_invalid_texts_are_refused_before_the_first_samples(bundles):
         with pytest.raises(UsageError, match=message):
             next(iter(task.speak_all(texts)))
     for name, value in (("slots", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
+        option: dict[str, Any] = {name: value}
         with pytest.raises(UsageError, match=f"{name} {value}: expected (an int of )?at least"):
-            next(iter(task.speak_all(["Fine."], **{name: value})))
+            next(iter(task.speak_all(["Fine."], **option)))
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_threads_that_share_a_task_do_not_affect_each_other(bundles, target):
+def test_threads_that_share_a_task_do_not_affect_each_other(bundles: Path, target: str) -> None:
     """The threads share one bundle and its weights, and speak at the same time."""
-    task = open_bundle(bundles / target)
+    task = open_speech(bundles / target)
 
     def spoken(seed: int) -> np.ndarray:
         return np.concatenate(list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
@@ -143,9 +150,9 @@ def test_threads_that_share_a_task_do_not_affect_each_other(bundles, target):
             np.testing.assert_array_equal(batched, expected)
 
 
-def test_speech_stops_at_the_frame_limit(bundles):
+def test_speech_stops_at_the_frame_limit(bundles: Path) -> None:
     """One frame, because the rounding of random weights decides whether they end the speech at the next."""
-    pieces = open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=1)
+    pieces = open_speech(bundles / "onnx").speak(TEXT, seed=3, max_frames=1)
     samples, status = 0, None
     while status is None:
         try:
@@ -155,7 +162,7 @@ def test_speech_stops_at_the_frame_limit(bundles):
     assert (samples, status) == (1920, Status.LIMIT)
 
 
-def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):
+def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles: Path, tmp_path: Path) -> None:
     base = [
         sys.executable,
         "-m",
@@ -178,7 +185,7 @@ def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):
     np.testing.assert_array_equal(np.frombuffer(streamed, "<i2"), samples)
 
 
-def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles):
+def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles: Path) -> None:
     """Samples come before stdin is closed; all of them equal those of the whole text."""
     text = (
         "This sentence is long enough to be spoken before the next one is complete. And this is the next one."
@@ -200,8 +207,8 @@ def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles):
     assert process.wait() == 0 and streamed == whole
 
 
-def test_a_language_that_the_model_does_not_speak_is_refused(bundles):
-    task = open_bundle(bundles / "onnx")
+def test_a_language_that_the_model_does_not_speak_is_refused(bundles: Path) -> None:
+    task = open_speech(bundles / "onnx")
     assert [task.check_language(each) for each in ("fr-CA", "english", "auto")] == ["fr", "en", None]
     with pytest.raises(UsageError, match="'ff': this model does not speak it; it has auto, ar, de, en, es"):
         next(task.speak(TEXT, language="ff"))

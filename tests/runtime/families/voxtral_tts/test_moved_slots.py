@@ -2,7 +2,7 @@
 
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine, ToyStream
 
 from runtime import batching
 from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.task import SpeechSlots
+from runtime.families.voxtral_tts.task import SpeechSlots, Utterance
 from runtime.speech_request import SpeechRequest
+from runtime.utterance import UtteranceSlots
 
 
 class Job(NamedTuple):
@@ -42,7 +44,9 @@ class Prompts:
 
 def new_decoder(slots: int, engine: ToyEngine) -> BatchedDecoder[SpeechRequest]:
     """No voice has stored rows."""
-    return BatchedDecoder(SpeechSlots(engine.batched(slots), CONSTANTS, Prompts(), private_prefix_cache()))
+    return BatchedDecoder(
+        SpeechSlots(engine.batched(slots), CONSTANTS, cast(Any, Prompts()), private_prefix_cache())
+    )
 
 
 @cache
@@ -92,27 +96,29 @@ MANY = [Job(9, 3), Job(7, 8), Job(12, 8, 1), Job(5, 8, 3), Job(11, 4, 2), Job(8,
 
 @settings(max_examples=40)
 @given(jobs=st.lists(JOBS, min_size=1, max_size=9), slots=st.integers(1, 5), rows=st.integers(1, 6))
-def test_requests_that_come_and_go_have_the_samples_of_each_alone(jobs, slots, rows):
+def test_requests_that_come_and_go_have_the_samples_of_each_alone(
+    jobs: list[Any], slots: int, rows: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "PIECE_ROWS", rows)
         assert differing(new_decoder(slots, ToyEngine()), jobs) == []
 
 
-def another_direction(stream, source, target, positions):
+def another_direction(stream: ToyStream, source: int, target: int, positions: int) -> None:
     MOVE(stream, target, source, positions)
 
 
-def one_row_less(stream, source, target, positions):
+def one_row_less(stream: ToyStream, source: int, target: int, positions: int) -> None:
     MOVE(stream, source, target, positions - 1)
 
 
-def without_codec(stream, source, target, positions):
+def without_codec(stream: ToyStream, source: int, target: int, positions: int) -> None:
     tail = stream.states["tail"][target].copy()
     MOVE(stream, source, target, positions)
     stream.states["tail"][target] = tail
 
 
-def also_the_slot_behind(slots, count):
+def also_the_slot_behind(slots: UtteranceSlots[Utterance], count: int) -> None:
     """The step of a batch with a row for each slot: it writes to row 0 of the slots that have no frame."""
     FEED(slots, count)
     if count in slots._utterances:
@@ -120,7 +126,7 @@ def also_the_slot_behind(slots, count):
         slots._stream.slot(count).run("decode_step", inputs)
 
 
-def swapped(slots, count):
+def swapped(slots: UtteranceSlots[Utterance], count: int) -> None:
     """The codes of each slot go to another one."""
     DECODE(slots, count)
     utterances = slots._from(count, 0)
@@ -141,7 +147,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
-def test_a_fault_in_a_move_and_a_step_of_an_incomplete_prompt_are_found(monkeypatch, fault):
+def test_a_fault_in_a_move_and_a_step_of_an_incomplete_prompt_are_found(
+    monkeypatch: pytest.MonkeyPatch, fault: tuple[Any, str, Any] | None
+) -> None:
     monkeypatch.setattr(batching, "PIECE_ROWS", 4)
     if fault:
         monkeypatch.setattr(*fault)
@@ -149,7 +157,7 @@ def test_a_fault_in_a_move_and_a_step_of_an_incomplete_prompt_are_found(monkeypa
 
 
 @pytest.mark.parametrize("active", [1, 2, 4])
-def test_a_call_has_a_batch_of_the_active_slots(active):
+def test_a_call_has_a_batch_of_the_active_slots(active: int) -> None:
     engine = ToyEngine()
     decoder = new_decoder(4, engine)
     tickets = [decoder.submit(Job(3, 14).request) for _ in range(active)]
@@ -161,7 +169,7 @@ def test_a_call_has_a_batch_of_the_active_slots(active):
     assert batches == dict.fromkeys(("embed_codes", "decode_step", "acoustic_step"), active)
 
 
-def test_after_the_others_left_a_call_has_a_batch_of_one():
+def test_after_the_others_left_a_call_has_a_batch_of_one() -> None:
     engine = ToyEngine()
     decoder = new_decoder(4, engine)
     first, last = decoder.submit(Job(3, 14).request), decoder.submit(Job(4, 14).request)
@@ -177,7 +185,7 @@ def prefilled_rows(engine: ToyEngine) -> list[int]:
     """Rows of each call of `prefill` from now on."""
     rows: list[int] = []
 
-    def count(component, inputs) -> None:
+    def count(component: str, inputs: Arrays) -> None:
         if component == "prefill":
             rows.append(inputs["embeddings"].shape[1])
 
@@ -185,7 +193,7 @@ def prefilled_rows(engine: ToyEngine) -> list[int]:
     return rows
 
 
-def test_a_prompt_is_read_in_pieces_while_others_are_active_only(monkeypatch):
+def test_a_prompt_is_read_in_pieces_while_others_are_active_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PIECE_ROWS", 4)
     engine = ToyEngine()
     decoder, rows = new_decoder(2, engine), prefilled_rows(engine)
@@ -203,7 +211,7 @@ def test_a_prompt_is_read_in_pieces_while_others_are_active_only(monkeypatch):
     assert rows == [9] and second.status is Status.RUNNING
 
 
-def test_a_request_is_cancelled_between_two_pieces_of_its_prompt(monkeypatch):
+def test_a_request_is_cancelled_between_two_pieces_of_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PIECE_ROWS", 4)
     engine = ToyEngine()
     decoder, rows = new_decoder(2, engine), prefilled_rows(engine)
@@ -220,8 +228,8 @@ def test_a_request_is_cancelled_between_two_pieces_of_its_prompt(monkeypatch):
     np.testing.assert_array_equal(np.concatenate(found), single_request(5, 2))
 
 
-def test_a_failed_move_ends_only_the_request_that_moved(monkeypatch):
-    def fail(stream, source, target, positions):
+def test_a_failed_move_ends_only_the_request_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(stream: ToyStream, source: int, target: int, positions: int) -> None:
         raise RuntimeError("move")
 
     monkeypatch.setattr(ToyStream, "move", fail)

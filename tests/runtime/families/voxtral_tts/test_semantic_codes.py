@@ -36,25 +36,25 @@ def logits_with(*winners: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("winner", [END_AUDIO, FIRST_CODE, FIRST_CODE + CODES - 1])
-def test_the_end_and_every_code_can_be_chosen(constants, winner):
+def test_the_end_and_every_code_can_be_chosen(constants: Constants, winner: int) -> None:
     assert semantic_codes(logits_with(winner), constants).tolist() == [[winner]]
 
 
-def test_a_frame_that_may_not_end_the_speech_has_another_code(constants):
+def test_a_frame_that_may_not_end_the_speech_has_another_code(constants: Constants) -> None:
     assert semantic_codes(logits_with(END_AUDIO), constants, may_end=False).tolist() == [[FIRST_CODE + 1]]
 
 
 @pytest.mark.parametrize("winner", [EMPTY_AUDIO, FIRST_CODE + CODES, ROWS - 1])
-def test_empty_audio_and_padding_are_never_chosen(constants, winner):
+def test_empty_audio_and_padding_are_never_chosen(constants: Constants, winner: int) -> None:
     assert semantic_codes(logits_with(winner), constants).tolist() == [[FIRST_CODE + 1]]
 
 
-def test_each_row_of_a_batch_is_masked(constants):
+def test_each_row_of_a_batch_is_masked(constants: Constants) -> None:
     found = semantic_codes(logits_with(EMPTY_AUDIO, END_AUDIO, ROWS - 1), constants)
     assert found.tolist() == [[FIRST_CODE + 1], [END_AUDIO], [FIRST_CODE + 1]]
 
 
-def test_the_logits_stay_unchanged(constants):
+def test_the_logits_stay_unchanged(constants: Constants) -> None:
     logits = logits_with(EMPTY_AUDIO)
     before = logits.copy()
     semantic_codes(logits, constants)

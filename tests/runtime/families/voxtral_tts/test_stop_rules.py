@@ -1,15 +1,18 @@
 """Why speech ends, on planted logits: the model, the budget of its text, the cache, or a limit."""
 
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStream
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
 from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
 from runtime.families.voxtral_tts.task import SpeechSlots
@@ -27,13 +30,13 @@ class Prompts:
 
 
 @pytest.fixture
-def decoder(tmp_path, monkeypatch):
+def decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchedDecoder[SpeechRequest]]:
     """Makes decoders whose model ends after the given number of frames, counted from a prompt."""
     (tmp_path / MANIFEST).write_text("{}")
     compute = ToyStream._prefill
 
     def make(ends_after: int, slots: int = 1) -> BatchedDecoder[SpeechRequest]:
-        def planted(stream, slot, inputs):
+        def planted(stream: ToyStream, slot: int, inputs: Arrays) -> Arrays:
             outputs = compute(stream, slot, inputs)
             frame = int(inputs["position"]) + len(inputs["embeddings"]) - 9
             logits = outputs["semantic_logits"].copy()
@@ -42,8 +45,10 @@ def decoder(tmp_path, monkeypatch):
 
         monkeypatch.setattr(ToyStream, "_prefill", planted)
         monkeypatch.setattr(ToyStream, "_decode_step", planted)
-        prefixes = PrefixCache(SimpleNamespace(folder=Path(tmp_path)), "toy")
-        return BatchedDecoder(SpeechSlots(ToyEngine().batched(slots), CONSTANTS, Prompts(), prefixes))
+        prefixes = PrefixCache(stand_in(folder=Path(tmp_path)), "toy")
+        return BatchedDecoder(
+            SpeechSlots(ToyEngine().batched(slots), CONSTANTS, cast(Any, Prompts()), prefixes)
+        )
 
     return make
 
@@ -56,21 +61,23 @@ def frames(decoder: BatchedDecoder[SpeechRequest], *requests: SpeechRequest) -> 
     return [(counts[ticket], ticket.status) for ticket in tickets]
 
 
-def test_the_model_cannot_end_the_speech_before_its_first_frame(decoder):
+def test_the_model_cannot_end_the_speech_before_its_first_frame(
+    decoder: Callable[..., BatchedDecoder[SpeechRequest]],
+) -> None:
     assert frames(decoder(0), SpeechRequest("abc")) == [(1, Status.END)]
 
 
-def test_with_an_option_it_can(decoder):
+def test_with_an_option_it_can(decoder: Callable[..., BatchedDecoder[SpeechRequest]]) -> None:
     assert frames(decoder(0), SpeechRequest("abc", may_be_empty=True)) == [(0, Status.END)]
 
 
-def test_each_slot_counts_its_own_frames(decoder):
+def test_each_slot_counts_its_own_frames(decoder: Callable[..., BatchedDecoder[SpeechRequest]]) -> None:
     """The second request has its first frame while the first one may already end."""
     request = SpeechRequest("abc")
     assert frames(decoder(0, slots=2), request, request, request) == [(1, Status.END)] * 3
 
 
-def test_a_later_frame_may_end_it(decoder):
+def test_a_later_frame_may_end_it(decoder: Callable[..., BatchedDecoder[SpeechRequest]]) -> None:
     assert frames(decoder(4), SpeechRequest("abc")) == [(4, Status.END)]
 
 
@@ -82,24 +89,33 @@ def test_a_later_frame_may_end_it(decoder):
         ({"max_frames": ROOM}, (ROOM, Status.CACHE)),
     ],
 )
-def test_speech_without_an_end_is_stopped(decoder, options, expected):
+def test_speech_without_an_end_is_stopped(
+    decoder: Callable[..., BatchedDecoder[SpeechRequest]],
+    options: dict[str, Any],
+    expected: tuple[int, Status],
+) -> None:
     assert frames(decoder(1000), SpeechRequest("abc", **options)) == [expected]
 
 
 @pytest.mark.parametrize(("budget", "expected"), [(1.0, (4, Status.BUDGET)), (None, (ROOM, Status.CACHE))])
-def test_speech_much_longer_than_its_text_is_stopped(decoder, monkeypatch, budget, expected):
+def test_speech_much_longer_than_its_text_is_stopped(
+    decoder: Callable[..., BatchedDecoder[SpeechRequest]],
+    monkeypatch: pytest.MonkeyPatch,
+    budget: float | None,
+    expected: tuple[int, Status],
+) -> None:
     """Five characters take 3.4 frames."""
     monkeypatch.setattr("runtime.speech_request.SPARE_FRAMES", 0)
     assert frames(decoder(1000), SpeechRequest("abcde", budget=budget)) == [expected]
 
 
-def test_the_default_budget_is_three_times_the_usual_length_and_forty_frames():
+def test_the_default_budget_is_three_times_the_usual_length_and_forty_frames() -> None:
     """0.68 frames per character are published: 100 characters may take 204 + 40 frames, 19.5 s."""
     assert SpeechRequest("a" * 100).budget_frames(estimated_frames("a" * 100)) == 244
     assert (FRAMES_PER_CHARACTER, SPARE_FRAMES) == (0.68, 40)
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, float("nan"), float("inf")])
-def test_a_budget_that_is_no_positive_number_is_refused(budget):
+def test_a_budget_that_is_no_positive_number_is_refused(budget: float) -> None:
     with pytest.raises(UsageError, match="budget"):
         SpeechRequest("abc", budget=budget)

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -26,7 +27,7 @@ BODY = {"model": "tone", "input": "Hello there.", "response_format": "pcm"}
 
 
 @pytest.fixture
-def keys(tmp_path) -> Keys:
+def keys(tmp_path: Path) -> Keys:
     path = tmp_path / "keys"
     path.write_text(f"# the team\nanna:{KEY}\nbob:{OTHER}\n")
     return read_keys(path)
@@ -36,7 +37,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def test_every_path_but_the_probes_needs_a_key(keys):
+def test_every_path_but_the_probes_needs_a_key(keys: Keys) -> None:
     with running({"tone": ToneSpeech()}, keys=keys) as server:
         for path in ("/v1/models", "/v1/audio/voices", "/metrics", "/openapi.json", "/v1/nothing"):
             response = httpx2.get(server.url + path)
@@ -52,7 +53,7 @@ def test_every_path_but_the_probes_needs_a_key(keys):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]"]
 )
-def test_a_foreign_host_name_is_refused(host):
+def test_a_foreign_host_name_is_refused(host: str) -> None:
     with running({"tone": ToneSpeech()}) as server:
         response = httpx2.get(f"{server.url}/v1/models", headers={"host": host})
         assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_allowed"
@@ -61,7 +62,7 @@ def test_a_foreign_host_name_is_refused(host):
 @pytest.mark.parametrize(
     "origin, status", [("http://evil.example", 403), ("null", 403), ("https://page.example", 200)]
 )
-def test_a_web_page_needs_permission(origin, status):
+def test_a_web_page_needs_permission(origin: str, status: int) -> None:
     with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
         answer = httpx2.get(f"{server.url}/v1/models", headers={"origin": origin})
         assert answer.status_code == status
@@ -73,7 +74,7 @@ def test_a_web_page_needs_permission(origin, status):
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "https://page.example"])
-def test_no_answer_lets_a_web_page_read_it(origin):
+def test_no_answer_lets_a_web_page_read_it(origin: str) -> None:
     """Neither to a request nor to the question of a browser that comes before it."""
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
     with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
@@ -86,7 +87,7 @@ def test_no_answer_lets_a_web_page_read_it(origin):
     assert {name for name in names if name.startswith("access-control-")} == set()
 
 
-def test_every_answer_has_an_id_of_its_own():
+def test_every_answer_has_an_id_of_its_own() -> None:
     paths = ("/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/audio/voices", "/v1/nothing")
     with running({"tone": ToneSpeech()}) as server:
         answers = [httpx2.get(server.url + path) for path in paths]
@@ -96,7 +97,7 @@ def test_every_answer_has_an_id_of_its_own():
     assert len(ids) == len(answers) and all(each.startswith("req_") for each in ids)
 
 
-def test_a_key_has_a_number_of_sockets_at_a_time(keys):
+def test_a_key_has_a_number_of_sockets_at_a_time(keys: Keys) -> None:
     with running({"loud": LoudToText()}, Limits(jobs_per_key=1), keys) as server:
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription&model=loud"
         with connect(url, additional_headers=bearer(KEY)):
@@ -112,7 +113,7 @@ def test_a_key_has_a_number_of_sockets_at_a_time(keys):
             assert json.loads(again.recv())["type"] == "session.created"
 
 
-def test_a_key_has_a_number_of_requests_at_a_time(keys):
+def test_a_key_has_a_number_of_requests_at_a_time(keys: Keys) -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(jobs_per_key=1), keys) as server:
@@ -132,7 +133,7 @@ def test_a_key_has_a_number_of_requests_at_a_time(keys):
         assert httpx2.post(url, json=BODY, headers=bearer(KEY)).status_code == 200
 
 
-def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(keys):
+def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(keys: Keys) -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=4), keys, slots=1) as server:
@@ -156,7 +157,7 @@ def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(key
             thread.join(10)
 
 
-def test_the_server_has_a_number_of_connections():
+def test_the_server_has_a_number_of_connections() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(connections=1)) as server:
@@ -172,7 +173,7 @@ def test_the_server_has_a_number_of_connections():
 
 
 @pytest.mark.parametrize(("limits", "count"), [(Limits(connections=2), 2), (Limits(), 256)])
-def test_connections_without_a_request_count_too(limits, count):
+def test_connections_without_a_request_count_too(limits: Limits, count: int) -> None:
     with running({"tone": ToneSpeech()}, limits) as server:
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count - 1)]
         wait_until(lambda: len(server.connections) == count - 1)
@@ -188,7 +189,7 @@ def test_connections_without_a_request_count_too(limits, count):
         assert httpx2.get(f"{server.url}/v1/models").status_code == 200
 
 
-def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
+def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
         addresses = [("127.0.0.1", server.port)] * 3
@@ -200,7 +201,7 @@ def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
             each.close()
 
 
-def test_a_server_takes_its_own_name():
+def test_a_server_takes_its_own_name() -> None:
     metrics, limits = Metrics(), Limits()
     models = Models({}, limits, metrics)
     client = TestClient(build_app(models, metrics, limits, Keys(), host="Voice.local"))
@@ -214,7 +215,7 @@ def test_a_server_takes_its_own_name():
 
 
 @pytest.mark.parametrize("content", ["", "anna", "anna:short", f":{KEY}", f"anna:{KEY}\nanna:{OTHER}"])
-def test_a_wrong_file_of_keys_is_named(tmp_path, content):
+def test_a_wrong_file_of_keys_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "keys"
     path.write_text(content)
     with pytest.raises(UsageError, match=r"keys: .*keys.*expected"):
@@ -232,7 +233,7 @@ def test_a_wrong_file_of_keys_is_named(tmp_path, content):
     ],
     ids=["no ASCII", "a control character", "too long"],
 )
-def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path, content, line):
+def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path: Path, content: str, line: int) -> None:
     path = tmp_path / "keys"
     path.write_text(content)
     with pytest.raises(UsageError, match=f"keys: .*, line {line}: ") as found:
@@ -240,14 +241,14 @@ def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path, content, li
     assert found.value.field == "keys"
 
 
-def test_blanks_around_names_and_keys_do_not_count(tmp_path):
+def test_blanks_around_names_and_keys_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"anna : {KEY} \n")
     assert read_keys(path).name(KEY) == "anna"
 
 
 @pytest.mark.parametrize("path", ["/v1/other", "/v1/models"])
-def test_a_socket_of_an_unknown_path_gets_the_envelope_of_errors(path):
+def test_a_socket_of_an_unknown_path_gets_the_envelope_of_errors(path: str) -> None:
     with running({"tone": ToneSpeech()}) as server:
         address = f"ws://127.0.0.1:{server.port}{path}"
         with pytest.raises(InvalidStatus) as found, connect(address):
@@ -257,7 +258,7 @@ def test_a_socket_of_an_unknown_path_gets_the_envelope_of_errors(path):
     assert json.loads(answer.body)["error"]["code"] == "not_found"
 
 
-def test_a_connection_whose_request_does_not_arrive_is_closed():
+def test_a_connection_whose_request_does_not_arrive_is_closed() -> None:
     start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\n"
     with running({"tone": ToneSpeech()}, Limits(header_s=0.3)) as server:
         for content in (b"", start, start + b"content-length: 9\r\n\r\n{"):
@@ -268,7 +269,7 @@ def test_a_connection_whose_request_does_not_arrive_is_closed():
         assert httpx2.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
 
 
-def test_a_connection_serves_several_requests_whose_answers_take_longer_than_headers_may():
+def test_a_connection_serves_several_requests_whose_answers_take_longer_than_headers_may() -> None:
     task = ToneSpeech(pass_s=0.05)
     with running({"tone": task}, Limits(header_s=0.3)) as server, httpx2.Client() as client:
         for _ in range(2):

@@ -13,7 +13,7 @@ import soundfile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
-from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.http_server import RunningServer, Tasks, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
@@ -38,7 +38,7 @@ RIGHT = {  # for each path: its file, and its other fields
 class CloningTone(ToneSpeech):
     """Makes a voice from every file that is a recording."""
 
-    def __init__(self, voice: bytes):
+    def __init__(self, voice: bytes) -> None:
         super().__init__()
         self.voice = voice
 
@@ -149,15 +149,15 @@ def bodies(draw: st.DrawFn, path: str) -> Body:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[RunningServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     voice = save({"vector": np.ones(4, np.float32)}, {"family": "tone"})
-    tasks = {"tone": CloningTone(voice), "loud": LoudToText()}
+    tasks: Tasks = {"tone": CloningTone(voice), "loud": LoudToText()}
     with running(tasks, voices=VoiceStore(tmp_path_factory.mktemp("voices"), 10_000)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def http(server) -> Iterator[httpx2.Client]:
+def http(server: RunningServer) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=server.url, timeout=20) as found:
         yield found
 
@@ -189,7 +189,7 @@ ESCAPED = RIGHT_TYPE + b"; charset=unicode_escape"
 @example(body(right_parts(TRANSCRIPTIONS)))
 @example(body([upload("file"), field("model", b"loud"), Part(disposition(SURROGATE), b"")], ESCAPED))
 @example(body(right_parts(TRANSCRIPTIONS), RIGHT_TYPE + b"; charset=undefined"))
-def test_any_body_with_a_recording_is_served_or_refused(http, sent):
+def test_any_body_with_a_recording_is_served_or_refused(http: httpx2.Client, sent: Body) -> None:
     check(http, TRANSCRIPTIONS, sent)
 
 
@@ -197,26 +197,30 @@ def test_any_body_with_a_recording_is_served_or_refused(http, sent):
 @given(bodies(VOICES))
 @example(body(right_parts(VOICES)))
 @example(body([*right_parts(VOICES), field("model", SURROGATE)], ESCAPED))
-def test_any_body_with_a_voice_is_served_or_refused(http, sent):
+def test_any_body_with_a_voice_is_served_or_refused(http: httpx2.Client, sent: Body) -> None:
     check(http, VOICES, sent)
 
 
 @pytest.mark.parametrize("path", RIGHT)
 @pytest.mark.parametrize("length", [5, 12, 100], ids=["boundary", "last text", "before"])
-def test_a_body_that_ends_before_its_closing_boundary_is_refused(http, path, length):
+def test_a_body_that_ends_before_its_closing_boundary_is_refused(
+    http: httpx2.Client, path: str, length: int
+) -> None:
     """Its last part would be missing without an error."""
     response = send(http, path, Body(body(right_parts(path)).content[:-length]))
     assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_multipart"
     assert "ends before its closing boundary" in response.json()["error"]["message"]
 
 
-def test_text_after_the_closing_boundary_is_ignored(http):
+def test_text_after_the_closing_boundary_is_ignored(http: httpx2.Client) -> None:
     content = body(right_parts(TRANSCRIPTIONS)).content + b"epilogue\r\n"
     assert send(http, TRANSCRIPTIONS, Body(content)).json()["text"] == "one two three"
 
 
 @pytest.mark.parametrize("path", RIGHT)
-def test_a_client_that_leaves_in_a_body_is_no_fault_of_the_server(server, http, path):
+def test_a_client_that_leaves_in_a_body_is_no_fault_of_the_server(
+    server: RunningServer, http: httpx2.Client, path: str
+) -> None:
     content = body(right_parts(path)).content
     head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: %b\r\n" % (path.encode(), RIGHT_TYPE)
     faults = server.metric("requests_total", route=path, code="500")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import jsonschema
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.speech_tasks import qwen_engines, qwen_task
-from support.serve.http_server import RunningServer, running
+from support.serve.http_server import RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words, voice_recording
 from support.serve.tone_speech import ToneSpeech
@@ -42,44 +43,46 @@ TEXTS |= {"transcript": "How are you?", "consent": "yes", "delay_ms": "480"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[RunningServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Also with a model that clones, and a folder for its voices."""
-    tasks = {"tone": ToneSpeech(), "loud": LoudToText(), "qwen": qwen_task(qwen_engines())}
+    tasks: Tasks = {"tone": ToneSpeech(), "loud": LoudToText(), "qwen": qwen_task(qwen_engines())}
     with running(tasks, voices=VoiceStore(tmp_path_factory.mktemp("voices"), 1000)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def http(server) -> Iterator[httpx2.Client]:
+def http(server: RunningServer) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=server.url, timeout=20) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def document(http) -> dict:
-    return http.get("/openapi.json").json()
+def document(http: httpx2.Client) -> dict[str, Any]:
+    found: dict[str, Any] = http.get("/openapi.json").json()
+    return found
 
 
-def body_of(document: dict, path: str) -> dict:
+def body_of(document: dict[str, Any], path: str) -> dict[str, Any]:
     (content,) = document["paths"][path]["post"]["requestBody"]["content"].values()
-    return content["schema"]
+    found: dict[str, Any] = content["schema"]
+    return found
 
 
-def test_every_reference_leads_to_a_schema(document):
+def test_every_reference_leads_to_a_schema(document: dict[str, Any]) -> None:
     for reference in set(re.findall(r'"\$ref": "([^"]*)"', json.dumps(document))):
         found = document
         for name in reference.removeprefix("#/").split("/"):
             found = found[name]
 
 
-def test_values_are_those_of_this_server(document):
+def test_values_are_those_of_this_server(document: dict[str, Any]) -> None:
     speech = body_of(document, "/v1/audio/speech")["properties"]
     assert speech["model"]["enum"] == ["tone", "qwen"] and "opus" in speech["response_format"]["enum"]
     assert speech["input"]["maxLength"] == 4096
     assert body_of(document, "/v1/audio/transcriptions")["properties"]["model"]["enum"] == ["loud"]
 
 
-def test_every_error_is_declared_in_the_form_that_is_sent(document):
+def test_every_error_is_declared_in_the_form_that_is_sent(document: dict[str, Any]) -> None:
     for operations in document["paths"].values():
         for operation in operations.values():
             assert set(operation["responses"]) == {"200", "default"}
@@ -91,7 +94,7 @@ def test_every_error_is_declared_in_the_form_that_is_sent(document):
     ("path", "methods"),
     [("speech", "POST"), ("voices", "GET, POST"), ("voices/a", "DELETE")],
 )
-def test_a_wrong_method_names_the_right_ones(http, path, methods):
+def test_a_wrong_method_names_the_right_ones(http: httpx2.Client, path: str, methods: str) -> None:
     response = http.request("TRACE", f"/v1/audio/{path}")
     assert response.status_code == 405 and response.headers["allow"] == methods
     jsonschema.validate(response.json(), ERROR)
@@ -99,7 +102,9 @@ def test_a_wrong_method_names_the_right_ones(http, path, methods):
 
 @settings(max_examples=40)
 @given(BODIES)
-def test_any_body_is_served_or_refused_in_the_declared_form(http, document, body):
+def test_any_body_is_served_or_refused_in_the_declared_form(
+    http: httpx2.Client, document: dict[str, Any], body: dict[str, Any]
+) -> None:
     """What the schema does not allow is refused. What it allows may be refused for its content."""
     response = http.post("/v1/audio/speech", content=json.dumps(body))
     assert response.status_code in (200, 400, 404)
@@ -152,7 +157,9 @@ def check_form(http: httpx2.Client, document: Json, path: str, data: st.DataObje
 
 @settings(max_examples=100)
 @given(st.data())
-def test_any_form_with_a_recording_is_transcribed_or_refused(http, document, data):
+def test_any_form_with_a_recording_is_transcribed_or_refused(
+    http: httpx2.Client, document: dict[str, Any], data: st.DataObject
+) -> None:
     found = check_form(http, document, TRANSCRIPTIONS, data)
     if found:  # of a JSON format
         assert found["text"] == "one two three"
@@ -160,7 +167,9 @@ def test_any_form_with_a_recording_is_transcribed_or_refused(http, document, dat
 
 @settings(max_examples=25)
 @given(st.data())
-def test_any_form_makes_a_voice_that_is_listed_until_it_is_deleted_or_is_refused(http, document, data):
+def test_any_form_makes_a_voice_that_is_listed_until_it_is_deleted_or_is_refused(
+    http: httpx2.Client, document: dict[str, Any], data: st.DataObject
+) -> None:
     made = check_form(http, document, VOICES, data)
     voices = http.get(VOICES).json()["data"]
     listed = {voice["id"] for voice in voices if voice["id"].startswith("voice_")}

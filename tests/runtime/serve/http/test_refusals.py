@@ -3,7 +3,9 @@
 import asyncio
 import io
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -25,12 +27,12 @@ LIMITS = Limits(waiting=1)
 class Occupied(ThreadPoolExecutor):
     """All threads are busy, for longer than the test."""
 
-    def submit(self, function, *arguments, **named):
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         return Future()
 
 
 @pytest.fixture
-def models():
+def models() -> Iterator[Models]:
     """One text is spoken and one waits; one recording waits. Nothing of them ends before the test."""
     gate, speech, listener = threading.Event(), ToneSpeech(), LoudToText(is_live=False)
     speech.gate = gate
@@ -49,7 +51,7 @@ def recording() -> bytes:
     return file.getvalue()
 
 
-async def refused(models: Models, path: str, **body) -> httpx2.Response:
+async def refused(models: Models, path: str, **body: Any) -> httpx2.Response:
     """The answer to a request while all threads are busy. Raises TimeoutError where it needs one."""
     asyncio.get_running_loop().set_default_executor(Occupied(1))
     app = build_app(models, Metrics(), LIMITS, Keys())
@@ -67,7 +69,7 @@ def check(answer: httpx2.Response) -> None:
 
 
 @pytest.mark.parametrize("voice", [{}, {"voice": "anna"}], ids=["no voice", "a voice"])
-def test_a_text_is_refused_while_all_threads_are_busy(models, voice):
+def test_a_text_is_refused_while_all_threads_are_busy(models: Models, voice: dict[str, str]) -> None:
     worker = models.speech_workers["tone"]
 
     async def ask() -> httpx2.Response:
@@ -79,7 +81,7 @@ def test_a_text_is_refused_while_all_threads_are_busy(models, voice):
     check(asyncio.run(ask()))
 
 
-def test_a_recording_is_refused_while_all_threads_are_busy(models):
+def test_a_recording_is_refused_while_all_threads_are_busy(models: Models) -> None:
     worker = models.transcription_workers["loud"]
 
     async def ask() -> httpx2.Response:

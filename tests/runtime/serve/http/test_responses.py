@@ -19,7 +19,7 @@ PIECES = 100
 
 
 @pytest.mark.parametrize("ticks", range(9))
-def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks):
+def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks: int) -> None:
     """`ticks`: turns of the event loop between the send of a piece and the news that the client left."""
     disconnected, sent, cancelled_at = asyncio.Event(), 0, []
 
@@ -49,7 +49,7 @@ def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks):
     assert cancelled_at[0] < PIECES / 2
 
 
-def test_what_is_no_request_is_answered_in_the_envelope():
+def test_what_is_no_request_is_answered_in_the_envelope() -> None:
     with (
         running({"tone": ToneSpeech()}) as server,
         socket.create_connection(("127.0.0.1", server.port)) as client,
@@ -60,9 +60,11 @@ def test_what_is_no_request_is_answered_in_the_envelope():
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
-def test_a_fault_of_the_server_is_answered_in_the_envelope_and_logged_once(caplog):
+def test_a_fault_of_the_server_is_answered_in_the_envelope_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     task = ToneSpeech()
-    task.voices = lambda: {}["missing"]
+    vars(task)["voices"] = lambda: dict[str, int]()["missing"]
     with running({"tone": task}) as server, caplog.at_level(logging.ERROR):
         response = httpx2.get(f"{server.url}/v1/audio/voices")
     assert response.status_code == 500 and response.json()["error"]["code"] == "internal_error"
@@ -70,7 +72,7 @@ def test_a_fault_of_the_server_is_answered_in_the_envelope_and_logged_once(caplo
     assert len([each for each in caplog.records if each.exc_info]) == 1
 
 
-def test_a_wrong_parameter_of_a_path_is_answered_in_the_envelope(monkeypatch):
+def test_a_wrong_parameter_of_a_path_is_answered_in_the_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
     router = APIRouter()
 
     @router.get("/v1/number")
@@ -86,7 +88,9 @@ def test_a_wrong_parameter_of_a_path_is_answered_in_the_envelope(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/transcriptions"])
-def test_a_client_that_leaves_before_its_body_is_no_fault_of_the_server(caplog, path):
+def test_a_client_that_leaves_before_its_body_is_no_fault_of_the_server(
+    caplog: pytest.LogCaptureFixture, path: str
+) -> None:
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n"
     head += "content-type: multipart/form-data; boundary=x\r\n\r\n--x"
     with running({"tone": ToneSpeech()}) as server, caplog.at_level(logging.ERROR):

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import io
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import httpx2
 import numpy as np
@@ -15,24 +17,25 @@ from hypothesis import strategies as st
 from support.serve.http_server import RunningServer
 from support.serve.loud_to_text import BLOCK, RATE
 
+Answer = TypeVar("Answer")
 DEEP = "[" * 10_000 + "]" * 10_000
 
 
-def test_deep_json_is_refused_where_it_is_valid_too(server):
+def test_deep_json_is_refused_where_it_is_valid_too(server: RunningServer) -> None:
     for content in (f'{{"model": "tone", "input": {DEEP}}}', f'{{"model": "tone", "x": {DEEP}}}', DEEP):
         response = httpx2.post(f"{server.url}/v1/audio/speech", content=content)
         assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("text", ["\U0001f600" * 100, "\U0001f468‍\U0001f469‍\U0001f467 ❤️", "()[]{}" * 600])
-def test_a_text_without_words_is_refused(server, text):
+def test_a_text_without_words_is_refused(server: RunningServer, text: str) -> None:
     body = {"model": "tone", "input": text, "response_format": "pcm"}
     response = httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=2)
     assert response.status_code == 400 and response.json()["error"]["param"] == "input"
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-def test_a_flac_that_ends_early_is_refused(server, part):
+def test_a_flac_that_ends_early_is_refused(server: RunningServer, part: float) -> None:
     """What can be decoded has some words, whose transcript would look whole."""
     block = np.zeros(2 * BLOCK, np.float32)
     block[:BLOCK] = np.random.default_rng(1).uniform(-0.5, 0.5, BLOCK)
@@ -58,24 +61,25 @@ VLLM, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime?model=loud"
 
 
 class Socket:
-    def __init__(self, connection):
+    def __init__(self, connection: websockets.ClientConnection) -> None:
         self._connection = connection
 
-    async def send(self, message: object) -> None:
+    async def send(self, message: Any) -> None:
         raw = json.dumps(message) if isinstance(message, dict) else message
         await self._connection.send(raw)
 
-    async def receive(self) -> dict:
-        return json.loads(await asyncio.wait_for(self._connection.recv(), 5))
+    async def receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(await asyncio.wait_for(self._connection.recv(), 5))
+        return message
 
-    async def until(self, kind: str) -> dict:
+    async def until(self, kind: str) -> dict[str, Any]:
         while (message := await self.receive())["type"] != kind:
             assert message["type"] != "error", message
         return message
 
 
-def talk(server: RunningServer, path: str, conversation):
-    async def run():
+def talk(server: RunningServer, path: str, conversation: Callable[[Socket], Awaitable[Answer]]) -> Answer:
+    async def run() -> Answer:
         async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
             socket = Socket(connection)
             await socket.receive()
@@ -84,10 +88,10 @@ def talk(server: RunningServer, path: str, conversation):
     return asyncio.run(run())
 
 
-def test_two_commits_of_one_utterance(server):
+def test_two_commits_of_one_utterance(server: RunningServer) -> None:
     """The second has nothing to commit, and the first is answered."""
 
-    async def openai(socket: Socket):
+    async def openai(socket: Socket) -> tuple[str, str]:
         await socket.send({"type": "input_audio_buffer.append", "audio": sound(WORDS, 24000)})
         await socket.send({"type": "input_audio_buffer.commit"})
         await socket.send({"type": "input_audio_buffer.commit"})
@@ -98,7 +102,7 @@ def test_two_commits_of_one_utterance(server):
         (text,) = [each["transcript"] for each in messages if each["type"] == COMPLETED]
         return error, text
 
-    async def vllm(socket: Socket):
+    async def vllm(socket: Socket) -> tuple[str, str]:
         await socket.send({"type": "session.update", "model": "loud"})
         for final in (False, False):  # a second start is ignored
             await socket.send({"type": "input_audio_buffer.commit", "final": final})
@@ -119,8 +123,8 @@ def test_two_commits_of_one_utterance(server):
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
-def test_a_session_does_not_change_after_audio(server):
-    async def vllm(socket: Socket):
+def test_a_session_does_not_change_after_audio(server: RunningServer) -> None:
+    async def vllm(socket: Socket) -> tuple[str, str]:
         await socket.send({"type": "session.update", "model": "loud"})
         await socket.send({"type": "input_audio_buffer.append", "audio": sound(WORDS, RATE)})
         await socket.send({"type": "session.update", "model": "loud"})
@@ -129,7 +133,7 @@ def test_a_session_does_not_change_after_audio(server):
         await socket.send({"type": "input_audio_buffer.commit", "final": True})
         return message["code"], (await socket.until("transcription.done"))["text"]
 
-    async def mistral(socket: Socket):
+    async def mistral(socket: Socket) -> tuple[int, str]:
         await socket.send({"type": "input_audio.append", "audio": sound(WORDS, RATE)})
         await socket.send({"type": "session.update", "session": {"target_streaming_delay_ms": 480}})
         while (message := await socket.receive())["type"] != "error":
@@ -172,7 +176,7 @@ MESSAGES = (
 )
 
 
-def is_internal(message: dict) -> bool:
+def is_internal(message: dict[str, Any]) -> bool:
     """Whether an error says that the server has a fault."""
     error = message.get("error")
     code = error.get("code") if isinstance(error, dict) else message.get("code")
@@ -181,9 +185,11 @@ def is_internal(message: dict) -> bool:
 
 @settings(max_examples=25)
 @given(st.sampled_from((OPENAI, VLLM, MISTRAL)), st.lists(MESSAGES, max_size=6))
-def test_any_frames_get_errors_and_the_session_goes_on(server, path, frames):
+def test_any_frames_get_errors_and_the_session_goes_on(
+    server: RunningServer, path: str, frames: list[Any]
+) -> None:
     """After them the session transcribes as before. Each frame of the list may also be understood."""
-    update: dict = {"type": "session.update", "model": "loud"}
+    update: dict[str, Any] = {"type": "session.update", "model": "loud"}
     audio = {"type": "input_audio_buffer.append", "audio": sound(WORDS, 24000 if path == OPENAI else RATE)}
     last = {"type": "input_audio_buffer.commit", "final": True}
     if path == OPENAI:
@@ -192,11 +198,11 @@ def test_any_frames_get_errors_and_the_session_goes_on(server, path, frames):
     if path == MISTRAL:
         update = {"type": "session.update", "session": {"audio_format": {"sample_rate": RATE}}}
         audio, last = {**audio, "type": "input_audio.append"}, {"type": "input_audio.end"}
-    clear = {OPENAI: [{"type": "input_audio_buffer.clear"}], VLLM: [last], MISTRAL: []}[path]
+    clears: dict[str, list[Any]] = {OPENAI: [{"type": "input_audio_buffer.clear"}], VLLM: [last], MISTRAL: []}
     first = [update] if path == VLLM else []  # the first message of that path decides the dialect
 
-    async def conversation(socket: Socket):
-        for message in (*first, *frames, *clear, update, audio, last):
+    async def conversation(socket: Socket) -> str:
+        for message in (*first, *frames, *clears[path], update, audio, last):
             await socket.send(message)
         text, key = "", {OPENAI: "transcript", VLLM: "text", MISTRAL: "text"}[path]
         while text != "one two three":

@@ -16,7 +16,7 @@ from runtime.serve.http.keys import Keys
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory) -> Path:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three loud sounds."""
     samples = np.zeros(4 * SECOND)
     for start, end in SOUNDS:
@@ -28,7 +28,7 @@ def recording(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(recording) -> Iterator[Any]:
+def browser(recording: Path) -> Iterator[Any]:
     with chromium(recording) as browser:
         yield browser
 
@@ -46,7 +46,7 @@ def server_with_keys() -> Iterator[PageServer]:
 
 
 @pytest.fixture
-def watched(browser) -> Iterator[Watched]:
+def watched(browser: Any) -> Iterator[Watched]:
     context = browser.new_context(viewport=DESKTOP, accept_downloads=True)
     page = context.new_page()
     page.set_default_timeout(15_000)
@@ -56,7 +56,7 @@ def watched(browser) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def page(watched, server) -> Iterator[Any]:
+def page(watched: Watched, server: PageServer) -> Iterator[Any]:
     """The loaded page. It stays on its host and logs nothing."""
     opened(watched.page, server.url)
     yield watched.page

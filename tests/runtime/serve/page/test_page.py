@@ -1,13 +1,17 @@
 """The page in a browser: what it shows, keys, sizes, the keyboard, and its policy."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from support.serve.browser import LOW_CONTRAST, UNLABELLED
 from support.serve.page import DESKTOP, KEY, PHONE, opened, speak, wait_for_text
+from support.serve.page_server import PageServer
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_server_is_shown(page):
+def test_the_server_is_shown(page: Any) -> None:
     assert page.locator("#server-rows th").all_inner_texts() == ["tone", "count"]
     assert page.locator("#server-rows tr:first-child td").all_inner_texts()[:2] == ["0", "0 of 4"]
     speak(page, "c" * 300)
@@ -16,7 +20,7 @@ def test_the_server_is_shown(page):
     wait_for_text(page, "#server-rows tr:first-child", "0 of 4")
 
 
-def test_errors_are_shown_with_the_message_of_the_api(browser, server):
+def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: PageServer) -> None:
     context = browser.new_context()
     page = opened(context.new_page(), server.url)
     speak(page, "d" * 4097)
@@ -36,7 +40,7 @@ def test_errors_are_shown_with_the_message_of_the_api(browser, server):
     context.close()
 
 
-def test_a_key_opens_the_server_and_stays_in_the_tab(browser, server_with_keys):
+def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_keys: PageServer) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(server_with_keys.url)
@@ -64,7 +68,9 @@ def test_a_key_opens_the_server_and_stays_in_the_tab(browser, server_with_keys):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_page_can_be_read_in_each_size_and_scheme(page, recording, tmp_path, size, scheme):
+def test_the_page_can_be_read_in_each_size_and_scheme(
+    page: Any, recording: Path, tmp_path: Path, size: dict[str, int], scheme: str
+) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size(size)
     page.check("#word-times")
@@ -79,7 +85,7 @@ def test_the_page_can_be_read_in_each_size_and_scheme(page, recording, tmp_path,
     page.click("#speech-stop")
 
 
-def test_every_control_is_reached_by_the_keyboard_and_shows_its_focus(page):
+def test_every_control_is_reached_by_the_keyboard_and_shows_its_focus(page: Any) -> None:
     reached = []
     for _ in range(30):
         page.keyboard.press("Tab")
@@ -103,14 +109,14 @@ def test_every_control_is_reached_by_the_keyboard_and_shows_its_focus(page):
     wait_for_text(page, "#speech-status", "Stopped")
 
 
-def test_news_reach_a_screen_reader(page):
+def test_news_reach_a_screen_reader(page: Any) -> None:
     roles = "['speech-status', 'transcription-status', 'transcript', 'speech-error'].map(id => "
     roles += "document.getElementById(id).role)"
     assert page.evaluate(roles) == ["status", "status", "log", "alert"]
     assert page.get_attribute("#transcript", "aria-live") == "polite"
 
 
-def test_the_policy_forbids_what_the_page_does_not_need(page, server):
+def test_the_policy_forbids_what_the_page_does_not_need(page: Any, server: PageServer) -> None:
     blocked = """async () => {
       const errors = [];
       addEventListener("securitypolicyviolation", event => errors.push(event.effectiveDirective));

@@ -23,7 +23,7 @@ def server() -> Iterator[PageServer]:
         yield server
 
 
-def test_every_file_is_served_without_a_key_and_with_a_policy(server):
+def test_every_file_is_served_without_a_key_and_with_a_policy(server: PageServer) -> None:
     types = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
     for path in ("", *(f"page/{name}" for name in FILES)):
         with urllib.request.urlopen(server.url + path) as response:
@@ -48,19 +48,19 @@ def test_every_file_is_served_without_a_key_and_with_a_policy(server):
         "page/__init__.py",
     ],
 )
-def test_no_other_file_is_served(server, path):
+def test_no_other_file_is_served(server: PageServer, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(server.url + path)
     assert raised.value.code == 404
 
 
-def test_what_the_page_offers_needs_a_key(server):
+def test_what_the_page_offers_needs_a_key(server: PageServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(f"{server.url}v1/page")
     assert raised.value.code == 401
 
 
-def test_a_host_adds_no_source_to_the_policy(server):
+def test_a_host_adds_no_source_to_the_policy(server: PageServer) -> None:
     connection = HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/", headers={"host": "localhost:80;script-src *"})
     policy = connection.getresponse().headers["content-security-policy"]
@@ -68,7 +68,7 @@ def test_a_host_adds_no_source_to_the_policy(server):
     connection.close()
 
 
-def test_the_page_offers_recordings_that_can_be_read():
+def test_the_page_offers_recordings_that_can_be_read() -> None:
     page = files("runtime.serve").joinpath("page", "index.html").read_text()
     (offered,) = re.findall(r'type="file" accept="([^"]*)"', page)
     containers = {".aif": "AIFF", ".oga": "OGG", ".opus": "OGG"}

@@ -5,13 +5,14 @@ import json
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from support.serve.browser import WATCH
-from support.serve.page import opened, speak, wait_for_text
-from support.serve.page_server import running_server
+from support.serve.page import Watched, opened, speak, wait_for_text
+from support.serve.page_server import PageServer, running_server
 from support.serve.tone_speech import FRAME, LEVEL, RATE
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def spoken(url: str, text: str) -> np.ndarray:
         return np.frombuffer(response.read(), "<i2")
 
 
-def test_speech_is_played_while_it_is_made(page, server):
+def test_speech_is_played_while_it_is_made(page: Any, server: PageServer) -> None:
     assert page.locator("#voice option").all_inner_texts() == ["anna", "bob"]
     speak(page, TEXT)
     wait_for_text(page, "#speech-status", "Speaking")
@@ -50,7 +51,7 @@ def test_speech_is_played_while_it_is_made(page, server):
     np.testing.assert_allclose(during, LEVEL / 2**0.5, rtol=0.02)
 
 
-def test_voices_are_shown_by_name_and_requested_by_id(page, server):
+def test_voices_are_shown_by_name_and_requested_by_id(page: Any, server: PageServer) -> None:
     voices = [{"id": "voice_3f", "name": "Anna \u00e9", "model": "tone"}]
     page.route("**/v1/audio/voices*", lambda route: route.fulfill(json={"data": voices, "voices": voices}))
     opened(page, server.url)
@@ -58,11 +59,11 @@ def test_voices_are_shown_by_name_and_requested_by_id(page, server):
     assert page.input_value("#voice") == "voice_3f"
 
 
-def test_the_sound_waits_for_a_click(page):
+def test_the_sound_waits_for_a_click(page: Any) -> None:
     assert page.evaluate("watched.levels.length") == 0
 
 
-def test_stop_ends_the_request_and_the_sound(page, server):
+def test_stop_ends_the_request_and_the_sound(page: Any, server: PageServer) -> None:
     before = server.metric("cancelled_total", reason="client")
     speak(page, "a" * 300)
     wait_for_text(page, "#speech-status", "Speaking")
@@ -79,7 +80,7 @@ def test_stop_ends_the_request_and_the_sound(page, server):
     assert page.evaluate("document.activeElement.id") == "speak"
 
 
-def test_speech_is_saved_as_wav(page, server):
+def test_speech_is_saved_as_wav(page: Any, server: PageServer) -> None:
     speak(page, "Saved.")
     with page.expect_download() as download:
         page.click("#save")
@@ -89,7 +90,7 @@ def test_speech_is_saved_as_wav(page, server):
     np.testing.assert_array_equal(samples, spoken(server.url, "Saved."))
 
 
-def test_a_second_text_replaces_the_first(page, server):
+def test_a_second_text_replaces_the_first(page: Any, server: PageServer) -> None:
     speak(page, "b" * 300)
     wait_for_text(page, "#speech-status", "Speaking")
     speak(page, "Short text.")
@@ -98,7 +99,7 @@ def test_a_second_text_replaces_the_first(page, server):
     assert server.models.speech_workers["tone"].is_idle
 
 
-def test_slow_speech_pauses_and_says_so(watched):
+def test_slow_speech_pauses_and_says_so(watched: Watched) -> None:
     with running_server(pace_s=0.16) as slow:
         speak(opened(watched.page, slow.url), "Twice too slow.")
         wait_for_text(watched.page, "#speech-status", r"The sound paused [2-5] times")
@@ -109,7 +110,7 @@ def test_slow_speech_pauses_and_says_so(watched):
         lengths = start + length
 
 
-def test_speech_that_breaks_off_is_played_and_reported(browser, server):
+def test_speech_that_breaks_off_is_played_and_reported(browser: Any, server: PageServer) -> None:
     context = browser.new_context()
     context.add_init_script(WATCH)
     page = opened(context.new_page(), server.url)

@@ -3,17 +3,20 @@
 import base64
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.serve.loud_to_text import LOUD
 from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
+from support.serve.page_server import PageServer
 
 pytestmark = pytest.mark.slow
 SENT_RATE = 24000  # of the microphone's audio
 
 
-def word_times(page) -> list[float]:
+def word_times(page: Any) -> list[float]:
     """Seconds, as they are shown."""
     return [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
 
@@ -26,14 +29,14 @@ def starts_of_sounds(frames: list[str]) -> np.ndarray:
     return loud[np.diff(loud, prepend=-SENT_RATE) > 0.2 * SENT_RATE] / SENT_RATE
 
 
-def test_a_recording_is_transcribed(page, recording):
+def test_a_recording_is_transcribed(page: Any, recording: Path) -> None:
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed")
     assert page.inner_text("#transcript") == "one two three"
     assert page.is_hidden("#words") and page.is_hidden("#transcription-error")
 
 
-def test_words_have_times(page, recording):
+def test_words_have_times(page: Any, recording: Path) -> None:
     page.check("#word-times")
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed 4.0 s of audio")
@@ -42,7 +45,7 @@ def test_words_have_times(page, recording):
     assert re.findall("[a-z]{3,}", page.inner_text("#words")) == ["one", "two", "three"]
 
 
-def test_a_dropped_recording_is_transcribed(page, recording):
+def test_a_dropped_recording_is_transcribed(page: Any, recording: Path) -> None:
     drop = """(target, text) => {
       const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
       const data = new DataTransfer();
@@ -53,7 +56,7 @@ def test_a_dropped_recording_is_transcribed(page, recording):
     wait_for_text(page, "#transcript", "^one two three$")
 
 
-def test_the_microphone_gives_the_transcript_of_its_file(page):
+def test_the_microphone_gives_the_transcript_of_its_file(page: Any) -> None:
     page.click("#microphone")
     wait_for_text(page, "#transcription-status", "Listening")
     wait_for_text(page, "#transcript", "one two")  # while the microphone is open
@@ -64,7 +67,7 @@ def test_the_microphone_gives_the_transcript_of_its_file(page):
     assert page.is_hidden("#words") and page.is_hidden("#microphone-wave")
 
 
-def test_words_of_the_microphone_have_times_while_it_is_open(page):
+def test_words_of_the_microphone_have_times_while_it_is_open(page: Any) -> None:
     requests, frames = [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("websocket", lambda socket: socket.on("framesent", lambda frame: frames.append(frame)))
@@ -80,7 +83,7 @@ def test_words_of_the_microphone_have_times_while_it_is_open(page):
     assert not [url for url in requests if "/v1/audio/transcriptions" in url]
 
 
-def test_a_recording_ends_the_microphone(page, server, recording):
+def test_a_recording_ends_the_microphone(page: Any, server: PageServer, recording: Path) -> None:
     page.click("#microphone")
     wait_for_text(page, "#transcription-status", "Listening")
     page.set_input_files("#file", recording)
@@ -89,7 +92,7 @@ def test_a_recording_ends_the_microphone(page, server, recording):
     assert server.models.transcription_workers["count"].is_idle
 
 
-def test_the_page_says_why_there_is_no_microphone(browser, server):
+def test_the_page_says_why_there_is_no_microphone(browser: Any, server: PageServer) -> None:
     context = browser.new_context()
     origin = FOREIGN % server.port
     page = opened(context.new_page(), origin)

@@ -3,14 +3,16 @@
 import asyncio
 import io
 import json
+from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import openai
 import pytest
 import soundfile
 from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, noise_of_varying_level, task_with_many_words
-from support.serve.http_server import running
+from support.serve.http_server import RunningServer, running
 from support.serve.realtime_client import MISTRAL, VLLM, Socket, talk, text_of
 
 RATE = CONSTANTS.sample_rate
@@ -19,7 +21,7 @@ DELAYS = dict(zip(("minimal", "xhigh"), DELAYS_MS, strict=True))
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[RunningServer]:
     with running({"toy": task_with_many_words()}) as started:
         yield started
 
@@ -29,7 +31,7 @@ def blocks() -> list[str]:
     return [text_of(block.tobytes()) for block in np.split(SOUND, range(1600, len(SOUND), 1600))]
 
 
-def recorded_words(url: str, delay_ms: int) -> list[dict]:
+def recorded_words(url: str, delay_ms: int) -> list[dict[str, Any]]:
     file = io.BytesIO()
     soundfile.write(file, SOUND, RATE, format="WAV")
     found = openai.OpenAI(base_url=url, api_key="none").audio.transcriptions.create(
@@ -39,12 +41,13 @@ def recorded_words(url: str, delay_ms: int) -> list[dict]:
         timestamp_granularities=["word"],
         extra_body={"delay_ms": delay_ms},
     )
+    assert found.words
     return [{"word": word.word, "start": word.start, "end": word.end} for word in found.words]
 
 
-async def live_events(url: str, delay: str) -> list:
+async def live_events(url: str, delay: str) -> list[Any]:
     """The events with text of one utterance."""
-    client = openai.AsyncOpenAI(base_url=url, api_key="none")
+    client: Any = openai.AsyncOpenAI(base_url=url, api_key="none")
     async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
         audio = {"format": {"type": "audio/pcm", "rate": RATE}, "transcription": {"delay": delay}}
         await connection.session.update(session={"type": "transcription", "audio": {"input": audio}})
@@ -58,10 +61,11 @@ async def live_events(url: str, delay: str) -> list:
             if event.type.endswith("transcription.completed"):
                 assert "".join(each.delta for each in events) == event.transcript
                 return events
+    raise AssertionError("no transcript")
 
 
 @pytest.mark.parametrize("delay", DELAYS)
-def test_live_times_are_those_of_the_recording(server, delay):
+def test_live_times_are_those_of_the_recording(server: RunningServer, delay: str) -> None:
     url = f"{server.url}/v1"
     events = asyncio.run(live_events(url, delay))
     words = list(chain.from_iterable(event.words for event in events))
@@ -71,14 +75,15 @@ def test_live_times_are_those_of_the_recording(server, delay):
     assert {type(event).__name__ for event in events} == {"ConversationItemInputAudioTranscriptionDeltaEvent"}
 
 
-def test_a_word_has_its_times_before_the_sound_ends(server):
-    async def conversation(socket: Socket):
+def test_a_word_has_its_times_before_the_sound_ends(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
         await socket.receive()
         for block in blocks():
             await socket.send("input_audio_buffer.append", audio=block)
         while not (words := (await socket.receive()).get("words")):
             pass
-        return words
+        found: list[dict[str, Any]] = words
+        return found
 
     words = talk(server, conversation, "/v1/realtime?intent=transcription&model=toy")
     assert words[0] == recorded_words(f"{server.url}/v1", DELAYS_MS[0])[0]
@@ -96,8 +101,10 @@ UPDATE = {"type": "session.update", "model": "toy"}
     ],
     ids=["vllm", "mistral"],
 )
-def test_the_other_dialects_send_no_delta_without_text(server, path, field, first, end):
-    async def conversation(socket: Socket):
+def test_the_other_dialects_send_no_delta_without_text(
+    server: RunningServer, path: str, field: str, first: list[dict[str, str]], end: dict[str, Any]
+) -> None:
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
         await socket.receive()
         sound = [{"type": APPENDS[field], "audio": block} for block in blocks()]
         for message in (*first, *sound, end):

@@ -3,12 +3,14 @@
 import re
 import socket
 import time
+from typing import Any
 
 import pytest
 from support.serve import http_server
 from support.serve.http_server import running
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI, Socket, pcm, talk, text_of
+from uvicorn.config import Config
 
 from runtime.serve.http.server import configuration
 from runtime.serve.limits import Limits
@@ -21,10 +23,10 @@ UPGRADE = (
 
 
 @pytest.fixture(autouse=True)
-def quick_pings(monkeypatch):
+def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two times of pings are short; a limit that is off stays off."""
 
-    def quick(*arguments):
+    def quick(*arguments: Any) -> Config:
         config = configuration(*arguments)
         config.ws_ping_interval = INTERVAL_S
         config.ws_ping_timeout = config.ws_ping_timeout and INTERVAL_S
@@ -33,13 +35,13 @@ def quick_pings(monkeypatch):
     monkeypatch.setattr(http_server, "configuration", quick)
 
 
-def test_a_client_that_sends_faster_than_real_time_gets_its_text():
+def test_a_client_that_sends_faster_than_real_time_gets_its_text() -> None:
     """Its answers to pings wait behind 2 s of its own audio, which the server reads as it transcribes."""
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5, message_mib=0.01)) as server:
         task.before_feed = lambda: time.sleep(0.02)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> list[dict[str, Any]]:
             for block in 12 * pcm(24000):
                 await socket.send("input_audio_buffer.append", audio=text_of(block))
             await socket.send("input_audio_buffer.commit")
@@ -50,7 +52,7 @@ def test_a_client_that_sends_faster_than_real_time_gets_its_text():
         assert len(text.split()) == 36 and time.monotonic() - started > 5 * INTERVAL_S
 
 
-def test_pings_keep_their_interval_when_their_answers_are_late():
+def test_pings_keep_their_interval_when_their_answers_are_late() -> None:
     """uvicorn's pings come sooner by the time that the last answer took, which may become all of it."""
     with (
         running({"loud": LoudToText()}) as server,

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import openai
@@ -10,7 +12,7 @@ import pytest
 import websockets
 from mistralai.client import Mistral
 from mistralai.client.models import AudioFormat
-from support.serve.http_server import wait_until
+from support.serve.http_server import RunningServer, wait_until
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.realtime.openai_dialect import DELAYS, delay_of
@@ -18,9 +20,9 @@ from runtime.serve.realtime.utterances import decode_pcm
 
 
 @pytest.mark.parametrize("rate", [24000, 16000])
-def test_openai_client(server, rate):
-    async def run():
-        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+def test_openai_client(server: RunningServer, rate: int) -> None:
+    async def run() -> list[Any]:
+        client: Any = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
         async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
             assert (await connection.recv()).type == "session.created"
             audio = {"format": {"type": "audio/pcm", "rate": rate}, "transcription": {"model": "loud"}}
@@ -49,8 +51,8 @@ def test_openai_client(server, rate):
     assert asyncio.run(run()) == ["one two three"] * 2
 
 
-def test_text_comes_while_audio_arrives(server):
-    async def conversation(socket: Socket):
+def test_text_comes_while_audio_arrives(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
         await socket.receive()
         for block in pcm(24000):
             await socket.send("input_audio_buffer.append", audio=text_of(block))
@@ -61,8 +63,8 @@ def test_text_comes_while_audio_arrives(server):
     assert event["delta"] == "one" and event["words"] == [{"word": "one", "start": 0.0, "end": 0.08}]
 
 
-def test_messages_of_vllm(server):
-    async def conversation(socket: Socket):
+def test_messages_of_vllm(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
         assert (await socket.receive())["id"].startswith("sess-")
         await socket.send("session.update", model="loud")
         await socket.send("input_audio_buffer.commit")
@@ -76,15 +78,15 @@ def test_messages_of_vllm(server):
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 48000, 96000])
-def test_mistral_client(server, rate):
+def test_mistral_client(server: RunningServer, rate: int) -> None:
     """Each sound lasts two blocks, so that audio taken for that of another rate has other words. It is hardly
     louder than a word must be, so that what resampling adds before and after it is none.
     """
 
-    async def run():
+    async def run() -> list[Any]:
         client = Mistral(api_key="none", server_url=server.url)
 
-        async def audio():
+        async def audio() -> AsyncIterator[bytes]:
             for block in pcm(rate, [0.15, 0.15, 0.0, 0.0] * 2):
                 yield block
 
@@ -101,15 +103,16 @@ def test_mistral_client(server, rate):
 
 
 @pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
-def test_the_handshake_of_a_socket_has_a_request_id_of_its_own(server, path):
-    async def conversation(socket: Socket):
+def test_the_handshake_of_a_socket_has_a_request_id_of_its_own(server: RunningServer, path: str) -> None:
+    async def conversation(socket: Socket) -> str:
+        assert socket.socket.response
         return socket.socket.response.headers["x-request-id"]
 
     first, second = talk(server, conversation, path), talk(server, conversation, path)
     assert first.startswith("req_") and second.startswith("req_") and first != second
 
 
-def update(**transcription: object) -> dict:
+def update(**transcription: object) -> dict[str, Any]:
     """A message of OpenAI's dialect."""
     return {"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}}
 
@@ -157,13 +160,13 @@ WRONG = [
 ]
 
 
-def test_samples_of_16_bits_become_floats_from_minus_1_to_1():
+def test_samples_of_16_bits_become_floats_from_minus_1_to_1() -> None:
     content = np.array([-32768, 0, 16384], "<i2").tobytes()
     assert decode_pcm(base64.b64encode(content).decode()).tolist() == [-1, 0, 0.5]
 
 
-def test_a_language_of_the_model_is_taken_and_shown(server):
-    async def conversation(socket: Socket):
+def test_a_language_of_the_model_is_taken_and_shown(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> None:
         await socket.receive()
         await socket.socket.send(json.dumps(update(language="en-US")))
         answer = await socket.receive()
@@ -173,8 +176,10 @@ def test_a_language_of_the_model_is_taken_and_shown(server):
 
 
 @pytest.mark.parametrize("path, message, code", WRONG)
-def test_a_wrong_message_is_named_and_the_session_goes_on(server, path, message, code):
-    async def conversation(socket: Socket):
+def test_a_wrong_message_is_named_and_the_session_goes_on(
+    server: RunningServer, path: str, message: bytes | str | dict[str, Any], code: str | int
+) -> None:
+    async def conversation(socket: Socket) -> None:
         await socket.receive()
         raw = json.dumps(message) if isinstance(message, dict) else message
         for _ in range(2):
@@ -182,14 +187,14 @@ def test_a_wrong_message_is_named_and_the_session_goes_on(server, path, message,
             answer = await socket.receive()
             assert answer["type"] == "error"
             assert isinstance(answer["error"], str if path == VLLM else dict)
-            error = answer if path == VLLM else answer["error"]
+            error: Any = answer if path == VLLM else answer["error"]
             assert error["code"] == code
 
     talk(server, conversation, path)
 
 
-def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server):
-    async def conversation(socket: Socket):
+def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> None:
         await socket.receive()
         await socket.send("input_audio_buffer.append", audio=SOUND)
         await socket.send("session.update", session={}, event_id="mine")
@@ -216,7 +221,9 @@ def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server)
         (MISTRAL.replace("loud", "recordings"), 400),
     ],
 )
-def test_a_socket_that_cannot_be_served_is_refused_with_a_status(server, path, status):
+def test_a_socket_that_cannot_be_served_is_refused_with_a_status(
+    server: RunningServer, path: str, status: int
+) -> None:
     with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
         talk(server, Socket.receive, path)
     assert refused.value.response.status_code == status
@@ -224,8 +231,10 @@ def test_a_socket_that_cannot_be_served_is_refused_with_a_status(server, path, s
 
 
 @pytest.mark.parametrize("name, milliseconds", [(None, None), ("minimal", 80), ("low", 80), ("xhigh", 480)])
-def test_names_of_delays_are_delays_of_the_bundle(server, name, milliseconds):
-    async def conversation(socket: Socket):
+def test_names_of_delays_are_delays_of_the_bundle(
+    server: RunningServer, name: str | None, milliseconds: int | None
+) -> None:
+    async def conversation(socket: Socket) -> int | None:
         await socket.receive()
         audio = {"transcription": {"model": "loud", "delay": name}}
         await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
@@ -241,16 +250,16 @@ def test_names_of_delays_are_delays_of_the_bundle(server, name, milliseconds):
     wait_until(lambda: server.models.transcription_workers["loud"].is_idle)
 
 
-def test_delays_between_the_least_and_the_largest():
+def test_delays_between_the_least_and_the_largest() -> None:
     found = [delay_of(name, (2400, 80, 480)) for name in DELAYS]
     assert found == [80, 80, 480, 2400, 2400]
 
 
-def test_an_unknown_delay_is_refused(server):
-    async def conversation(socket: Socket):
+def test_an_unknown_delay_is_refused(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> str:
         await socket.receive()
         audio = {"transcription": {"delay": "huge"}}
         await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
-        return (await socket.receive())["error"]["param"]
+        return str((await socket.receive())["error"]["param"])
 
     assert talk(server, conversation, OPENAI) == "session.audio.input.transcription.delay"

@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 import websockets
@@ -19,7 +21,7 @@ from runtime.serve.realtime.connection import Connection, SocketError
 from runtime.serve.realtime.openai_dialect import TEXT
 
 
-def test_keys_and_origins_of_sockets():
+def test_keys_and_origins_of_sockets() -> None:
     key = "k" * 20
     hashes = {"anna": __import__("hashlib").sha256(key.encode()).digest()}
     with running({"loud": LoudToText()}, keys=Keys(hashes)) as server:
@@ -30,17 +32,21 @@ def test_keys_and_origins_of_sockets():
         created = talk(server, Socket.receive, additional_headers={"authorization": f"Bearer {key}"})
         assert created["type"] == "session.created"
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> websockets.Subprotocol | None:
             return socket.socket.subprotocol
 
         protocols = ["realtime", f"openai-insecure-api-key.{key}"]
         assert talk(server, conversation, subprotocols=protocols) == "realtime"
 
 
-def closing_code(server: RunningServer, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
+def closing_code(
+    server: RunningServer,
+    conversation: Callable[[Socket], Awaitable[object]] | None = None,
+    path: str = OPENAI,
+) -> tuple[int, list[dict[str, Any]]]:
     """The code with which the server closes the socket, and its last messages."""
 
-    async def run(socket: Socket):
+    async def run(socket: Socket) -> tuple[int, list[dict[str, Any]]]:
         messages = []
         try:
             await socket.receive()
@@ -49,15 +55,17 @@ def closing_code(server: RunningServer, conversation=None, path: str = OPENAI) -
             while True:
                 messages.append(await socket.receive())
         except websockets.exceptions.ConnectionClosed as closed:
+            assert closed.rcvd
             return closed.rcvd.code, messages
 
     return talk(server, run, path)
 
 
-def error_code(message: dict) -> str | int:
+def error_code(message: dict[str, Any]) -> str | int:
     """Of an error event; vLLM's dialect has it beside the text of the error."""
     assert message["type"] == "error"
-    return message["code"] if isinstance(message["error"], str) else message["error"]["code"]
+    found: str | int = message["code"] if isinstance(message["error"], str) else message["error"]["code"]
+    return found
 
 
 DIALECTS = [
@@ -68,17 +76,17 @@ DIALECTS = [
 
 
 @pytest.mark.parametrize("path, update, expected", DIALECTS)
-def test_a_socket_that_sends_nothing_ends(path, update, expected):
+def test_a_socket_that_sends_nothing_ends(path: str, update: dict[str, str], expected: str | int) -> None:
     with running({"loud": LoudToText()}, Limits(header_s=0.2)) as server:
         code, messages = closing_code(server, path=path)
         assert code == 1000 and error_code(messages[-1]) == expected
 
 
 @pytest.mark.parametrize("path, update, expected", DIALECTS)
-def test_a_silent_socket_ends(path, update, expected):
+def test_a_silent_socket_ends(path: str, update: dict[str, str], expected: str | int) -> None:
     """The limit of the first message no longer applies, and is longer than the client waits."""
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> None:
         await socket.send("session.update", **update)
 
     with running({"loud": LoudToText()}, Limits(silent_socket_s=0.2, header_s=60)) as server:
@@ -86,14 +94,14 @@ def test_a_silent_socket_ends(path, update, expected):
         assert code == 1000 and error_code(messages[-1]) == expected
 
 
-def test_a_long_session_ends():
+def test_a_long_session_ends() -> None:
     with running({"loud": LoudToText()}, Limits(session_s=0.3)) as server:
         assert closing_code(server)[1][-1]["error"]["code"] == "session_expired"
 
 
-def test_a_long_session_ends_under_steady_sound():
-    async def conversation(socket: Socket):
-        async def sound():
+def test_a_long_session_ends_under_steady_sound() -> None:
+    async def conversation(socket: Socket) -> None:
+        async def sound() -> None:
             while True:
                 await socket.send("input_audio_buffer.append", audio=SOUND)
                 await asyncio.sleep(0.02)
@@ -106,8 +114,8 @@ def test_a_long_session_ends_under_steady_sound():
         assert closing_code(server, conversation)[0] == 1000
 
 
-def test_a_large_message_ends_the_socket():
-    async def conversation(socket: Socket):
+def test_a_large_message_ends_the_socket() -> None:
+    async def conversation(socket: Socket) -> None:
         await socket.socket.send("a" * 200_000)
 
     with running({"loud": LoudToText()}, Limits(message_mib=0.1)) as server:
@@ -115,16 +123,18 @@ def test_a_large_message_ends_the_socket():
 
 
 @pytest.mark.parametrize("content", [{"text": "\u00e9" * 60_000}, {"bytes": bytes(120_000)}])
-def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(content):
+def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(
+    content: dict[str, str | bytes],
+) -> None:
     class OtherServer:
-        async def receive(self):
+        async def receive(self) -> dict[str, Any]:
             return {"type": "websocket.receive", **content}
 
     class Idle:
         is_busy = is_finishing = False
 
     async def receive() -> None:
-        await Connection(OtherServer(), Limits(message_mib=0.1), lambda: False).receive(Idle())
+        await Connection(cast(Any, OtherServer()), Limits(message_mib=0.1), lambda: False).receive(Idle())
 
     with pytest.raises(SocketError) as raised:
         asyncio.run(receive())
@@ -132,18 +142,18 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(content)
 
 
 @pytest.mark.parametrize("content", [{"text": 5000 * "\u00e9"}, {"bytes": bytes(10_000)}])
-def test_a_socket_is_not_read_without_a_limit_while_something_waits(content):
+def test_a_socket_is_not_read_without_a_limit_while_something_waits(content: dict[str, str | bytes]) -> None:
     """It may have one message more than the limit of one. Most messages come in the second wait."""
     received = []
 
     class OtherServer:
-        async def receive(self):
+        async def receive(self) -> dict[str, Any]:
             await asyncio.sleep(0)
             received.append(content)
             return {"type": "websocket.receive", **content}
 
     async def wait_twice() -> None:
-        connection = Connection(OtherServer(), Limits(message_mib=0.1), lambda: False)
+        connection = Connection(cast(Any, OtherServer()), Limits(message_mib=0.1), lambda: False)
         for _ in range(2):
             await connection.while_connected(asyncio.sleep(0.2))
 
@@ -151,12 +161,12 @@ def test_a_socket_is_not_read_without_a_limit_while_something_waits(content):
     assert 80_000 < 10_000 * len(received) < 0.1 * MIB + 10_000
 
 
-def test_audio_that_is_too_far_ahead_ends_the_session():
+def test_audio_that_is_too_far_ahead_ends_the_session() -> None:
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5)) as server:
         task.before_feed = lambda: __import__("time").sleep(1)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> None:
             for _ in range(3):
                 await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 24000))
 
@@ -164,8 +174,8 @@ def test_audio_that_is_too_far_ahead_ends_the_session():
         assert code == 1013 and messages[-1]["error"]["code"] == "audio_too_far_ahead"
 
 
-def test_a_client_that_leaves_frees_its_stream(server):
-    async def conversation(socket: Socket):
+def test_a_client_that_leaves_frees_its_stream(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> None:
         await socket.receive()
         await socket.send("input_audio_buffer.append", audio=SOUND)
         while not server.models.transcription_workers["loud"]._live:
@@ -176,11 +186,13 @@ def test_a_client_that_leaves_frees_its_stream(server):
 
 
 @pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
-def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(monkeypatch, caplog, path):
+def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
     """The server takes a while between the handshake and its first message."""
     accept = WebSocket.accept
 
-    async def accept_slowly(*arguments, **options) -> None:
+    async def accept_slowly(*arguments: Any, **options: Any) -> None:
         await accept(*arguments, **options)
         await asyncio.sleep(0.1)
 
@@ -193,20 +205,20 @@ def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(monkeypatch,
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-def test_more_live_streams_than_the_machine_can_follow_are_refused():
+def test_more_live_streams_than_the_machine_can_follow_are_refused() -> None:
     with running({"loud": LoudToText()}) as server:
         server.models.transcription_workers["loud"].live_slots = 1
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> str:
             await socket.receive()
             await socket.send("input_audio_buffer.append", audio=SOUND)
             while not server.models.transcription_workers["loud"]._live:
                 await asyncio.sleep(0.01)
 
-            async def other(second: Socket):
+            async def other(second: Socket) -> str:
                 await second.receive()
                 await second.send("input_audio_buffer.append", audio=SOUND)
-                return (await second.receive())["error"]["code"]
+                return str((await second.receive())["error"]["code"])
 
             url = f"ws://127.0.0.1:{server.port}{OPENAI}"
             async with websockets.connect(url) as second:
@@ -222,7 +234,9 @@ def test_more_live_streams_than_the_machine_can_follow_are_refused():
         (VLLM, ("input_audio_buffer.commit", {"final": True})),
     ],
 )
-def test_an_utterance_whose_start_was_refused_is_refused_whole(path, end, monkeypatch):
+def test_an_utterance_whose_start_was_refused_is_refused_whole(
+    path: str, end: tuple[str, dict[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise its text would begin in the middle. The utterance after it is transcribed."""
     with running({"loud": LoudToText()}) as server:
         worker = server.models.transcription_workers["loud"]
@@ -230,7 +244,7 @@ def test_an_utterance_whose_start_was_refused_is_refused_whole(path, end, monkey
         def refuse(*_: object) -> None:
             raise overloaded("no live stream is free", 1)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> tuple[list[str | int], str | None]:
             await socket.receive()
             if path == VLLM:
                 await socket.send("session.update", model="loud")
@@ -254,7 +268,7 @@ def test_an_utterance_whose_start_was_refused_is_refused_whole(path, end, monkey
     assert text == "one two three"
 
 
-def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
+def test_the_sixty_fifth_socket_is_refused_until_another_one_closes() -> None:
     with running({"loud": LoudToText()}) as server:
         address = f"ws://127.0.0.1:{server.port}{OPENAI}"
 
@@ -273,10 +287,10 @@ def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
         asyncio.run(conversation())
 
 
-def test_a_server_that_shuts_down_closes_its_sockets(server):
+def test_a_server_that_shuts_down_closes_its_sockets(server: RunningServer) -> None:
     with running({"loud": LoudToText()}) as other:
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> None:
             await asyncio.to_thread(other.models.drain, 1)
 
         code, messages = closing_code(other, conversation)
@@ -290,13 +304,13 @@ async def commit(socket: Socket) -> None:
     await socket.until("conversation.item.done")
 
 
-def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far():
+def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far() -> None:
     """It takes longer than the server looks at its sockets. New sockets and utterances are refused."""
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:
         task.before_feed = lambda: gate.wait(10)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> None:
             await commit(socket)
             ending = asyncio.create_task(asyncio.to_thread(server.models.drain, 10))
             await asyncio.sleep(1)
@@ -315,12 +329,12 @@ def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far():
         assert code == 1012 and messages[-1]["error"]["code"] == "server_shutting_down"
 
 
-def test_what_is_still_transcribed_when_the_time_is_over_fails():
+def test_what_is_still_transcribed_when_the_time_is_over_fails() -> None:
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:
         task.before_feed = lambda: gate.wait(10)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> None:
             await commit(socket)
             ending = asyncio.create_task(asyncio.to_thread(server.models.drain, 0.2))
             await asyncio.sleep(0.5)

@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 import websockets
-from support.serve.http_server import running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, Socket, pcm, talk, text_of
 
@@ -18,7 +20,7 @@ BINARY = 20  # messages that are not text
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     """Audio is transcribed once it is set."""
     event = threading.Event()
     yield event
@@ -26,7 +28,7 @@ def gate():
 
 
 @pytest.fixture
-def slow(gate):
+def slow(gate: threading.Event) -> Iterator[RunningServer]:
     """A task that transcribes nothing before the gate is open."""
     task = LoudToText()
     with running({"loud": task}) as server:
@@ -35,7 +37,7 @@ def slow(gate):
         gate.set()  # the server waits for its engine when it stops
 
 
-def worker_of(server):
+def worker_of(server: RunningServer) -> TranscriptionWorker:
     return server.models.transcription_workers["loud"]
 
 
@@ -62,22 +64,25 @@ async def commit_two(socket: Socket, worker: TranscriptionWorker) -> None:
         await asyncio.sleep(0.01)
 
 
-def texts_of(messages: list[dict]) -> list[str]:
+def texts_of(messages: list[dict[str, Any]]) -> list[str]:
     return [message["transcript"] for message in messages if message["type"] == COMPLETED]
 
 
-async def rest_of(socket: Socket) -> tuple[list[dict], int]:
+async def rest_of(socket: Socket) -> tuple[list[dict[str, Any]], int]:
     """The messages until the server closes the socket, and its code."""
     messages = []
     try:
         while True:
             messages.append(await socket.receive())
     except websockets.exceptions.ConnectionClosed as closed:
+        assert closed.rcvd
         return messages, closed.rcvd.code
 
 
-def test_mistral_refuses_messages_after_the_end_and_closes_after_the_text(slow, gate):
-    async def conversation(socket: Socket):
+def test_mistral_refuses_messages_after_the_end_and_closes_after_the_text(
+    slow: RunningServer, gate: threading.Event
+) -> None:
+    async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
         await end_audio(socket)
         for kind, fields in (
             ("input_audio.append", {"audio": SOUND}),
@@ -94,10 +99,10 @@ def test_mistral_refuses_messages_after_the_end_and_closes_after_the_text(slow, 
     assert messages[-1]["type"] == "transcription.done" and messages[-1]["text"] == TEXT and code == 1000
 
 
-def test_mistral_notices_a_client_that_leaves_after_the_end(slow):
+def test_mistral_notices_a_client_that_leaves_after_the_end(slow: RunningServer) -> None:
     """The engine is held, so that only the handler of the socket can cancel the job."""
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> None:
         await end_audio(socket)
         while not worker_of(slow)._live:
             await asyncio.sleep(0.01)
@@ -106,15 +111,15 @@ def test_mistral_notices_a_client_that_leaves_after_the_end(slow):
     wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._live), 1)
 
 
-def test_mistral_closes_the_socket_after_an_error_of_the_engine(caplog):
-    def fail():
+def test_mistral_closes_the_socket_after_an_error_of_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
         raise ValueError("planted")
 
     task = LoudToText()
     with running({"loud": task}) as server:
         task.before_feed = fail
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
             await socket.receive()
             await socket.send("input_audio.append", audio=SOUND)
             return await rest_of(socket)
@@ -126,12 +131,14 @@ def test_mistral_closes_the_socket_after_an_error_of_the_engine(caplog):
 @pytest.mark.parametrize(
     ("path", "send", "kind"), [(OPENAI, commit, COMPLETED), (MISTRAL, end_audio, "transcription.done")]
 )
-def test_a_client_that_waits_for_its_text_is_not_silent(gate, path, send, kind):
+def test_a_client_that_waits_for_its_text_is_not_silent(
+    gate: threading.Event, path: str, send: Callable[[Socket], Coroutine[Any, Any, None]], kind: str
+) -> None:
     task = LoudToText()
     with running({"loud": task}, Limits(silent_socket_s=0.3)) as server:
         task.before_feed = lambda: gate.wait(10)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> list[dict[str, Any]]:
             await send(socket)
             await asyncio.sleep(1.2)
             gate.set()
@@ -140,10 +147,10 @@ def test_a_client_that_waits_for_its_text_is_not_silent(gate, path, send, kind):
         assert TEXT in talk(server, conversation, path)[-1].values()
 
 
-def test_a_client_that_sends_nothing_more_of_an_utterance_is_silent():
+def test_a_client_that_sends_nothing_more_of_an_utterance_is_silent() -> None:
     with running({"loud": LoudToText()}, Limits(silent_socket_s=0.3)) as server:
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
             await socket.receive()
             await socket.send("input_audio_buffer.append", audio=SOUND)
             return await rest_of(socket)
@@ -153,18 +160,20 @@ def test_a_client_that_sends_nothing_more_of_an_utterance_is_silent():
         wait_until(lambda: worker_of(server).is_idle, 0.5)
 
 
-def test_the_next_utterance_takes_the_live_stream_of_the_one_before(slow, gate):
+def test_the_next_utterance_takes_the_live_stream_of_the_one_before(
+    slow: RunningServer, gate: threading.Event
+) -> None:
     """One stream is all there is. Another client gets it only after both."""
     worker = worker_of(slow)
     worker.live_slots = 1
 
-    async def other():
+    async def other() -> str:
         async with websockets.connect(f"ws://127.0.0.1:{slow.port}{OPENAI}") as socket:
             client = Socket(socket)
             await client.send("input_audio_buffer.append", audio=SOUND)
-            return (await client.until("error"))[-1]["error"]["code"]
+            return str((await client.until("error"))[-1]["error"]["code"])
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> list[str]:
         items = []
         for _ in range(2):
             await commit(socket)
@@ -179,10 +188,10 @@ def test_the_next_utterance_takes_the_live_stream_of_the_one_before(slow, gate):
     wait_until(lambda: worker.is_idle, 0.5)
 
 
-def test_audio_after_a_clear_needs_no_second_live_stream(slow, gate):
+def test_audio_after_a_clear_needs_no_second_live_stream(slow: RunningServer, gate: threading.Event) -> None:
     worker_of(slow).live_slots = 1
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> list[str]:
         await commit(socket)
         for _ in range(2):
             await socket.send("input_audio_buffer.append", audio=SOUND)
@@ -195,13 +204,13 @@ def test_audio_after_a_clear_needs_no_second_live_stream(slow, gate):
     assert talk(slow, conversation, OPENAI) == [TEXT, TEXT]
 
 
-def test_a_third_utterance_waits_for_the_first(gate):
+def test_a_third_utterance_waits_for_the_first(gate: threading.Event) -> None:
     """So a client cannot make the server keep more audio than that of two utterances."""
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5)) as server:
         task.before_feed = lambda: gate.wait(10)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
             for _ in range(3):
                 for block in pcm(24000)[:4]:
                     await socket.send("input_audio_buffer.append", audio=text_of(block))
@@ -223,10 +232,12 @@ async def commit_three(socket: Socket, worker: TranscriptionWorker) -> None:
 
 
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_immediately(slow, is_polite):
+def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_immediately(
+    slow: RunningServer, is_polite: bool
+) -> None:
     """The engine is held, so that only the handler of the socket can cancel the jobs."""
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> None:
         await commit_three(socket, worker_of(slow))
         if not is_polite:
             socket.socket.transport.abort()
@@ -235,8 +246,10 @@ def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_immedia
     wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._active_jobs()), 1)
 
 
-def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_immediately(slow, gate):
-    async def conversation(socket: Socket):
+def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_immediately(
+    slow: RunningServer, gate: threading.Event
+) -> None:
+    async def conversation(socket: Socket) -> None:
         for _ in range(12):
             await socket.send("input_audio_buffer.append", audio=text_of(bytes(48000)))
         while not (worker_of(slow)._live and worker_of(slow)._live[0].is_full):
@@ -248,19 +261,21 @@ def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_immediately(s
 
 
 @pytest.mark.parametrize("message_mib", [1, 0.01])
-def test_messages_that_arrive_while_an_utterance_waits_are_not_lost(gate, message_mib):
+def test_messages_that_arrive_while_an_utterance_waits_are_not_lost(
+    gate: threading.Event, message_mib: float
+) -> None:
     """With the small limit, some of them are read when the utterance has its turn. Binary ones get errors."""
     task = LoudToText()
     with running({"loud": task}, Limits(message_mib=message_mib)) as server:
         task.before_feed = lambda: gate.wait(10)
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> list[str]:
             await commit_three(socket, worker_of(server))
             for _ in range(BINARY):
                 await socket.socket.send(bytes(8000))
             await asyncio.sleep(0.2)
             gate.set()
-            found = []
+            found = list[dict[str, Any]]()
             while [each["type"] for each in found].count("error") < BINARY or len(texts_of(found)) < 3:
                 found.append(await socket.receive())
             return texts_of(found)
@@ -268,8 +283,10 @@ def test_messages_that_arrive_while_an_utterance_waits_are_not_lost(gate, messag
         assert talk(server, conversation, OPENAI) == [TEXT] * 3
 
 
-def test_a_client_that_leaves_frees_the_utterances_that_wait(slow, gate):
-    async def conversation(socket: Socket):
+def test_a_client_that_leaves_frees_the_utterances_that_wait(
+    slow: RunningServer, gate: threading.Event
+) -> None:
+    async def conversation(socket: Socket) -> None:
         await commit_two(socket, worker_of(slow))
 
     talk(slow, conversation, OPENAI)
@@ -277,8 +294,10 @@ def test_a_client_that_leaves_frees_the_utterances_that_wait(slow, gate):
     wait_until(lambda: worker_of(slow).is_idle, 1)
 
 
-def test_a_server_that_shuts_down_transcribes_an_utterance_that_waits(slow, gate):
-    async def conversation(socket: Socket):
+def test_a_server_that_shuts_down_transcribes_an_utterance_that_waits(
+    slow: RunningServer, gate: threading.Event
+) -> None:
+    async def conversation(socket: Socket) -> list[str]:
         await commit_two(socket, worker_of(slow))
         ending = asyncio.create_task(asyncio.to_thread(slow.models.drain, 10))
         await asyncio.sleep(0.6)

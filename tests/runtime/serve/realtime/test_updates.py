@@ -1,22 +1,23 @@
 """Sessions whose configuration changes between utterances."""
 
 import asyncio
+from typing import Any
 
 import pytest
-from support.serve.http_server import running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
-from runtime.live import SingleStreamBatch
+from runtime.live import LiveStream, SingleStreamBatch
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
-def session(**transcription) -> dict:
+def session(**transcription: object) -> dict[str, Any]:
     return {"type": "transcription", "audio": {"input": {"transcription": transcription}}}
 
 
-async def utterance(socket: Socket) -> list[dict]:
+async def utterance(socket: Socket) -> list[dict[str, Any]]:
     """The events of a whole utterance in OpenAI's dialect."""
     for block in pcm(24000):
         await socket.send("input_audio_buffer.append", audio=text_of(block))
@@ -24,8 +25,8 @@ async def utterance(socket: Socket) -> list[dict]:
     return await socket.until(COMPLETED)
 
 
-def test_items_and_events_have_ids_of_their_own_after_an_update(server):
-    async def conversation(socket: Socket):
+def test_items_and_events_have_ids_of_their_own_after_an_update(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
         events = [await socket.receive()]
         for _ in range(2):
             await socket.send("session.update", session=session(model="loud"))
@@ -40,8 +41,8 @@ def test_items_and_events_have_ids_of_their_own_after_an_update(server):
     assert [event["previous_item_id"] for event in committed] == [None, committed[0]["item_id"]]
 
 
-def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
-    async def conversation(socket: Socket):
+def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> Any:
         await socket.receive()
         found = []
         for fields in ({"language": "en", "delay": "xhigh"}, {}, {"delay": None}):
@@ -54,10 +55,10 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
     assert talk(server, conversation, OPENAI) == expected
 
 
-def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send():
+def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send() -> None:
     with running({"loud": LoudToText(), "french": FrenchToText()}) as server:
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> Any:
             await socket.receive()
             found = []
             for fields in (
@@ -93,18 +94,18 @@ def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_sa
 
 
 @pytest.mark.parametrize("path", [OPENAI, f"{VLLM}?model=loud"])
-def test_the_greeting_names_the_model_of_the_path(server, path):
+def test_the_greeting_names_the_model_of_the_path(server: RunningServer, path: str) -> None:
     greeting = talk(server, Socket.receive, path)
     assert greeting["session"]["audio"]["input"]["transcription"]["model"] == "loud"
 
 
-def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent():
+def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent() -> None:
     """With another model, the text would come from a worker that the session has left."""
     slow = LoudToText()
     with running({"slow": slow, "other": LoudToText()}) as server:
         worker = server.models.transcription_workers["slow"]
 
-        async def conversation(socket: Socket):
+        async def conversation(socket: Socket) -> Any:
             await socket.receive()
             await socket.send("session.update", model="slow")
             for block in pcm():
@@ -127,10 +128,10 @@ def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent():
         wait_until(lambda: worker.is_idle)
 
 
-def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
+def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch: pytest.MonkeyPatch) -> None:
     freed = []
 
-    def fail_once(batch, stream):
+    def fail_once(batch: SingleStreamBatch, stream: LiveStream) -> None:
         freed.append(stream)
         if len(freed) == 1:
             raise RuntimeError("no memory")
@@ -141,7 +142,7 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
         end = SingleStreamBatch.end
         monkeypatch.setattr(SingleStreamBatch, "end", fail_once)
 
-        async def leave(socket: Socket):
+        async def leave(socket: Socket) -> None:
             await socket.receive()
             for block in pcm(24000):
                 await socket.send("input_audio_buffer.append", audio=text_of(block))
@@ -150,9 +151,9 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
         talk(server, leave, OPENAI)
         wait_until(lambda: len(freed) == 1)
 
-        async def transcribe(socket: Socket):
+        async def transcribe(socket: Socket) -> str:
             await socket.receive()
-            return (await utterance(socket))[-1]["transcript"]
+            return str((await utterance(socket))[-1]["transcript"])
 
         assert talk(server, transcribe, OPENAI) == "one two three"
         assert worker.is_ready

@@ -42,7 +42,7 @@ async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, A
     models, threads, pieces = (
         Models({"a": task}, Limits(), Metrics(), 1),
         ThreadPoolExecutor(1),
-        SimpleQueue(),
+        SimpleQueue[str | None](),
     )
     models.start()
     wait_until(lambda: models.is_ready)
@@ -71,7 +71,7 @@ async def asked(worker: SpeechWorker, text: str) -> SpeechJob:
     return worker.submit(await asyncio.to_thread(worker.prepare, text, {}), "anna")
 
 
-def test_a_streamed_text_needs_no_second_place_in_a_full_queue():
+def test_a_streamed_text_needs_no_second_place_in_a_full_queue() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             begun = await ask(client, SynthesizeStart(), SynthesizeChunk(BEGUN), until=("audio-chunk",))
@@ -92,7 +92,7 @@ def test_a_streamed_text_needs_no_second_place_in_a_full_queue():
         assert sound(asyncio.run(scenario(fixture))) == spoken(TEXT)
 
 
-def test_the_next_part_precedes_the_texts_that_wait():
+def test_the_next_part_precedes_the_texts_that_wait() -> None:
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
 
@@ -115,7 +115,7 @@ def test_the_next_part_precedes_the_texts_that_wait():
     assert order == ["It runs.", PARTS[1], PARTS[2], "It waits."]
 
 
-def test_a_slot_is_free_while_the_text_arrives():
+def test_a_slot_is_free_while_the_text_arrives() -> None:
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
             other = await asked(models.speech_workers["a"], "The other.")
@@ -126,7 +126,7 @@ def test_a_slot_is_free_while_the_text_arrives():
     asyncio.run(scenario())
 
 
-def test_a_text_that_is_cancelled_while_it_arrives_leaves_nothing():
+def test_a_text_that_is_cancelled_while_it_arrives_leaves_nothing() -> None:
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
             worker = models.speech_workers["a"]
@@ -140,7 +140,7 @@ def test_a_text_that_is_cancelled_while_it_arrives_leaves_nothing():
     asyncio.run(scenario())
 
 
-def test_a_wrong_piece_ends_the_job_with_its_error():
+def test_a_wrong_piece_ends_the_job_with_its_error() -> None:
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
             add("\0")
@@ -151,7 +151,7 @@ def test_a_wrong_piece_ends_the_job_with_its_error():
     asyncio.run(scenario())
 
 
-def test_a_server_that_shuts_down_speaks_the_rest_of_a_text_that_arrives():
+def test_a_server_that_shuts_down_speaks_the_rest_of_a_text_that_arrives() -> None:
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
             draining = asyncio.create_task(asyncio.to_thread(models.drain, 10))

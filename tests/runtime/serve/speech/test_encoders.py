@@ -20,23 +20,23 @@ def pieces(name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", ["wav", "opus", "mp3"])
-def test_sound_can_be_decoded_before_its_end(name):
+def test_sound_can_be_decoded_before_its_end(name: str) -> None:
     """Half of the pieces hold at least 1.7 s of 2 s: an MP3 decoder lacks a frame, Opus a page of 100 ms."""
     made = pieces(name)
     samples, _ = soundfile.read(io.BytesIO(b"".join(made[: len(made) // 2])))
     assert len(samples) >= 1.7 * RATE
 
 
-def test_a_constant_bit_rate_makes_the_length_known():
+def test_a_constant_bit_rate_makes_the_length_known() -> None:
     samples, _ = soundfile.read(io.BytesIO(b"".join(pieces("mp3"))))
     assert len(SOUND) <= len(samples) <= len(SOUND) + 2500
 
 
-def test_a_page_of_opus_has_at_most_100_ms():
+def test_a_page_of_opus_has_at_most_100_ms() -> None:
     """Pages begin with OggS; the first two hold headers. 4 s are at least 40 pages."""
     assert b"".join(pieces("opus")).count(b"OggS") >= 2 + 40
 
 
-def test_the_header_of_a_wav_says_that_its_length_is_unknown():
+def test_the_header_of_a_wav_says_that_its_length_is_unknown() -> None:
     content = b"".join(pieces("wav"))
     assert content[4:8] == content[40:44] == b"\xff\xff\xff\xff" and content[44:] == pcm16(SOUND)

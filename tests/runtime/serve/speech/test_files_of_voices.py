@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def threads_of(patch: pytest.MonkeyPatch, module: object, name: str) -> list[str
     """Names of the threads that call a function."""
     call, names = getattr(module, name), []
 
-    def noted(*rest, **options):
+    def noted(*rest: Any, **options: Any) -> Any:
         names.append(threading.current_thread().name)
         return call(*rest, **options)
 
@@ -58,9 +59,10 @@ async def spoken(worker: SpeechWorker, options: SpeechOptions) -> bytes:
 
 @pytest.mark.parametrize("make", [toy_task, qwen_base])
 def test_stored_rows_and_voices_are_read_by_the_threads_that_prepare(
-    make: Callable[[Path], tuple[TextToSpeech, str]], tmp_path, monkeypatch
-):
+    make: Callable[[Path], tuple[TextToSpeech, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No rows stay in memory, so each part of the text reads the file."""
+    task: Any
     task, voice = make(tmp_path)
     options: SpeechOptions = {"voice": voice, "seed": 3}
     expected = pcm16(np.concatenate(list(task.speak(TEXT, **options))))

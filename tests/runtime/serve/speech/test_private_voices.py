@@ -1,13 +1,18 @@
 """Voices that the operator made with `voxport voice` are not served."""
 
+from pathlib import Path
+from typing import Any
+
 import httpx2
 import numpy as np
 import pytest
 from support.runtime.speech_tasks import qwen_engines, qwen_task
-from support.serve.http_server import running
+from support.serve.http_server import RunningServer, running
 from wyoming.tts import SynthesizeVoice
 
 from runtime.families.qwen3_tts import voices
+from runtime.families.qwen3_tts.builder import Voice
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.serve.errors import ApiError
 from runtime.serve.wyoming.info import choose_voice, describe
 
@@ -15,7 +20,7 @@ PRIVATE = "operator"
 
 
 @pytest.fixture
-def task(tmp_path, monkeypatch):
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QwenTextToSpeech:
     """A model that clones, with a private voice and a damaged one. Reading them fails the test."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     found = qwen_task(qwen_engines())
@@ -24,7 +29,7 @@ def task(tmp_path, monkeypatch):
     found.voice_path("damaged").write_bytes(b"damaged")
     private, read_voice = found.voice_path(PRIVATE).parent, voices.read_voice
 
-    def read(path, *rest):
+    def read(path: Path, *rest: Any) -> Voice:
         assert path.parent != private, "a private voice was read"
         return read_voice(path, *rest)
 
@@ -32,31 +37,31 @@ def task(tmp_path, monkeypatch):
     return found
 
 
-def add_bundle_voice(task, name: str) -> None:
+def add_bundle_voice(task: QwenTextToSpeech, name: str) -> None:
     content = task.voice_path(PRIVATE).read_bytes()
     (task.bundle.folder / "voice.safetensors").write_bytes(content)
     task.bundle.manifest.voices[name] = "voice.safetensors"
 
 
-def speak(server, **fields) -> httpx2.Response:
+def speak(server: RunningServer, **fields: str) -> httpx2.Response:
     body = {"model": "qwen", "input": "Hi.", "response_format": "pcm", "max_frames": 2} | fields
     return httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=60)
 
 
-def refusal(response: httpx2.Response) -> tuple:
+def refusal(response: httpx2.Response) -> tuple[Any, ...]:
     error = response.json()["error"]
     assert "damaged" not in error["message"]
     return response.status_code, error["code"], error["param"]
 
 
-def test_a_bundle_without_voices_serves_none(task):
+def test_a_bundle_without_voices_serves_none(task: QwenTextToSpeech) -> None:
     with running({"qwen": task}, slots=1) as server:
         assert httpx2.get(f"{server.url}/v1/audio/voices").json()["data"] == []
         for fields in ({}, {"voice": PRIVATE}, {"voice": "damaged"}):
             assert refusal(speak(server, **fields)) == (400, "voice_not_found", "voice")
 
 
-def test_the_default_is_a_voice_of_the_bundle(task):
+def test_the_default_is_a_voice_of_the_bundle(task: QwenTextToSpeech) -> None:
     add_bundle_voice(task, "zoe")
     with running({"qwen": task}, slots=1) as server:
         names = [each["id"] for each in httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]]
@@ -66,7 +71,7 @@ def test_the_default_is_a_voice_of_the_bundle(task):
         assert len(answer.content) == 2 * 1920 * 2 and answer.content == speak(server, voice="zoe").content
 
 
-def test_wyoming_offers_and_speaks_voices_of_the_bundle_only(task):
+def test_wyoming_offers_and_speaks_voices_of_the_bundle_only(task: QwenTextToSpeech) -> None:
     with running({"qwen": task}, slots=1) as server:
         workers = list(server.models.speech_workers.values())
         assert [voice.name for voice in describe(server.models).tts[0].voices] == ["default"]

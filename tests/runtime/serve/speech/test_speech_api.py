@@ -5,13 +5,14 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import numpy as np
 import openai
 import pytest
 import soundfile
-from support.serve.http_server import running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import TEXT, post_speech, speech_body
 from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 
@@ -22,26 +23,26 @@ WAV_HEADER = 44  # bytes
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[RunningServer]:
     with running({"tone": ToneSpeech()}) as started:
         yield started
 
 
-def speak(client: openai.OpenAI, **fields) -> bytes:
+def speak(client: openai.OpenAI, **fields: Any) -> bytes:
     return client.audio.speech.create(**{"model": "tone", "voice": "anna", "input": TEXT, **fields}).content
 
 
-def test_pcm_is_the_speech_of_the_voice(client):
+def test_pcm_is_the_speech_of_the_voice(client: openai.OpenAI) -> None:
     assert speak(client, response_format="pcm") == pcm16(tone(TEXT))
     assert speak(client, response_format="pcm", voice="bob") == pcm16(tone(TEXT, "bob"))
 
 
-def test_empty_instructions_are_none(client):
+def test_empty_instructions_are_none(client: openai.OpenAI) -> None:
     assert speak(client, response_format="pcm", instructions="") == pcm16(tone(TEXT))
 
 
 @pytest.mark.parametrize("name, bar", [("wav", 1e-4), ("flac", 1e-4), ("mp3", 0.05), ("opus", 0.1)])
-def test_files_hold_the_whole_speech(client, name, bar):
+def test_files_hold_the_whole_speech(client: openai.OpenAI, name: str, bar: float) -> None:
     """Lossy formats keep the level of a tone. MP3 adds up to two of its frames of silence."""
     content = speak(client, response_format=name)
     samples, rate = soundfile.read(io.BytesIO(content))
@@ -52,7 +53,7 @@ def test_files_hold_the_whole_speech(client, name, bar):
     assert abs(level - np.sqrt((expected**2).mean())) < bar
 
 
-def test_mp3_is_the_default_and_types_are_named(server):
+def test_mp3_is_the_default_and_types_are_named(server: RunningServer) -> None:
     for name, kind in {
         "mp3": "audio/mpeg",
         "wav": "audio/wav",
@@ -70,7 +71,7 @@ def first_samples(pieces: Iterator[bytes]) -> bytes:
     return next(piece for piece in pieces if len(piece) > WAV_HEADER)
 
 
-def test_samples_are_sent_while_they_are_made():
+def test_samples_are_sent_while_they_are_made() -> None:
     task, text = ToneSpeech(), "a" * 40
     task.fault = lambda spoken, frame: task.gate.clear() if (spoken, frame) == (text, 5) else None
     with (
@@ -83,14 +84,14 @@ def test_samples_are_sent_while_they_are_made():
         task.gate.set()
 
 
-def test_a_long_text_is_spoken_sentence_by_sentence_with_pauses(client):
+def test_a_long_text_is_spoken_sentence_by_sentence_with_pauses(client: openai.OpenAI) -> None:
     text = " ".join(f"Sentence number {index} is neither short nor long." for index in range(12))
     samples = np.frombuffer(speak(client, response_format="pcm", input=text), "<i2")
     assert len(samples) > FRAME * len(text.replace(" ", ""))
     assert (np.convolve(np.abs(samples) < 1, np.ones(RATE // 10)) == RATE // 10).any()  # a pause
 
 
-def test_events_hold_the_samples_and_the_usage(client):
+def test_events_hold_the_samples_and_the_usage(client: openai.OpenAI) -> None:
     with client.audio.speech.with_streaming_response.create(
         model="tone", voice="anna", input=TEXT, response_format="pcm", stream_format="sse"
     ) as response:
@@ -105,7 +106,7 @@ def test_events_hold_the_samples_and_the_usage(client):
     }
 
 
-def test_extensions_reach_the_model(client):
+def test_extensions_reach_the_model(client: openai.OpenAI) -> None:
     content = speak(client, response_format="pcm", extra_body={"seed": 3, "max_frames": 2, "language": "en"})
     assert len(content) == 2 * FRAME * 2
 
@@ -135,7 +136,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize("fields, status, code, param", WRONG)
-def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, param):
+def test_what_cannot_be_served_is_refused_by_name(
+    server: RunningServer, fields: dict[str, Any], status: int, code: str, param: str
+) -> None:
     response = post_speech(server, speech_body(**fields))
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, code, param)
@@ -145,7 +148,7 @@ def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, 
     assert response.headers["x-should-retry"] == "false" and response.headers["x-request-id"]
 
 
-def test_a_format_that_is_not_made_is_refused_with_those_that_are(server):
+def test_a_format_that_is_not_made_is_refused_with_those_that_are(server: RunningServer) -> None:
     error = post_speech(server, speech_body(response_format="aac")).json()["error"]
     assert error["message"].endswith("'aac': expected one of mp3, opus, flac, wav, pcm")
 
@@ -154,35 +157,35 @@ def test_a_format_that_is_not_made_is_refused_with_those_that_are(server):
     "content",
     [b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
 )
-def test_wrong_json_is_refused(server, content):
+def test_wrong_json_is_refused(server: RunningServer, content: bytes) -> None:
     response = post_speech(server, content)
     assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_speed_that_is_no_number_is_refused_by_name(server, number):
+def test_a_speed_that_is_no_number_is_refused_by_name(server: RunningServer, number: str) -> None:
     content = json.dumps(speech_body()).replace("{", f'{{"speed": {number}, ', 1)
     response = post_speech(server, content.encode())
     assert response.status_code == 400 and response.json()["error"]["param"] == "speed"
 
 
-def test_a_large_body_is_refused_with_and_without_its_length(server):
+def test_a_large_body_is_refused_with_and_without_its_length(server: RunningServer) -> None:
     large = b'{"input": "' + b"a" * 70_000 + b'"}'
     assert post_speech(server, large).status_code == 413
     assert post_speech(server, iter([large[:50_000], large[50_000:]])).status_code == 413
 
 
 @pytest.mark.parametrize("text", ["[" * 4096, "(" * 4096, "[" * 100_000, "a" * 10**6])
-def test_a_hard_text_is_answered_in_two_seconds(server, text):
+def test_a_hard_text_is_answered_in_two_seconds(server: RunningServer, text: str) -> None:
     assert post_speech(server, speech_body(input=text), timeout=2).status_code in (400, 413)
 
 
-def test_other_paths_and_methods_have_the_same_envelope(server):
+def test_other_paths_and_methods_have_the_same_envelope(server: RunningServer) -> None:
     for response in (httpx2.get(f"{server.url}/v1/nothing"), httpx2.get(f"{server.url}/v1/audio/speech")):
         assert response.status_code in (404, 405) and response.json()["error"]["message"]
 
 
-def test_lists_of_models_and_voices(server, client):
+def test_lists_of_models_and_voices(server: RunningServer, client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tone"]
     assert client.models.retrieve("tone").owned_by == "voxport"
     voices = httpx2.get(f"{server.url}/v1/audio/voices").json()
@@ -191,7 +194,7 @@ def test_lists_of_models_and_voices(server, client):
     assert httpx2.get(f"{server.url}/v1/audio/voices?model=x").status_code == 404
 
 
-def test_a_client_that_leaves_frees_its_slot():
+def test_a_client_that_leaves_frees_its_slot() -> None:
     task = ToneSpeech(pass_s=0.01)
     with running({"tone": task}, slots=1) as server:
         with httpx2.stream(
@@ -205,7 +208,7 @@ def test_a_client_that_leaves_frees_its_slot():
         assert post_speech(server, speech_body()).status_code == 200
 
 
-def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot():
+def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot() -> None:
     task = ToneSpeech(pass_s=0.01)
     with running({"tone": task}, slots=1) as server:
         with pytest.raises(httpx2.TimeoutException):
@@ -213,7 +216,7 @@ def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot():
         wait_until(lambda: not task.running, 0.3)
 
 
-def test_a_client_that_leaves_the_queue_is_not_served():
+def test_a_client_that_leaves_the_queue_is_not_served() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
@@ -230,7 +233,7 @@ def test_a_client_that_leaves_the_queue_is_not_served():
         assert server.metric("frames_total", bundle="tone") == len(TEXT)
 
 
-def test_a_full_queue_is_refused_immediately_with_a_time_to_retry():
+def test_a_full_queue_is_refused_immediately_with_a_time_to_retry() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=1), slots=1) as server:
@@ -248,7 +251,7 @@ def test_a_full_queue_is_refused_immediately_with_a_time_to_retry():
             thread.join(10)
 
 
-def test_a_request_that_waits_too_long_is_refused():
+def test_a_request_that_waits_too_long_is_refused() -> None:
     task = ToneSpeech(pass_s=0.02)
     with running({"tone": task}, Limits(queue_s=0.2), slots=1) as server:
         blocker = threading.Thread(target=post_speech, args=(server, speech_body(input="a" * 100)))
@@ -259,7 +262,7 @@ def test_a_request_that_waits_too_long_is_refused():
         blocker.join(10)
 
 
-def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
+def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped() -> None:
     """The text has three parts of about 30 s. One part waits in the buffer; the next one does not start."""
     task = ToneSpeech()
     text = " ".join(f"{'a' * 280}." for _ in range(6))
@@ -273,7 +276,7 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
         assert server.metric("frames_total", bundle="tone") < len(text)
 
 
-def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
+def test_a_draining_server_finishes_what_runs_and_refuses_the_rest() -> None:
     task, text = ToneSpeech(pass_s=0.02), "This is what runs when the server ends."
     with running({"tone": task}, slots=1) as server:
         results = {}

@@ -30,7 +30,7 @@ class TruncatedSpeech(ToneSpeech):
         return TruncatingSlots(self, slots)
 
 
-def test_speech_that_is_cut_off_is_logged_counted_and_told(caplog):
+def test_speech_that_is_cut_off_is_logged_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
     with running({"tone": TruncatedSpeech()}) as server, caplog.at_level(logging.WARNING):
         lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
         assert server.metric("cancelled_total", reason="budget") == 1
@@ -44,7 +44,7 @@ def fail_at_frame_5(text: str, frame: int) -> None:
         raise RuntimeError("planted")
 
 
-def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error():
+def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error() -> None:
     with running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server:
         lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
@@ -53,7 +53,7 @@ def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error(
     assert "event: speech.audio.error" in lines
 
 
-def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk():
+def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk() -> None:
     content = json.dumps(speech_body()).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     with (
@@ -66,7 +66,7 @@ def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its
     assert len(answer) > 5 * 2 * FRAME and not answer.endswith(b"0\r\n\r\n")
 
 
-def test_an_error_of_one_request_leaves_the_others():
+def test_an_error_of_one_request_leaves_the_others() -> None:
     def fault(text: str, frame: int) -> None:
         if text.startswith("Wrong"):
             raise RuntimeError("the engine failed")
@@ -90,7 +90,9 @@ def test_an_error_of_one_request_leaves_the_others():
 
 
 @pytest.mark.parametrize("frame", [0, 2, len("Wrong.") - 1])
-def test_samples_that_cannot_be_handed_out_end_their_request(monkeypatch, frame):
+def test_samples_that_cannot_be_handed_out_end_their_request(
+    monkeypatch: pytest.MonkeyPatch, frame: int
+) -> None:
     """Also those of its last frame."""
     put, wrong, failed = SpeechJob.put, tone("Wrong.", "bob"), []
 
@@ -126,14 +128,14 @@ def fail_with(task: ToneSpeech, text: str) -> list[int]:
                 failed.append(count)
                 raise RuntimeError("planted")
 
-        decoder.decode = failing
+        vars(decoder)["decode"] = failing
         return decoder
 
-    task.slot_decoder = slot_decoder
+    vars(task)["slot_decoder"] = slot_decoder
     return failed
 
 
-def test_a_pass_that_fails_ends_the_text_that_it_fails_with():
+def test_a_pass_that_fails_ends_the_text_that_it_fails_with() -> None:
     """One text has sent samples, one fails, and one waits."""
     task, begun_text, later = ToneSpeech(pass_s=0.02), "a" * 200, "The text that waits."
     failed = fail_with(task, TEXT)
@@ -150,7 +152,7 @@ def test_a_pass_that_fails_ends_the_text_that_it_fails_with():
             threads = [threading.Thread(target=ask, args=(text,)) for text in (TEXT, later)]
             for count, thread in enumerate(threads, 2):
                 thread.start()
-                wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count)
+                wait_until(lambda: len(worker._waiting) + len(worker._running) == count)
             task.gate.set()
             content += b"".join(iter(lambda: begun.recv(2**16), b""))
         for thread in threads:
@@ -164,7 +166,7 @@ def test_a_pass_that_fails_ends_the_text_that_it_fails_with():
         assert httpx2.get(f"{server.url}/readyz").status_code == 200
 
 
-def test_a_server_that_shuts_down_ends_answers_that_take_longer_than_its_time():
+def test_a_server_that_shuts_down_ends_answers_that_take_longer_than_its_time() -> None:
     """Events end with an error, and audio is cut without its last chunk."""
     task = ToneSpeech(pass_s=0.02)
     with (
@@ -189,7 +191,7 @@ def test_a_server_that_shuts_down_ends_answers_that_take_longer_than_its_time():
     assert error["code"] == "server_shutting_down"
 
 
-def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
+def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs and what is new gets the same error; the server is not shutting down."""
     task = ToneSpeech()
     task.gate.clear()

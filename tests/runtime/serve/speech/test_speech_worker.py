@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -23,7 +26,8 @@ from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech import api
 from runtime.serve.speech.api import SpeechBody
-from runtime.serve.speech.worker import WARM_UP_TEXT
+from runtime.serve.speech.encoders import ENCODERS
+from runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
 from runtime.serve.transcription.worker import TranscriptionWorker
 
 NAMES = ("anna", "bob")
@@ -31,20 +35,20 @@ KEYS = {name: name * 8 for name in NAMES}
 SENTENCE = "a" * 200 + "."  # is a part of a text
 
 
-def post(server: RunningServer, key: str = "anna", **fields) -> httpx2.Response:
+def post(server: RunningServer, key: str = "anna", **fields: str) -> httpx2.Response:
     body = {"model": "tone", "input": "Hello there.", "response_format": "pcm", **fields}
     headers = {"authorization": f"Bearer {KEYS[key]}"}
     return httpx2.post(f"{server.url}/v1/audio/speech", json=body, headers=headers)
 
 
 @contextmanager
-def one_slot(task: ToneSpeech, limits: Limits):
+def one_slot(task: ToneSpeech, limits: Limits) -> Iterator[tuple[RunningServer, SpeechWorker]]:
     keys = Keys({name: sha256(key.encode()).digest() for name, key in KEYS.items()})
     with running({"tone": task}, limits, keys, slots=1) as server:
         yield server, server.models.speech_workers["tone"]
 
 
-def test_a_bundle_is_ready_after_its_first_pass():
+def test_a_bundle_is_ready_after_its_first_pass() -> None:
     gate, task = threading.Event(), ToneSpeech(fault=lambda text, frame: None)
     task.fault = lambda text, frame: gate.wait(30) and None
     models = Models({"tone": task}, Limits(), Metrics())
@@ -57,7 +61,7 @@ def test_a_bundle_is_ready_after_its_first_pass():
     models.drain(0)
 
 
-def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog):
+def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
@@ -73,7 +77,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog):
         caplog.clear()
 
 
-def test_keys_take_turns_between_the_parts_of_a_long_text():
+def test_keys_take_turns_between_the_parts_of_a_long_text() -> None:
     """The second text of one key waits for the first; that of the other key is spoken after one part."""
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
@@ -86,14 +90,14 @@ def test_keys_take_turns_between_the_parts_of_a_long_text():
         for count, (key, text) in enumerate(asked):
             threads.append(threading.Thread(target=post, args=(server, key), kwargs={"input": text}))
             threads[-1].start()
-            wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count + 1)
+            wait_until(lambda: len(worker._waiting) + len(worker._running) == count + 1)
         task.gate.set()
         for thread in threads:
             thread.join(20)
     assert order == [SENTENCE, "The other.", SENTENCE, SENTENCE, "The second."]
 
 
-def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
+def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None:
     """A part needs 1 MiB of the 1 MiB. The first text is spoken, but nothing of it is read."""
     limits = Limits(buffers_mib=1, job_buffer_mib=1)
 
@@ -114,18 +118,18 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
 
 
 @pytest.mark.parametrize(("asked", "used"), [(2, 2), (64, 4)])
-def test_the_number_of_slots_is_logged(asked, used, caplog):
+def test_the_number_of_slots_is_logged(asked: int, used: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runtime.serve"):
         Models({"tone": ToneSpeech()}, Limits(), Metrics(), asked)
     assert f"tone: at most {used} texts at a time" in caplog.text
 
 
 @pytest.mark.parametrize("response_format", ["pcm", "wav"])
-def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(response_format):
+def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(response_format: str) -> None:
     class Occupied(ThreadPoolExecutor):
         """The voice is chosen, and the text prepared. Later calls wait."""
 
-        def submit(self, function, *arguments, **named):
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
             calls.append(function)
             return super().submit(function, *arguments, **named) if len(calls) <= 2 else Future()
 
@@ -139,7 +143,7 @@ def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(re
         body = SpeechBody(model="tone", input="Hello there.", response_format=response_format)
         await asyncio.to_thread(lambda: None)
         job = await api.submit(worker, body, None, "anna")
-        encoder = api.ENCODERS[response_format](24000)
+        encoder = ENCODERS[response_format](24000)
         sizes = [len(piece) async for piece in api._pieces(job, encoder)]
         models.drain(0)
         return sum(sizes)
@@ -147,7 +151,7 @@ def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(re
     assert asyncio.run(asyncio.wait_for(read(), 10)) >= 2 * FRAME * len("Hello there.")
 
 
-def test_the_time_to_a_retry_follows_from_the_frames_that_wait():
+def test_the_time_to_a_retry_follows_from_the_frames_that_wait() -> None:
     """Before frames are measured the rate is 12.5 per second. The text has a frame per character."""
     found = []
     for fields in ({"input": SENTENCE}, {"input": SENTENCE, "max_frames": 25}):
@@ -157,7 +161,7 @@ def test_the_time_to_a_retry_follows_from_the_frames_that_wait():
             threads = [threading.Thread(target=post, args=(server, key), kwargs=fields) for key in NAMES]
             for count, thread in enumerate(threads):
                 thread.start()
-                wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count + 1)
+                wait_until(lambda: len(worker._waiting) + len(worker._running) == count + 1)
             refused = post(server)
             assert refused.status_code == 503
             found.append(int(refused.headers["retry-after"]))
@@ -167,13 +171,13 @@ def test_the_time_to_a_retry_follows_from_the_frames_that_wait():
     assert found == [round(2 * len(SENTENCE) / 12.5), round(2 * 25 / 12.5)]
 
 
-def test_an_encoder_that_fails_leaves_no_job(monkeypatch):
+def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(rate: int) -> None:
         raise RuntimeError("planted")
 
     task = ToneSpeech()
     with one_slot(task, Limits()) as (server, worker):
-        monkeypatch.setitem(api.ENCODERS, "mp3", fail)
+        monkeypatch.setitem(ENCODERS, "mp3", fail)
         assert post(server, response_format="mp3").status_code == 500
         assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
         assert len(post(server).content) == 2 * FRAME * len("Hello there.")
@@ -183,7 +187,9 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch):
     ("fields", "status"),
     [({"model": "other"}, 404), ({"language": "fr"}, 400), ({"delay_ms": "81"}, 400), ({"stream": "x"}, 400)],
 )
-def test_a_recording_that_is_refused_is_not_stored(fields, status, monkeypatch):
+def test_a_recording_that_is_refused_is_not_stored(
+    fields: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", None)  # a call would be a TypeError, and status 500
     with running({"loud": LoudToText()}) as server:
         answer = httpx2.post(
@@ -194,7 +200,9 @@ def test_a_recording_that_is_refused_is_not_stored(fields, status, monkeypatch):
     assert answer.status_code == status
 
 
-def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
+def test_an_upload_whose_request_is_cancelled_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gate, begun = threading.Event(), threading.Event()
 
@@ -202,7 +210,7 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
         begun.set()
         gate.wait(10)
 
-    monkeypatch.setattr(uploads.shutil, "copyfileobj", copy)
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
 
     async def cancelled() -> None:
         upload = type("Upload", (), {"file": None})()
@@ -221,7 +229,9 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("lengths", "seconds"), [((30.0,), 30), ((30.0, 12.4), 42), ((None,), 60), ((30.0, None), 60)]
 )
-def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(lengths, seconds):
+def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(
+    lengths: tuple[float | None, ...], seconds: int
+) -> None:
     """Before recordings are measured they take their own length. The answer has 60 s at most."""
 
     gate, task = threading.Event(), LoudToText(is_live=False)

@@ -6,10 +6,13 @@ import pytest
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import wait_until
 from support.serve.tone_speech import ToneSlots, ToneSpeech
+from support.stand_ins import noting
 
 from bundle.errors import UsageError
 from model.synthetic.checkpoint import write_checkpoint
 from runtime.batching import Fill
+from runtime.engines.base import Stream
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
@@ -43,11 +46,11 @@ class DemandingSlots(ToneSlots):
         if not getattr(request, self.task.field):
             raise UsageError(f"{self.task.field}: is missing", field=self.task.field)
         if self.task.field == "voice":
-            assert Path(request.voice).read_bytes() == b"RIFF"
+            assert Path(str(request.voice)).read_bytes() == b"RIFF"
         return super().prepare(SpeechRequest(request.text, max_frames=request.max_frames))
 
 
-def ready(task) -> None:
+def ready(task: Demanding | QwenTextToSpeech) -> None:
     models = Models({"a": task}, Limits(), Metrics(), 1)
     models.start()
     wait_until(lambda: models.is_ready, 60)
@@ -55,26 +58,27 @@ def ready(task) -> None:
 
 
 @pytest.mark.parametrize("field", ["instruct", "voice"])
-def test_a_bundle_that_needs_something_of_its_clients_is_ready_after_its_first_pass(field):
+def test_a_bundle_that_needs_something_of_its_clients_is_ready_after_its_first_pass(field: str) -> None:
     task = Demanding(field)
     ready(task)
     assert task.spoken == [WARM_UP_TEXT]
 
 
-def test_a_bundle_that_refuses_every_text_is_ready_and_the_log_says_so(caplog):
+def test_a_bundle_that_refuses_every_text_is_ready_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     task = Demanding("seed")
     ready(task)
     assert task.spoken == [] and "its first request takes longer" in caplog.text
 
 
 @pytest.mark.parametrize("size", ["tiny", "tiny-custom-voice", "tiny-voice-design"])
-def test_each_kind_of_qwen3_tts_runs_before_it_is_ready(size, tmp_path):
+def test_each_kind_of_qwen3_tts_runs_before_it_is_ready(size: str, tmp_path: Path) -> None:
     components = []
     write_checkpoint(tmp_path / "checkpoint", size=size, key="qwen3_tts")
 
-    def watched(stream):
-        run = stream.run
-        stream.run = lambda component, *rest: (components.append(component), run(component, *rest))[1]
+    def watched(stream: Stream) -> Stream:
+        vars(stream)["run"] = noting(stream.run, lambda component, *_: components.append(component))
         return stream
 
     ready(qwen_task(qwen_engines(tmp_path / "checkpoint"), watched))

@@ -10,7 +10,7 @@ import pytest
 from support.serve.http_server import wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
-from runtime.live import LiveBatch, SingleStreamBatch
+from runtime.live import LiveBatch, LiveStream, SingleStreamBatch
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.transcription import live_streams
@@ -29,7 +29,8 @@ class OrderedToText(LoudToText):
 
     def __init__(self) -> None:
         super().__init__()
-        self.order, self.arrive = list[float](), lambda client: None
+        self.order = list[float]()
+        self.arrive: Callable[[float], object] = lambda client: None
         self.heard: Callable[[float], None] = lambda client: None
 
     def begin(self, *arguments: object, **options: object) -> LoudWords:
@@ -44,6 +45,8 @@ class OrderedToText(LoudToText):
 
 
 class OrderedWords(LoudWords):
+    _task: OrderedToText
+
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
         if samples.any():
             self._task.listen(samples[0])
@@ -57,7 +60,7 @@ async def ended(job: TranscriptionJob) -> None:
             pass
 
 
-def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording():
+def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording() -> None:
     """It arrives for two streams during each turn, and the older audio is the first."""
     task = OrderedToText()
 
@@ -78,7 +81,7 @@ def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording():
     assert task.order == [sample for clients in ARRIVALS for sample in (RECORDING, *clients)]
 
 
-def test_audio_that_is_ahead_delays_another_batch_by_one_step():
+def test_audio_that_is_ahead_delays_another_batch_by_one_step() -> None:
     """Anna has sent ten steps when Bob's first one arrives, which is during the first of hers."""
     task = OrderedToText()
 
@@ -121,7 +124,7 @@ class TimedToText(LoudToText):
         class Batch(SingleStreamBatch):
             has_room = True
 
-            def step(self) -> dict:
+            def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
                 task._steps += 1
                 task.now_s += task._seconds[slots] * (9 if task._steps % 4 == 0 else 1)
                 return {}
@@ -143,7 +146,9 @@ class TimedToText(LoudToText):
         ({1: 0.007, 2: 0.02, 4: 0.06}, 9),  # batches do not help
     ],
 )
-def test_live_slots_are_those_whose_steps_fit_into_four_fifths_of_real_time(monkeypatch, seconds, streams):
+def test_live_slots_are_those_whose_steps_fit_into_four_fifths_of_real_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], streams: int
+) -> None:
     """The median of the steps counts, not the longest ones."""
     task, metrics = TimedToText(seconds), Metrics()
     clock = SimpleNamespace(perf_counter=lambda: task.now_s, monotonic=time.monotonic)

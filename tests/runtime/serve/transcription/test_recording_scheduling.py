@@ -32,6 +32,8 @@ class Turns(LoudToText):
 
 
 class TurnWords(LoudWords):
+    _task: Turns
+
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
         self._task.turns.append(self)
         return super().feed(samples)
@@ -73,7 +75,7 @@ async def ended(job: TranscriptionJob) -> bool:
     return False
 
 
-def test_recordings_of_one_key_leave_a_place_for_other_keys():
+def test_recordings_of_one_key_leave_a_place_for_other_keys() -> None:
     async def scenario() -> None:
         async with started(LoudToText(is_live=False)) as worker:
             first, *more = [worker.submit("anna", None) for _ in range(5)]
@@ -87,7 +89,7 @@ def test_recordings_of_one_key_leave_a_place_for_other_keys():
     asyncio.run(scenario())
 
 
-def test_the_last_free_place_is_for_a_key_without_recordings():
+def test_the_last_free_place_is_for_a_key_without_recordings() -> None:
     """All places are taken when cleo comes, and a recording of anna is before hers in the queue."""
 
     async def scenario() -> None:
@@ -105,7 +107,7 @@ def test_the_last_free_place_is_for_a_key_without_recordings():
     asyncio.run(scenario())
 
 
-def test_a_key_that_comes_last_does_not_wait_for_the_second_recordings_of_the_others():
+def test_a_key_that_comes_last_does_not_wait_for_the_second_recordings_of_the_others() -> None:
     """All four places are taken, each key has a second recording in the queue, and then eve comes."""
 
     async def scenario() -> None:
@@ -123,7 +125,7 @@ def test_a_key_that_comes_last_does_not_wait_for_the_second_recordings_of_the_ot
     asyncio.run(scenario())
 
 
-def test_recordings_of_one_key_are_transcribed_in_the_order_of_their_arrival():
+def test_recordings_of_one_key_are_transcribed_in_the_order_of_their_arrival() -> None:
     task = Turns()
 
     async def scenario() -> None:
@@ -138,7 +140,7 @@ def test_recordings_of_one_key_are_transcribed_in_the_order_of_their_arrival():
     asyncio.run(scenario())
 
 
-def test_one_key_leaves_places_of_the_queue_to_others():
+def test_one_key_leaves_places_of_the_queue_to_others() -> None:
     """Three recordings of anna are started. Of four places in the queue, two are for each key."""
 
     async def scenario() -> None:
@@ -156,7 +158,7 @@ def test_one_key_leaves_places_of_the_queue_to_others():
     asyncio.run(scenario())
 
 
-def test_keys_take_turns_however_many_recordings_they_have():
+def test_keys_take_turns_however_many_recordings_they_have() -> None:
     task, gate = Turns(), threading.Event()
 
     async def scenario() -> str:

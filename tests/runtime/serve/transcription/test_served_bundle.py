@@ -1,15 +1,17 @@
 """The embedded speech-to-text bundle on a server: its transcripts are those of the runtime."""
 
 import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import openai
 import pytest
 import soundfile
-from support.serve.http_server import running
+from support.runtime.opened_tasks import open_recogniser
+from support.serve.http_server import RunningServer, running
 from support.serve.realtime_client import MISTRAL, OPENAI, Socket, talk, text_of
 
-import runtime
 from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
 from runtime.audio.files import pcm16
 from runtime.engines.base import EngineOptions
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server(trained_bundles):
+def server(trained_bundles: dict[str, Path]) -> Iterator[RunningServer]:
     task = open_task(SpeechToText, trained_bundles["voxtral_realtime"], EngineOptions(threads=1))
     with running({"loud": task}) as started:
         yield started
@@ -34,9 +36,9 @@ def utterance() -> Utterance:
 
 
 @pytest.fixture(scope="module")
-def text_alone(trained_bundles):
+def text_alone(trained_bundles: dict[str, Path]) -> Callable[..., str]:
     """The text of samples float32 [n] at 16 kHz without a server."""
-    task = runtime.open(trained_bundles["voxtral_realtime"])
+    task = open_recogniser(trained_bundles["voxtral_realtime"])
 
     def transcribe(samples: np.ndarray, live: bool) -> str:
         return "".join(delta.text for delta in task.transcribe([samples], live=live)).strip()
@@ -56,7 +58,9 @@ def pieces(content: bytes, rate: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["opus", "wav"])
-def test_a_recording_has_the_text_that_the_runtime_gives(server, utterance, text_alone, name):
+def test_a_recording_has_the_text_that_the_runtime_gives(
+    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str], name: str
+) -> None:
     """As the file that it is, and as 16-bit samples."""
     samples = utterance.samples(RATE)
     if name == "opus":
@@ -70,30 +74,34 @@ def test_a_recording_has_the_text_that_the_runtime_gives(server, utterance, text
     assert found == text_alone(samples, live=False) == utterance.text
 
 
-def test_a_socket_has_the_text_that_the_runtime_gives_live(server, utterance, text_alone):
+def test_a_socket_has_the_text_that_the_runtime_gives_live(
+    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str]
+) -> None:
     content = pcm16(utterance.samples(RATE))
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> str:
         audio = {"format": {"type": "audio/pcm", "rate": RATE}}
         await socket.send("session.update", session={"audio": {"input": audio}})
         for piece in pieces(content, RATE):
             await socket.send("input_audio_buffer.append", audio=piece)
         await socket.send("input_audio_buffer.commit")
         messages = await socket.until("conversation.item.input_audio_transcription.completed")
-        return messages[-1]["transcript"]
+        return str(messages[-1]["transcript"])
 
     assert talk(server, conversation, OPENAI) == text_alone(decoded_pcm(content), live=True) == utterance.text
 
 
-def test_audio_of_mistral_at_48_khz_has_the_text_of_16_khz(server, utterance, text_alone):
+def test_audio_of_mistral_at_48_khz_has_the_text_of_16_khz(
+    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str]
+) -> None:
     content = pcm16(utterance.samples(MISTRAL_RATE))
 
-    async def conversation(socket: Socket):
+    async def conversation(socket: Socket) -> str:
         form = {"encoding": "pcm_s16le", "sample_rate": MISTRAL_RATE}
         await socket.send("session.update", session={"audio_format": form})
         for piece in pieces(content, MISTRAL_RATE):
             await socket.send("input_audio.append", audio=piece)
         await socket.send("input_audio.end")
-        return (await socket.until("transcription.done"))[-1]["text"]
+        return str((await socket.until("transcription.done"))[-1]["text"])
 
     assert talk(server, conversation, MISTRAL) == text_alone(utterance.samples(RATE), live=True)

@@ -2,11 +2,14 @@
 
 import io
 import json
+import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -17,7 +20,6 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, RATE, LoudToText
 
 from runtime.audio.sources import Recording
-from runtime.serve.http import uploads
 from runtime.serve.limits import Limits
 from runtime.serve.transcription import api
 
@@ -36,18 +38,18 @@ def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[RunningServer]:
     with running({"loud": LoudToText(), "recordings": LoudToText(is_live=False)}) as started:
         yield started
 
 
-def transcribe(client: openai.OpenAI, content: bytes | None = None, **fields):
+def transcribe(client: openai.OpenAI, content: bytes | None = None, **fields: Any) -> Any:
     file = ("talk.wav", recording(3) if content is None else content)
     return client.audio.transcriptions.create(**{"model": "loud", "file": file, **fields})
 
 
 def post(
-    server: RunningServer, fields: dict | None = None, content: bytes = b"", name: str = "file"
+    server: RunningServer, fields: dict[str, Any] | None = None, content: bytes = b"", name: str = "file"
 ) -> httpx2.Response:
     files = {name: ("talk.wav", content or recording(1))}
     return httpx2.post(
@@ -55,21 +57,21 @@ def post(
     )
 
 
-def test_every_format_has_the_words(client):
+def test_every_format_has_the_words(client: openai.OpenAI) -> None:
     assert transcribe(client).text == "one two three"
     assert transcribe(client, response_format="text") == "one two three\n"
     assert "00:00:00,000 --> 00:00:00,400\none two three" in transcribe(client, response_format="srt")
     assert transcribe(client, response_format="vtt").startswith("WEBVTT\n\n00:00:00.000 --> ")
 
 
-def test_verbose_json_has_the_times_that_were_asked_for(client):
+def test_verbose_json_has_the_times_that_were_asked_for(client: openai.OpenAI) -> None:
     both = transcribe(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
     assert [(word.word, word.start) for word in both.words] == [("one", 0.0), ("two", 0.16), ("three", 0.32)]
     assert both.segments[0].text == "one two three" and both.duration == pytest.approx(1.48)
     assert transcribe(client, response_format="verbose_json").words is None
 
 
-def test_a_language_of_the_model_is_taken_and_named(client):
+def test_a_language_of_the_model_is_taken_and_named(client: openai.OpenAI) -> None:
     for language in ("en", "en-US"):
         found = transcribe(
             client, response_format="verbose_json", language=language, temperature=0, prompt=""
@@ -78,20 +80,20 @@ def test_a_language_of_the_model_is_taken_and_named(client):
     assert transcribe(client, response_format="verbose_json").language == "en"
 
 
-def test_the_language_of_a_model_with_several_is_unknown(monkeypatch):
+def test_the_language_of_a_model_with_several_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoudToText, "languages", ("en", "fr"))
     with running({"loud": LoudToText()}) as server:
         found = post(server, {"response_format": "verbose_json"}).json()
     assert found["language"] == "unknown"
 
 
-def test_events_add_up_to_the_text(client):
+def test_events_add_up_to_the_text(client: openai.OpenAI) -> None:
     events = list(transcribe(client, stream=True))
     assert "".join(event.delta for event in events[:-1]) == "one two three" == events[-1].text
     assert events[-1].type == "transcript.text.done" and events[-1].usage.total_tokens > 0
 
 
-def test_an_error_after_the_first_text_is_the_last_event():
+def test_an_error_after_the_first_text_is_the_last_event() -> None:
     task, feeds = LoudToText(), count()
     with running({"loud": task}) as server:
 
@@ -107,11 +109,11 @@ def test_an_error_after_the_first_text_is_the_last_event():
 
 
 @pytest.mark.parametrize("rate, name", [(48000, "WAV"), (16000, "FLAC")])
-def test_other_rates_and_formats(client, rate, name):
+def test_other_rates_and_formats(client: openai.OpenAI, rate: int, name: str) -> None:
     assert transcribe(client, recording(2, rate, name)).text == "one two"
 
 
-def test_a_bundle_for_recordings_takes_recordings(client):
+def test_a_bundle_for_recordings_takes_recordings(client: openai.OpenAI) -> None:
     assert transcribe(client, model="recordings").text == "one two three"
 
 
@@ -152,21 +154,25 @@ WRONG = [
 
 
 @pytest.mark.parametrize("fields, status, code, param", WRONG)
-def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, param):
+def test_what_cannot_be_served_is_refused_by_name(
+    server: RunningServer, fields: dict[str, str], status: int, code: str, param: str
+) -> None:
     response = post(server, fields)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, code, param)
 
 
 @pytest.mark.parametrize("content", [b"this is no audio", recording(3, name="FLAC")[:200]])
-def test_a_file_that_is_no_recording_is_refused_without_its_path(server, content):
+def test_a_file_that_is_no_recording_is_refused_without_its_path(
+    server: RunningServer, content: bytes
+) -> None:
     response = post(server, content=content)
     error = response.json()["error"]
     assert response.status_code == 400 and error["param"] == "file"
     assert "/tmp" not in error["message"] and "voxport-" not in error["message"]
 
 
-def test_wrong_multipart_is_refused(server):
+def test_wrong_multipart_is_refused(server: RunningServer) -> None:
     url, kind = f"{server.url}/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}
     assert post(server, name="sound").status_code == 400
     for content in (b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data; name=file\r\n\r\nabc"):
@@ -184,7 +190,7 @@ def silence_without_length(seconds: int) -> bytes:
     return bytes(content)
 
 
-def test_a_recording_without_a_length_is_read_up_to_the_limit(monkeypatch):
+def test_a_recording_without_a_length_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = watch_blocks(monkeypatch)
     with running({"loud": LoudToText()}, Limits(recording_s=2)) as server:
         long = post(server, content=silence_without_length(600))
@@ -192,7 +198,7 @@ def test_a_recording_without_a_length_is_read_up_to_the_limit(monkeypatch):
     assert len(blocks) == 3
 
 
-def test_a_recording_of_a_client_that_has_left_is_not_measured(monkeypatch):
+def test_a_recording_of_a_client_that_has_left_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = watch_blocks(monkeypatch, pause_s=0.05)
     with running({"loud": LoudToText()}) as server:
         with pytest.raises(httpx2.TimeoutException):
@@ -206,11 +212,11 @@ def test_a_recording_of_a_client_that_has_left_is_not_measured(monkeypatch):
         assert 0 < count == len(blocks) < 600
 
 
-def watch_blocks(monkeypatch, pause_s: float = 0.0) -> list[float]:
+def watch_blocks(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0) -> list[float]:
     """The seconds so far after each block that is measured."""
     seen, measure = list[float](), Recording.peak_dbfs
 
-    def watched(self, check) -> float:
+    def watched(self: Recording, check: Callable[[float], object]) -> float:
         def checked(seconds: float) -> None:
             time.sleep(pause_s)
             seen.append(seconds)
@@ -222,7 +228,7 @@ def watch_blocks(monkeypatch, pause_s: float = 0.0) -> list[float]:
     return seen
 
 
-def test_sizes_and_lengths_have_limits():
+def test_sizes_and_lengths_have_limits() -> None:
     with running({"loud": LoudToText()}, Limits(upload_mib=1, recording_s=2)) as server:
         assert post(server, content=b"a" * 2**20).status_code == 413
         long = post(server, content=recording(10))  # 2.6 s
@@ -230,19 +236,21 @@ def test_sizes_and_lengths_have_limits():
         assert post(server).status_code == 200
 
 
-def test_a_full_disk_is_reported(server, monkeypatch):
-    def fail(*arguments) -> None:
+def test_a_full_disk_is_reported(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
+    monkeypatch.setattr(shutil, "copyfileobj", fail)
     response = post(server)
     assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
 
 
-def test_a_disk_that_is_full_while_a_large_upload_arrives_is_told(server, monkeypatch):
+def test_a_disk_that_is_full_while_a_large_upload_arrives_is_told(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Up to 1 MiB of an upload stay in memory."""
 
-    def fail(file: tempfile.SpooledTemporaryFile) -> None:
+    def fail(file: tempfile.SpooledTemporaryFile[bytes]) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", fail)
@@ -252,10 +260,12 @@ def test_a_disk_that_is_full_while_a_large_upload_arrives_is_told(server, monkey
     assert post(server).status_code == 200
 
 
-def test_recordings_are_measured_in_threads_that_speech_does_not_use(server, monkeypatch):
+def test_recordings_are_measured_in_threads_that_speech_does_not_use(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = list[str]()
 
-    def measured(*arguments) -> Recording:
+    def measured(*arguments: Any) -> Recording:
         names.append(threading.current_thread().name)
         return Recording(*arguments)
 
@@ -264,13 +274,15 @@ def test_recordings_are_measured_in_threads_that_speech_does_not_use(server, mon
     assert len(names) == 1 and names[0].startswith("upload")
 
 
-def test_nothing_of_an_upload_is_left(server, monkeypatch, tmp_path):
-    monkeypatch.setattr(uploads.tempfile, "tempdir", str(tmp_path))
+def test_nothing_of_an_upload_is_left(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert post(server).status_code == 200 and post(server, content=b"no audio").status_code == 400
     assert list(Path(tmp_path).iterdir()) == []
 
 
-def test_a_client_that_leaves_frees_its_place():
+def test_a_client_that_leaves_frees_its_place() -> None:
     task, gate = LoudToText(), threading.Event()
     task.before_feed = lambda: gate.is_set() or gate.wait(0.05)
     with running({"loud": task}) as server:
@@ -285,7 +297,7 @@ def test_a_client_that_leaves_frees_its_place():
         assert server.metric("cancelled_total", reason="client") == 1
 
 
-def test_a_failing_transcription_is_an_error_of_its_request(server):
+def test_a_failing_transcription_is_an_error_of_its_request(server: RunningServer) -> None:
     task = LoudToText()
     with running({"loud": task}) as other:
 

@@ -33,7 +33,7 @@ from wyoming.tts import (
 # Programs
 
 
-def test_describe_lists_programs_voices_and_languages():
+def test_describe_lists_programs_voices_and_languages() -> None:
     async def scenario(fixture: WyomingFixture) -> Info:
         async with fixture.client() as client:
             (event,) = await ask(client, Describe(), until=("info",))
@@ -48,7 +48,7 @@ def test_describe_lists_programs_voices_and_languages():
     assert [(model.name, model.languages) for model in asr.models] == [("stt", ["en"])]
 
 
-def test_ping_and_select_program():
+def test_ping_and_select_program() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             selected = [SelectProgram("tts"), SelectProgram("stt")]
@@ -68,7 +68,7 @@ def test_ping_and_select_program():
     ("voice", "name"),
     [(None, None), (SynthesizeVoice("fr_bert"), "fr_bert"), (SynthesizeVoice(language="fr-FR"), "fr_bert")],
 )
-def test_synthesize_sends_the_speech_of_the_task(voice, name):
+def test_synthesize_sends_the_speech_of_the_task(voice: SynthesizeVoice | None, name: str | None) -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             return await ask(client, Synthesize(TEXT, voice), until=END_OF_SPEECH)
@@ -81,7 +81,7 @@ def test_synthesize_sends_the_speech_of_the_task(voice, name):
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size):
+def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size: int) -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
         sent = [SynthesizeStart(SynthesizeVoice("fr_bert")), *pieces, Synthesize(TEXT), SynthesizeStop()]
@@ -94,7 +94,7 @@ def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size):
     assert sound(events) == spoken(TEXT, "fr_bert")
 
 
-def test_a_sentence_is_spoken_before_the_text_ends():
+def test_a_sentence_is_spoken_before_the_text_ends() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             (begun,) = await ask(
@@ -107,7 +107,7 @@ def test_a_sentence_is_spoken_before_the_text_ends():
         asyncio.run(scenario(fixture))
 
 
-def test_requests_of_one_connection_are_answered_in_order():
+def test_requests_of_one_connection_are_answered_in_order() -> None:
     texts = ("First.", "Second.", "Third.")
 
     async def scenario(fixture: WyomingFixture) -> list[list[Event]]:
@@ -126,7 +126,7 @@ def test_requests_of_one_connection_are_answered_in_order():
 
 @pytest.mark.parametrize("is_live", [True, False])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_audio_gives_its_transcript_in_pieces_and_whole(is_live, channels):
+def test_audio_gives_its_transcript_in_pieces_and_whole(is_live: bool, channels: int) -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         audio = np.frombuffer(tone("..x..xx."), "<i2").repeat(channels).tobytes()
         async with fixture.client() as client:
@@ -140,7 +140,7 @@ def test_audio_gives_its_transcript_in_pieces_and_whole(is_live, channels):
     assert "".join(e.data["text"] for e in events if e.type == "transcript-chunk") == "one two three"
 
 
-def test_audio_of_another_rate_is_resampled():
+def test_audio_of_another_rate_is_resampled() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         loud = np.frombuffer(tone("..x.."), "<i2").repeat(3).tobytes()
         async with fixture.client() as client:
@@ -150,7 +150,7 @@ def test_audio_of_another_rate_is_resampled():
         assert asyncio.run(scenario(fixture))[-2].data["text"].startswith("one")
 
 
-def test_silence_and_no_audio_give_an_empty_transcript():
+def test_silence_and_no_audio_give_an_empty_transcript() -> None:
     async def scenario(fixture: WyomingFixture) -> list[str]:
         async with fixture.client() as client:
             found = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -98,16 +99,16 @@ BAD = {
 }
 
 
-def test_bad_input_gets_an_error_and_the_server_goes_on():
+def test_bad_input_gets_an_error_and_the_server_goes_on() -> None:
     """Each on a connection of its own, which ends after the error."""
 
-    async def scenario(fixture: WyomingFixture) -> dict[str, tuple[list[str], str | None]]:
+    async def scenario(fixture: WyomingFixture) -> dict[str, str | None]:
         found = {}
         async with fixture.client() as client:
             for name, (content, _) in BAD.items():
                 reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
                 writer.write(content)
-                events = await answers(lambda reader=reader: async_read_event(reader), ())
+                events = await answers(lambda: async_read_event(reader), ())
                 assert await reader.read() == b""
                 writer.close()
                 found[name] = events[-1].data.get("code") if events else None
@@ -134,7 +135,7 @@ FIELDS = {
 
 @settings(max_examples=50)
 @given(st.fixed_dictionaries({}, optional=FIELDS), st.binary(max_size=8) | st.just(b"{}ab"))
-def test_any_header_is_an_event_an_error_or_the_end(fields, rest):
+def test_any_header_is_an_event_an_error_or_the_end(fields: dict[str, Any], rest: bytes) -> None:
     async def read() -> Event | None:
         reader = asyncio.StreamReader(limit=HEADER_BYTES)
         reader.feed_data(json.dumps(fields).encode() + b"\n" + rest)
@@ -149,7 +150,7 @@ def test_any_header_is_an_event_an_error_or_the_end(fields, rest):
         assert event is None or (event.type == fields["type"] and isinstance(event.data, dict))
 
 
-def test_the_error_of_a_language_names_those_of_the_model():
+def test_the_error_of_a_language_names_those_of_the_model() -> None:
     async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
         async with fixture.client() as client:
             empty = await ask(client, Transcribe(language=""), Ping(), until=("pong",))
@@ -164,7 +165,7 @@ def test_the_error_of_a_language_names_those_of_the_model():
 
 
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
-def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
+def test_the_language_is_checked_for_the_model_that_is_selected_later(begin: AudioStart | AudioChunk) -> None:
     async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
         async with fixture.client() as client:
             chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("stt"), begin]
@@ -181,7 +182,7 @@ def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
     assert error.data["code"] == "invalid_value" and "expected one of fr" in error.data["text"]
 
 
-def test_a_language_is_that_of_one_audio_only():
+def test_a_language_is_that_of_one_audio_only() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             audio = AudioStart(16000, 2, 1), AudioStop()
@@ -195,7 +196,7 @@ def test_a_language_is_that_of_one_audio_only():
         made.models.drain(0)
 
 
-def test_an_unknown_event_gets_an_error_and_the_connection_goes_on():
+def test_an_unknown_event_gets_an_error_and_the_connection_goes_on() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             await client.write_event(Event("run-pipeline", {"a": 1}, b"payload"))

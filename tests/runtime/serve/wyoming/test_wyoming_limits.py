@@ -1,6 +1,7 @@
 """Limits of Wyoming connections, clients that leave, the end of the server, and its address."""
 
 import asyncio
+from typing import cast
 
 import pytest
 from support.serve.wyoming_fixture import (
@@ -33,7 +34,7 @@ from runtime.serve.address import parse_wyoming
 from runtime.serve.wyoming.server import WyomingServer
 
 
-def test_a_client_that_leaves_cancels_its_speech():
+def test_a_client_that_leaves_cancels_its_speech() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client():
             async with AsyncClient.from_uri(f"tcp://127.0.0.1:{fixture.port}") as leaving:
@@ -49,7 +50,7 @@ def test_a_client_that_leaves_cancels_its_speech():
         assert fixture.speech_worker._pool.used == 0
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
+def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client():
             for request in (SynthesizeStart(), AudioStart(16000, 2, 1)):
@@ -63,7 +64,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
         asyncio.run(scenario(fixture))  # would wait for the thread of the text
 
 
-def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_immediately():
+def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_immediately() -> None:
     """The engine is held, so that only the handler of the connection can cancel the job."""
 
     async def scenario(fixture: WyomingFixture) -> None:
@@ -74,7 +75,8 @@ def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_immedi
                     await leaving.write_event(event.event())
                 await until_true(
                     lambda: (
-                        fixture.transcription_worker._live and fixture.transcription_worker._live[0].is_full
+                        bool(fixture.transcription_worker._live)
+                        and fixture.transcription_worker._live[0].is_full
                     )
                 )
             assert (
@@ -86,14 +88,16 @@ def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_immedi
         asyncio.run(scenario(fixture))
 
 
-def test_audio_that_arrives_while_earlier_audio_waits_is_not_lost():
+def test_audio_that_arrives_while_earlier_audio_waits_is_not_lost() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             fixture.engines_may_run.clear()
             audio = chunks(tone("." * 40 + "x..xx."))
             reading = asyncio.ensure_future(ask(client, *audio, until=END_OF_TRANSCRIPT))
             await until_true(
-                lambda: fixture.transcription_worker._live and fixture.transcription_worker._live[0].is_full
+                lambda: (
+                    bool(fixture.transcription_worker._live) and fixture.transcription_worker._live[0].is_full
+                )
             )
             await asyncio.sleep(0.1)
             fixture.engines_may_run.set()
@@ -103,7 +107,7 @@ def test_audio_that_arrives_while_earlier_audio_waits_is_not_lost():
         assert asyncio.run(scenario(fixture))[-2].data == {"text": "one two three"}
 
 
-def test_a_silent_client_is_closed():
+def test_a_silent_client_is_closed() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             (error,) = await ask(client, until=())
@@ -114,7 +118,7 @@ def test_a_silent_client_is_closed():
         asyncio.run(scenario(fixture))
 
 
-def test_a_long_connection_ends_under_steady_sound():
+def test_a_long_connection_ends_under_steady_sound() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             reading = asyncio.ensure_future(ask(client, until=()))
@@ -127,7 +131,7 @@ def test_a_long_connection_ends_under_steady_sound():
         asyncio.run(asyncio.wait_for(scenario(fixture), 3))
 
 
-def test_a_client_that_waits_for_speech_is_not_silent():
+def test_a_client_that_waits_for_speech_is_not_silent() -> None:
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
             fixture.engines_may_run.clear()
@@ -140,7 +144,7 @@ def test_a_client_that_waits_for_speech_is_not_silent():
         assert types(asyncio.run(scenario(fixture)))[-1] == "audio-stop"
 
 
-def test_connections_are_counted():
+def test_connections_are_counted() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             await ask(client, Ping(), until=("pong",))
@@ -153,7 +157,7 @@ def test_connections_are_counted():
         asyncio.run(scenario(fixture))
 
 
-def test_requests_of_a_connection_are_counted():
+def test_requests_of_a_connection_are_counted() -> None:
     async def scenario(fixture: WyomingFixture) -> Event:
         async with fixture.client() as client:
             fixture.engines_may_run.clear()
@@ -165,11 +169,11 @@ def test_requests_of_a_connection_are_counted():
         assert asyncio.run(scenario(fixture)).data["code"] == "rate_limit_exceeded"
 
 
-def test_a_client_that_does_not_receive_is_closed():
+def test_a_client_that_does_not_receive_is_closed() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             _reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
-            writer.transport.pause_reading()
+            cast(asyncio.Transport, writer.transport).pause_reading()
             with pytest.raises(OSError):
                 while True:
                     await async_write_event(Ping("x" * 60_000).event(), writer)
@@ -182,7 +186,7 @@ def test_a_client_that_does_not_receive_is_closed():
 # The end of the server
 
 
-def test_a_server_that_drains_finishes_speech_and_refuses_more():
+def test_a_server_that_drains_finishes_speech_and_refuses_more() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
             fixture.engines_may_run.clear()
@@ -200,7 +204,7 @@ def test_a_server_that_drains_finishes_speech_and_refuses_more():
         asyncio.run(scenario(fixture))
 
 
-def test_an_open_text_ends_with_an_error_when_the_server_closes():
+def test_an_open_text_ends_with_an_error_when_the_server_closes() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         server = WyomingServer(fixture.models, fixture.limits, fixture.metrics, "127.0.0.1", 0)
         async with server:
@@ -217,23 +221,23 @@ def test_an_open_text_ends_with_an_error_when_the_server_closes():
 
 
 @pytest.mark.parametrize("uri", ["tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1"])
-def test_only_hosts_of_this_machine_are_served(uri):
+def test_only_hosts_of_this_machine_are_served(uri: str) -> None:
     with pytest.raises(UsageError, match="no key"):
         parse_wyoming(uri)
 
 
 @pytest.mark.parametrize("uri", ["127.0.0.1:10200", "unix:///a", "tcp://127.0.0.1", "tcp://127.0.0.1:x", ""])
-def test_an_address_is_checked(uri):
+def test_an_address_is_checked(uri: str) -> None:
     with pytest.raises(UsageError, match="expected tcp://HOST:PORT"):
         parse_wyoming(uri)
 
 
-def test_addresses_of_this_machine():
+def test_addresses_of_this_machine() -> None:
     assert parse_wyoming("tcp://127.0.0.1:10200") == ("127.0.0.1", 10200)
     assert parse_wyoming("tcp://[::1]:1") == ("::1", 1)
 
 
-def test_a_port_in_use_is_a_wrong_option():
+def test_a_port_in_use_is_a_wrong_option() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client():
             with pytest.raises(UsageError, match="in use"):

@@ -38,7 +38,8 @@ def built(node: Node) -> nn.Module:
     if kind == "lstm of one direction":
         return nn.LSTM(*node[1:])
     inputs, outputs, size, norm = node[1:]
-    return WEIGHT_NORMS[norm](CONVOLUTIONS[kind](inputs, outputs, size))
+    module: nn.Module = WEIGHT_NORMS[norm](CONVOLUTIONS[kind](inputs, outputs, size))
+    return module
 
 
 class Tree(nn.Module):

@@ -1,5 +1,7 @@
 """Hypothesis strategies and the comparison that the tests of operations share."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -21,15 +23,17 @@ shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5)
 op = OPERATIONS.__getitem__
 
 
-def floats(shape=shapes, elements=numbers):
+def floats(
+    shape: Any = shapes, elements: st.SearchStrategy[float] = numbers
+) -> st.SearchStrategy[np.ndarray]:
     return hnp.arrays(np.float32, shape, elements=elements)
 
 
-def normal(*shape, seed=0):
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-def same(found, expected, close=CLOSE, floor=1e-30):
+def same(found: Any, expected: Any, close: float = CLOSE, floor: float = 1e-30) -> None:
     """Asserts equal shapes and dtype kinds, equal integers, and floats within `close` relative tolerance."""
     expected = expected.numpy() if isinstance(expected, torch.Tensor) else np.asarray(expected)
     found = np.asarray(found)
