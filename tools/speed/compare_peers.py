@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
     arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     threads, first = arguments.threads, Bundle(arguments.bundles[0])
     layers = sum(state.cache is not None for state in first.component("decode_step").signature.states) // 2
     peers = arguments.peers.split(",")
