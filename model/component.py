@@ -23,8 +23,8 @@ class Component:
         `forward(*inputs, *states) -> (*outputs, *states)`.
     example(seed, **dims): inputs by name, of the given sizes.
     batched: axis 0 of every input, output and state may be larger than 1. The rows are independent.
-    rows_per_call: the bound of the dynamic dimension on targets that plan memory for the largest call. Other
-        inputs are divided into several calls, see `run_rows` of the runtime. None: no input can be divided.
+    rows_per_call: a narrower bound of the dynamic dimension, for targets that hold memory for the largest
+        call. `Stream.run_rows` of the runtime divides longer inputs. None: the declared bounds stay.
     """
 
     name: str

@@ -136,7 +136,14 @@ class TimedStream(Stream):
         self.total = 0.0
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
-        outputs, seconds = _timed(lambda: self._run(component, inputs))
+        return self._time(self._stream.run, component, inputs)
+
+    def run_rows(self, component: str, inputs: Arrays) -> Arrays:
+        """Counts as one call."""
+        return self._time(self._stream.run_rows, component, inputs)
+
+    def _time(self, call: Callable[[str, Arrays], Arrays], component: str, inputs: Arrays) -> Arrays:
+        outputs, seconds = _timed(lambda: call(component, inputs))
         self.seconds.setdefault(component, array("d")).append(seconds)
         self.total += seconds
         return outputs

@@ -15,6 +15,7 @@ from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from bundle.spec import Signature, StateSpec
 from runtime.engines.call_checks import check_inputs, check_outputs
+from runtime.engines.rows import divide, join
 from runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
@@ -98,6 +99,15 @@ class Stream(ABC):
             outputs = self._run(component, inputs)
         check_outputs(component, self.signatures[component], outputs, sizes)
         return outputs
+
+    def run_rows(self, component: str, inputs: Arrays) -> Arrays:
+        """As `run`, for inputs with any number of rows (axis 1).
+
+        A component that takes fewer rows is called several times. If one of the calls raises, the states have
+        the rows of the calls before.
+        """
+        signature = self.signatures[component]
+        return join(signature, [self.run(component, piece) for piece in divide(signature, inputs)])
 
     @abstractmethod
     def _run(self, component: str, inputs: Arrays) -> Arrays: ...

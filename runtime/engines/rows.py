@@ -1,26 +1,24 @@
-"""Calls with more rows than a component takes at a time."""
+"""Calls with more rows (axis 1 of inputs) than a component takes at a time."""
 
 import numpy as np
 
-from bundle.spec import TensorSpec
-from runtime.engines.base import Arrays, Stream
+from bundle.spec import Signature, TensorSpec
+
+Arrays = dict[str, np.ndarray]
 
 
-def run_rows(stream: Stream, component: str, inputs: Arrays) -> Arrays:
-    """As `stream.run`, for inputs with any number of rows (axis 1).
+def divide(signature: Signature, inputs: Arrays) -> list[Arrays]:
+    """The inputs of consecutive calls, each at the position behind the rows before."""
+    dims = {spec.name: spec.shape[1] for spec in signature.inputs if _has_rows(spec)}
+    if not dims:
+        return [inputs]
+    (dim,) = set(dims.values())  # all inputs of a call have as many rows
+    most, count = signature.dims[str(dim)][1], max(inputs[name].shape[1] for name in dims)
+    return [_piece(inputs, dims, start, most) for start in range(0, count or 1, most)]
 
-    A component that takes fewer rows is called several times, each time behind the rows before. Outputs with
-    rows are joined. Of the other outputs, those of the last call are returned.
-    """
-    signature = stream.signatures[component]
-    divided = [spec.name for spec in signature.inputs if _has_rows(spec)]
-    if not divided:
-        return stream.run(component, inputs)
-    most = max(high for _, high in signature.dims.values())
-    calls = [
-        stream.run(component, _piece(inputs, divided, start, most))
-        for start in range(0, inputs[divided[0]].shape[1] or 1, most)
-    ]
+
+def join(signature: Signature, calls: list[Arrays]) -> Arrays:
+    """The outputs of consecutive calls. Those with rows are joined; of the others, the last are taken."""
     if len(calls) == 1:
         return calls[0]
     return {
@@ -35,8 +33,7 @@ def _has_rows(spec: TensorSpec) -> bool:
     return len(spec.shape) > 1 and isinstance(spec.shape[1], str)
 
 
-def _piece(inputs: Arrays, divided: list[str], start: int, most: int) -> Arrays:
-    """`most` rows from `start` on, and their position."""
+def _piece(inputs: Arrays, divided: dict[str, object], start: int, most: int) -> Arrays:
     piece = {**inputs, **{name: inputs[name][:, start : start + most] for name in divided}}
     if "position" in inputs:
         piece["position"] = inputs["position"] + start

@@ -74,13 +74,13 @@ class OneHotAttention(AttentionKernel[CacheUpdate]):
         return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
 
 
-def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+def dequantized_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """x [..., K] -> [..., N] with dequantised weights, and activations as the scheme asks."""
     return linear.multiply(_activations(x, linear))  # dequantises a few rows at a time
 
 
 class TracedLinears:
-    """`lower_linear` in operators that the converter knows, for one trace.
+    """`dequantized_linear` in operators that the converter knows, for one trace.
 
     The weight of a linear is dequantised once, however often the trace calls the linear. The 15 steps of a
     predictor would add it 15 times, and the converter would compare and merge all of them.

@@ -13,6 +13,7 @@ with without_warnings("coremltools"):
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
     from coremltools.converters.mil.mil import Builder, Function, Program
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+    from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 
 __all__ = [
     "OPSET",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and with a scale for each block
+_apply, _validate = PassPipelineManager.apply_pipeline, Program.validate
+_texts = Program.__str__, Function.__str__
 
 
 @contextmanager
@@ -43,13 +46,21 @@ def without_converter_output() -> Iterator[None]:
 
 @contextmanager
 def unchecked_passes() -> Iterator[None]:
-    """Leaves out what the converter does beside each pass: it validates the whole program, and writes its
-    text for a log that is not kept. The finished package is read back and compared with the module.
+    """Lets the converter run its passes without validating the program and writing its text after each one.
+    The text is for a log that is not kept. The program is validated before the passes, and before it is
+    written.
     """
-    validate, program_text, function_text = Program.validate, Program.__str__, Function.__str__
-    Program.validate = lambda self, **options: None
-    Program.__str__ = Function.__str__ = object.__repr__
+    PassPipelineManager.apply_pipeline = staticmethod(_apply_unchecked)
     try:
         yield
     finally:
-        Program.validate, Program.__str__, Function.__str__ = validate, program_text, function_text
+        PassPipelineManager.apply_pipeline = staticmethod(_apply)
+
+
+def _apply_unchecked(program: Program, pipeline: ct.PassPipeline) -> None:
+    Program.validate = lambda *_, **__: None
+    Program.__str__ = Function.__str__ = object.__repr__
+    try:
+        _apply(program, pipeline)
+    finally:
+        Program.validate, (Program.__str__, Function.__str__) = _validate, _texts

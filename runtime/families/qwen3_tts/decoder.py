@@ -12,7 +12,6 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
 from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
-from runtime.engines.rows import run_rows
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.sampler import gumbel_noise, sample
@@ -61,14 +60,14 @@ class SpeechDecoder:
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
     def start(self, rows: PromptRows) -> None:
-        """Reads a prompt in one call. Raises UsageError where it does not fit the cache."""
+        """Reads a prompt. Raises UsageError where it does not fit the cache."""
         self._check_room(rows)
         self._prefill(rows.prefill)
 
     def start_with_prefix(self, rows: PromptRows, prefix_rows: Arrays | None) -> Arrays:
-        """Reads a prompt in two calls, and returns the cache rows of its fixed part.
+        """Reads the fixed part of a prompt and then the rest. Returns the cache rows of the fixed part.
 
-        `prefix_rows` are those of an earlier prompt with the same fixed part; they replace the first call.
+        `prefix_rows` are those of an earlier prompt with the same fixed part, which is not read then.
         Raises UsageError where the prompt does not fit the cache.
         """
         self._check_room(rows)
@@ -107,7 +106,7 @@ class SpeechDecoder:
     def _prefill(self, embeddings: np.ndarray) -> None:
         """Feeds embeddings float32 [P, dim] of the prompt from `position` on."""
         inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        self._keep(run_rows(self.stream, "prefill", inputs))
+        self._keep(self.stream.run_rows("prefill", inputs))
         self.position += len(embeddings)
 
     @property
@@ -205,7 +204,7 @@ class SpeechDecoder:
         if not len(codes):
             return np.zeros(0, np.float32)
         inputs = {"codes": codes[None], "position": np.array([self._decoded])}
-        audio = run_rows(self.stream, "codec_step", inputs)["audio"][0]
+        audio = self.stream.run_rows("codec_step", inputs)["audio"][0]
         self._decoded += len(codes)
         return np.asarray(audio)
 

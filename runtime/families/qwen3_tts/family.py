@@ -20,7 +20,7 @@ CALLS = {
     "prefill": TALKER,
     "decode_step": TALKER,
     "code_predictor": Call(DRAWING, frozenset({"chosen", "logits"})),
-    "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"})),
+    "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
 }
 EMBEDDER = Call(frozenset({"input_ids"}), frozenset({"input_embeds"}))
 ONE_POSITION = frozenset({"input_embeds", "cache_length", *MASKS})

@@ -10,7 +10,6 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.engines.base import Stream
-from runtime.engines.rows import run_rows
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.languages import language_name
 from runtime.text.language import AUTO
@@ -66,11 +65,11 @@ class PromptEmbedder:
         found = np.array(ids, np.int64)
         if not len(found):
             return np.zeros((0, self._constants.dim), np.float32)
-        return np.asarray(run_rows(self._stream, "embed_text", {"ids": found[None]})["embeddings"][0])
+        return np.asarray(self._stream.run_rows("embed_text", {"ids": found[None]})["embeddings"][0])
 
     def frames(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [n, K] -> float32 [n, dim]. A code below 0 adds nothing."""
-        return np.asarray(run_rows(self._stream, "embed_codes", {"codes": codes[None]})["embeddings"][0])
+        return np.asarray(self._stream.run_rows("embed_codes", {"codes": codes[None]})["embeddings"][0])
 
     def control(self, *ids: int) -> np.ndarray:
         """Ids of the talker's own vocabulary -> float32 [n, dim]."""

@@ -214,7 +214,7 @@ class StreamingDecoder:
 
     def _run(self, component: str, ids: list[int], audio: np.ndarray) -> Arrays:
         """Runs the next S positions: S ids, and audio embeddings float32 [1, S, dim]."""
-        text = self.stream.run("embed_tokens", {"ids": np.array([ids])})["embeddings"]
+        text = self.stream.run_rows("embed_tokens", {"ids": np.array([ids])})["embeddings"]
         position, delay = np.array([self.position]), np.array([self.delay])
         outputs = self.stream.run(
             component, {"embeddings": audio + text, "position": position, "delay": delay}

@@ -16,7 +16,6 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry, Record
 from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
-from runtime.engines.rows import run_rows
 from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import sample
 from runtime.utterance import read_pieces
@@ -110,7 +109,7 @@ class SpeechDecoder:
         self._decoded = 0  # frames
 
     def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
-        """Reads a prompt in two calls and returns the cache rows of its prefix.
+        """Reads the prefix of a prompt and then its text. Returns the cache rows of the prefix.
 
         `prefix_rows` are those rows from an earlier utterance of the voice; they replace the prefill of the
         prefix. Raises UsageError where the prompt does not fit the cache.
@@ -160,7 +159,7 @@ class SpeechDecoder:
     ) -> np.ndarray:
         """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError where they do not fit."""
         check_room(self.position + len(ids), self.stream.capacity("prefill"))
-        embeddings = run_rows(self.stream, "embed_text", {"ids": ids[None]})["embeddings"][0].copy()
+        embeddings = self.stream.run_rows("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
             embeddings[positions] = voice
         return np.asarray(embeddings)
@@ -168,7 +167,7 @@ class SpeechDecoder:
     def _prefill(self, embeddings: np.ndarray) -> np.ndarray:
         """Feeds embeddings float32 [P, dim] from `position` on -> hidden float32 [1, P, dim]."""
         inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        outputs = run_rows(self.stream, "prefill", inputs)
+        outputs = self.stream.run_rows("prefill", inputs)
         self._keep(outputs)
         self.position += len(embeddings)
         return outputs["hidden"]
@@ -219,7 +218,7 @@ class SpeechDecoder:
         if not len(codes):
             return np.zeros(0, np.float32)
         inputs = {"codes": codes[None], "position": np.array([self._decoded])}
-        audio = run_rows(self.stream, "codec_step", inputs)["audio"][0]
+        audio = self.stream.run_rows("codec_step", inputs)["audio"][0]
         self._decoded += len(codes)
         return np.asarray(audio)
 

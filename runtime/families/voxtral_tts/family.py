@@ -22,7 +22,7 @@ FAMILY = RuntimeFamily[Constants](
         "prefill": BACKBONE,
         "decode_step": BACKBONE,
         "acoustic_step": Call(frozenset({"x", "step", "condition"}), frozenset({"next_x", "velocity"})),
-        "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"})),
+        "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
     },
     parse_constants=parse_constants,
     open_tokenizer=open_tokenizer,

@@ -19,7 +19,7 @@ from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.targets.base import Graph
-from export.targets.coreml.kernels import lower_linear
+from export.targets.coreml.kernels import dequantized_linear
 from export.targets.coreml.lowering import STATE_PASSES
 from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from export.targets.coreml.read_back import check_package
@@ -332,7 +332,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
     assert kinds.count("round") >= products and bool(products) == (recipe == "8da4w")
     executor, errors = Executor(function, "float32"), []
     for inputs in map(graph.first.example, range(3)):
-        with torch.no_grad(), linear_kernel(graph.module, lower_linear):
+        with torch.no_grad(), linear_kernel(graph.module, dequantized_linear):
             expected = graph.module(*(torch.from_numpy(array) for array in inputs.values()))
         found = executor.run(
             {

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 from support.export.rounding import float32_bar
 from torch import nn
 
-from export.targets.coreml.kernels import OneHotAttention, TracedLinears, lower_linear, rms_norm
-from export.targets.coreml.tools import Function, Program, unchecked_passes
+from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
+from export.targets.coreml.tools import Function, PassPipelineManager, Program, ct, unchecked_passes
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from quantize.modules import float_activations, int8_per_token
@@ -42,8 +43,8 @@ def test_linears_equal_the_shared_kernels() -> None:
         scheme = find_recipe(recipe).linears
         assert scheme
         linear: Any = scheme.quantize(weight, "weight", is_table=False).module
-        assert torch.equal(lower_linear(x, linear), same(x, linear))
-        assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
+        assert torch.equal(dequantized_linear(x, linear), same(x, linear))
+        assert dequantized_linear(torch.zeros_like(x), linear).eq(0).all()
 
 
 def test_a_trace_dequantises_a_weight_once() -> None:
@@ -65,16 +66,29 @@ def test_a_trace_dequantises_a_weight_once() -> None:
     operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert operators.count("torchao.dequantize_affine.default") == len(linears)
     assert operators.count("aten.linear.default") == 3 * len(linears)
-    kernel = lower_linear
+    kernel = dequantized_linear
     torch.testing.assert_close(program.module()(x), Loop()(x))
 
 
-def test_passes_are_checked_again_after_a_lowering_that_failed() -> None:
+def test_programs_are_checked_but_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a pass that failed."""
     methods = Program.validate, Program.__str__, Function.__str__
-    with pytest.raises(ZeroDivisionError), unchecked_passes():
-        assert Program.validate != methods[0]
+    seen = []
+
+    def fail(self: object, program: Program) -> None:
+        seen.append((Program.validate, Program.__str__, Function.__str__))
         raise ZeroDivisionError
+
+    monkeypatch.setattr(type(PASS_REGISTRY["common::noop_elimination"]), "apply", fail)
+    pipeline = ct.PassPipeline(["common::noop_elimination"])
+    with unchecked_passes(), pytest.raises(ZeroDivisionError):
+        assert (Program.validate, Program.__str__, Function.__str__) == methods
+        PassPipelineManager.apply_pipeline(Program(), pipeline)
     assert (Program.validate, Program.__str__, Function.__str__) == methods
+    assert [set(found) & set(methods) for found in seen] == [set()]
+    with pytest.raises(ZeroDivisionError):
+        PassPipelineManager.apply_pipeline(Program(), pipeline)
+    assert seen[1] == methods
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])

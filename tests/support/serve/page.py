@@ -31,7 +31,7 @@ def wait_for_text(page: Any, selector: str, pattern: str) -> str:
     """The text of an element, once it matches."""
     argument = [selector, pattern]
     page.wait_for_function("([s, p]) => document.querySelector(s).innerText.match(p)", arg=argument)
-    return str(str(page.inner_text(selector)))
+    return str(page.inner_text(selector))
 
 
 def speak(page: Any, text: str) -> None:

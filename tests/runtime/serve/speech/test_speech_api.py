@@ -19,8 +19,6 @@ from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 from runtime.audio.files import pcm16
 from runtime.serve.limits import Limits
 
-WAV_HEADER = 44  # bytes
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -66,11 +64,6 @@ def test_mp3_is_the_default_and_types_are_named(server: RunningServer) -> None:
     assert post_speech(server, fields).headers["content-type"] == "audio/mpeg"
 
 
-def first_samples(pieces: Iterator[bytes]) -> bytes:
-    """The first piece behind the header, which may be sent before a slot is free."""
-    return next(piece for piece in pieces if len(piece) > WAV_HEADER)
-
-
 def test_samples_are_sent_while_they_are_made() -> None:
     task, text = ToneSpeech(), "a" * 40
     task.fault = lambda spoken, frame: task.gate.clear() if (spoken, frame) == (text, 5) else None
@@ -78,8 +71,8 @@ def test_samples_are_sent_while_they_are_made() -> None:
         running({"tone": task}) as server,
         httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input=text)) as response,
     ):
-        pieces = response.iter_raw()  # a response whose pieces are dropped is closed
-        first = first_samples(pieces)
+        pieces = response.iter_raw()  # kept: a response whose pieces are dropped is closed
+        first = next(pieces)
         assert task.running and len(first) < 40 * FRAME
         task.gate.set()
 
@@ -201,7 +194,7 @@ def test_a_client_that_leaves_frees_its_slot() -> None:
             "POST", f"{server.url}/v1/audio/speech", json=speech_body(input="a" * 250)
         ) as response:
             pieces = response.iter_raw()
-            first_samples(pieces)
+            next(pieces)
             assert task.running
         wait_until(lambda: not task.running, 0.3)
         assert server.metric("cancelled_total", reason="client") == 1
