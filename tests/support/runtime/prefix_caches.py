@@ -1,8 +1,6 @@
 """A prefix cache for streams that come from no bundle."""
 
-import tempfile
-from pathlib import Path
-
+from support.files import private_folder
 from support.stand_ins import stand_in
 
 from bundle.manifest import MANIFEST
@@ -15,6 +13,6 @@ def wait_until_written() -> None:
 
 def private_prefix_cache() -> PrefixCache:
     """A cache whose rows no other one reads."""
-    folder = Path(tempfile.mkdtemp())
+    folder = private_folder()
     (folder / MANIFEST).write_text(f'"{folder}"')
     return PrefixCache(stand_in(folder=folder), "test")

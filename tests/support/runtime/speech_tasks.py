@@ -1,11 +1,11 @@
 """Text-to-speech tasks without a bundle on disk: Qwen3-TTS in eager, and Voxtral-TTS on the toy engine."""
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from support.export.faulty_engines import BatchedStreams, Engines, StreamEngine, no_fault
+from support.files import private_folder
 from support.runtime import toy_speech
 from support.stand_ins import stand_in
 
@@ -31,7 +31,7 @@ def qwen_task(
         each.name: stand_in(name=each.name, signature=each.signature, max_batch=max_batch)
         for each in engines.components
     }
-    folder = Path(tempfile.mkdtemp())
+    folder = private_folder()
     for name in engines.source.tokenizer_files:
         shutil.copy(engines.source.folder / name, folder)
     (folder / MANIFEST).write_text(f'"{folder}"')
