@@ -61,7 +61,8 @@ def measure(checkpoint: Path, target: str, recipe: str, folder: Path, options: l
     code = export([*arguments, "--force", "--out", str(folder)])
     row = summary(Bundle(folder).manifest.verification) if code == 0 else {"status": "failed", "exit": code}
     shutil.rmtree(folder, ignore_errors=True)
-    return {**row, "seconds": round(time.perf_counter() - started, 1)}
+    seconds = round(time.perf_counter() - started, 1)
+    return {**row, "seconds": seconds, "machine": describe_machine(None, "torch")}
 
 
 def holds(target: str, recipe: str) -> bool:
@@ -112,10 +113,8 @@ def main() -> None:
                 except VoxportError as error:
                     rows[key] = {"status": "refused", "error": str(error)}
                 log.info("%s: %s", key, json.dumps(rows[key]))
-                machine = describe_machine(None, "torch")
-                arguments.out.write_text(
-                    json.dumps({"machine": machine, "options": options, "rows": rows}, indent=1) + "\n"
-                )
+                content = {"options": options, "rows": rows}
+                arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
