@@ -1,5 +1,7 @@
 """Calls with more rows (axis 1 of inputs) than a component takes at a time."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bundle.spec import Signature, TensorSpec
@@ -33,7 +35,7 @@ def _has_rows(spec: TensorSpec) -> bool:
     return len(spec.shape) > 1 and isinstance(spec.shape[1], str)
 
 
-def _piece(inputs: Arrays, divided: dict[str, object], start: int, most: int) -> Arrays:
+def _piece(inputs: Arrays, divided: Iterable[str], start: int, most: int) -> Arrays:
     piece = {**inputs, **{name: inputs[name][:, start : start + most] for name in divided}}
     if "position" in inputs:
         piece["position"] = inputs["position"] + start

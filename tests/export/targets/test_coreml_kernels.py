@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from coremltools.converters.mil.mil import Function, Program
+from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 from support.export.rounding import float32_bar
 from torch import nn
 
 from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
-from export.targets.coreml.tools import Function, PassPipelineManager, Program, ct, unchecked_passes
+from export.targets.coreml.tools import ct, unchecked_passes
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
-from quantize.modules import float_activations, int8_per_token
+from quantize.modules import LinearKernel, float_activations, int8_per_token
 from quantize.recipe import find_recipe
 from runtime.mil import Package
 
@@ -50,24 +52,28 @@ def test_linears_equal_the_shared_kernels() -> None:
 def test_a_trace_dequantises_a_weight_once() -> None:
     """Also where it calls a linear several times. The arithmetic is that of eager PyTorch."""
     torch.manual_seed(0)
-    linears = [
-        find_recipe(recipe).linears.quantize(torch.randn(64, 64), "weight", is_table=False).module
-        for recipe in ("w4", "8da4w")
-    ]
+    linears: list[Any] = []
+    for recipe in ("w4", "8da4w"):
+        scheme = find_recipe(recipe).linears
+        assert scheme
+        linears.append(scheme.quantize(torch.randn(64, 64), "weight", is_table=False).module)
 
     class Loop(nn.Module):
+        def __init__(self, kernel: LinearKernel) -> None:
+            super().__init__()
+            self.kernel = kernel
+
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for linear in linears * 3:
-                x = kernel(x, linear)
+                x = self.kernel(x, linear)
             return x
 
-    x, kernel = torch.randn(2, 64), TracedLinears()
-    program = torch.export.export(Loop(), (x,), strict=False)
+    x = torch.randn(2, 64)
+    program = torch.export.export(Loop(TracedLinears()), (x,), strict=False)
     operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert operators.count("torchao.dequantize_affine.default") == len(linears)
     assert operators.count("aten.linear.default") == 3 * len(linears)
-    kernel = dequantized_linear
-    torch.testing.assert_close(program.module()(x), Loop()(x))
+    torch.testing.assert_close(program.module()(x), Loop(dequantized_linear)(x))
 
 
 def test_programs_are_checked_but_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
