@@ -17,7 +17,10 @@ COMMANDS = {  # that write the tables of a document: the tool, the files in docs
         for family in ("voxtral_tts", "qwen3_tts", "voxtral_realtime")
     ],
     "README.md": [("bench_report", "voxtral_*/*.json", "--summary")],
-    "docs/evaluation.md": [("evaluation_report", "evaluation/*.json", "--document")],
+    "docs/evaluation.md": [
+        ("evaluation_report", "evaluation/*.json", "--document"),
+        ("evaluation_report", "evaluation/noise/*.json", "--noise-document"),
+    ],
     "docs/serving.md": [("serving_report", "serving/speech.json", "--document")],
 }
 TABLE = re.compile(

@@ -1,6 +1,9 @@
 """Writes the tables and the plot of docs/evaluation.md from `voxport evaluate -o`.
 
 evaluation_report.py RESULT.json... --document docs/evaluation.md --plot docs/bench/evaluation.svg
+evaluation_report.py NAME-DECIBELS.json... --noise-document docs/evaluation.md
+
+The second command is for recordings with noise. Decibels are those of the noise below the speech.
 """
 
 import argparse
@@ -36,6 +39,21 @@ def _cell(figures: dict[str, float], key: str) -> str:
     )
 
 
+def noise_table(paths: Sequence[Path]) -> str:
+    """A row for each level of noise, and a column for each recipe."""
+    found = {}
+    for path in paths:
+        result = json.loads(path.read_text())
+        figures, count = result["figures"], len(result["rows"])
+        cell = f"{figures['wer']:.1%}".replace("%", " %")
+        cell += f", {figures['live_equal'] * count:.0f} of {count}"
+        found[int(path.stem.rpartition("-")[2]), result["recipe"]] = cell
+    levels, recipes = sorted({level for level, _ in found}, reverse=True), ("none", "w8", "w4")
+    rows = [["noise below the speech", *(f"`{recipe}`" for recipe in recipes)], ["---"] * (1 + len(recipes))]
+    rows += [[f"{level} dB", *(found[level, recipe] for recipe in recipes)] for level in levels]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def plot(found: Sequence[Found], path: Path) -> None:
     """Size against word error rate: a point for each bundle, a plot for each family and recogniser."""
     import matplotlib
@@ -63,9 +81,14 @@ def plot(found: Sequence[Found], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
-    parser.add_argument("--document", type=Path, required=True)
+    document = parser.add_mutually_exclusive_group(required=True)
+    document.add_argument("--document", type=Path)
+    document.add_argument("--noise-document", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    if arguments.noise_document:
+        put(arguments.noise_document, "noise", noise_table(arguments.results), "evaluation_report")
+        return
     found = [json.loads(path.read_text()) for path in arguments.results]
     for family, recogniser in sorted({(each["family"], each["recogniser"]) for each in found}):
         some = [each for each in found if (each["family"], each["recogniser"]) == (family, recogniser)]
