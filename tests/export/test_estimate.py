@@ -36,12 +36,12 @@ class Measured:
     targets: dict[str, tuple[float, float | None]]
 
 
-TTS: dict[str, tuple[float, float]] = {
+TTS: dict[str, tuple[float, float | None]] = {
     "onnx": (7.5e9, 197),
     "executorch": (8.5e9, 202),
     "coreml": (9.6e9, 275),
 }
-REALTIME: dict[str, tuple[float, float]] = {
+REALTIME: dict[str, tuple[float, float | None]] = {
     "onnx": (9.0e9, 263),
     "executorch": (11.1e9, None),
     "coreml": (10.7e9, 557),
