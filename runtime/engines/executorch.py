@@ -189,6 +189,10 @@ class ExecuTorchStream(Stream):
         with self.lock:
             self._replace(self._current_states() | found)
 
+    def load_states(self, states: Arrays) -> None:
+        with self.lock:
+            self._replace(self._current_states() | {name: array.copy() for name, array in states.items()})
+
     def _replace(self, saved: Arrays) -> None:
         """Makes `saved` the valid copy, with the written rows of caches; the next call writes it to the
         programs.

@@ -208,6 +208,15 @@ class SpeechDecoder:
         self._decoded += len(codes)
         return np.asarray(audio)
 
+    def save_codec(self) -> Arrays:
+        """Copies of the states of the codec, for `load_codec`."""
+        return self.stream.save_states("codec_step", self._decoded)
+
+    def load_codec(self, states: Arrays, frames: int) -> None:
+        """Takes the states of the codec behind `frames` frames of another utterance."""
+        self.stream.load_states(states)
+        self._decoded = frames
+
     def _keep(self, outputs: Arrays) -> None:
         self.hidden, self.logits = outputs["hidden"][0, -1], outputs["logits"][0]
 

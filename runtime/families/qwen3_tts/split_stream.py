@@ -21,6 +21,7 @@ MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
 ROW_AXIS = 3
 CALLED = ("prefill", "decode_step", "embed_text", "embed_codes", "code_predictor", "codec_step")
+FRAMES = "codec_frames"  # what `SplitStream` saves in place of states of a codec
 
 
 def standard_stream(stream: Stream, constants: Constants) -> Stream:
@@ -139,6 +140,16 @@ class SplitStream(Stream):
             pieces.append(audio[(position - start) * samples : (stop - start) * samples])
             position = stop
         return np.concatenate(pieces)
+
+    def save_states(self, component: str, positions: int) -> Arrays:
+        if component == "codec_step":
+            return {FRAMES: np.stack(self._frames[:positions])}
+        return self._stream.save_states(component, positions)
+
+    def load_states(self, states: Arrays) -> None:
+        if FRAMES in states:
+            self._frames = list(states[FRAMES])
+        self._stream.load_states({name: array for name, array in states.items() if name != FRAMES})
 
     def capacity(self, component: str) -> int:
         return self._rows if component in CALLED else self._stream.capacity(component)

@@ -28,6 +28,7 @@ from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_transcript_mismatch
+from runtime.families.qwen3_tts.reference_audio import ReferenceStates
 from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
@@ -61,7 +62,7 @@ class QwenTextToSpeech(TextToSpeech):
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self._builder = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants)
         self.follows_instructions = self._builder.follows_instructions
-        self._prefixes = PrefixCache(bundle, engine.identity)
+        self._prefixes, self._references = PrefixCache(bundle, engine.identity), ReferenceStates()
         self._capacity = bundle.job.cache_length
 
     @property
@@ -186,7 +187,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     def slot_decoder(self, slots: int) -> "SpeechSlots":
         stream = standard_stream(self.engine.batched(slots), self._constants)
-        return SpeechSlots(stream, self._constants, self._prompt, self._prefixes)
+        return SpeechSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
 
     def _prompt(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on what the bundle cannot speak."""
@@ -207,14 +208,16 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         constants: Constants,
         prompt: Callable[[SpeechRequest], Prompt],
         prefixes: PrefixCache,
+        references: ReferenceStates,
     ):
         super().__init__(stream)
-        self._constants, self._prompt, self._prefixes = constants, prompt, prefixes
+        self._constants, self._prompt = constants, prompt
+        self._prefixes, self._references = prefixes, references
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the rows of the prompt, and reads the stored rows of its prefix. Raises UsageError."""
-        sampling = self._constants.sampling_with(request.sampling or {})
-        rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(self._prompt(request))
+        sampling, prompt = self._constants.sampling_with(request.sampling or {}), self._prompt(request)
+        rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
         key = rows.prefill[: rows.fixed].tobytes()
         prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes, self._stream)
@@ -223,6 +226,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
             decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
             self._utterances[slot] = Utterance(decoder, request)
             yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
+            if prompt.reference is not None:
+                yield from self._references.read(decoder, prompt.reference.codes)
 
         return read
 

@@ -12,6 +12,7 @@ from model.synthetic.checkpoint import random_checkpoint
 from runtime.batching import BatchedDecoder, Status
 from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from runtime.families.qwen3_tts.reference_audio import ReferenceStates
 from runtime.families.qwen3_tts.task import SpeechSlots
 from runtime.speech_request import SpeechRequest
 
@@ -40,7 +41,11 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
 
 def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
     slots = SpeechSlots(
-        stream, engines.constants, lambda request: prompt_of(engines, request), private_prefix_cache()
+        stream,
+        engines.constants,
+        lambda request: prompt_of(engines, request),
+        private_prefix_cache(),
+        ReferenceStates(),
     )
     decoder = BatchedDecoder(slots)
     pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
@@ -168,7 +173,11 @@ def test_stored_rows_of_a_prefix_give_the_same_speech(engines: Engines) -> None:
     prefixes, results = private_prefix_cache(), []
     for _ in range(2):
         slots = SpeechSlots(
-            engines.eager.stream(), engines.constants, lambda request: prompt_of(engines, request), prefixes
+            engines.eager.stream(),
+            engines.constants,
+            lambda request: prompt_of(engines, request),
+            prefixes,
+            ReferenceStates(),
         )
         decoder = BatchedDecoder(slots)
         for text in requests(5, 5, 5, 5):
