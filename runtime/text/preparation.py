@@ -6,21 +6,28 @@ from collections.abc import Iterable, Iterator
 from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import check_text, clean_sentence, is_blank
-from runtime.text.splitting import Fits, sentences, spoken_parts
+from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
 
 log = logging.getLogger(__name__)
 
 
-def prepare(text: str | Iterable[str], language: str, fits: Fits, verbatim: bool = False) -> Iterator[str]:
+def prepare(
+    text: str | Iterable[str],
+    language: str,
+    fits: Fits,
+    verbatim: bool = False,
+    least: int = MIN_PART_CHARACTERS,
+) -> Iterator[str]:
     """Yields the parts of a text. Each part comes when its last sentence is complete.
 
     `text` may arrive in pieces; the parts do not depend on how it is divided. `language` is an ISO 639 code.
-    `fits` returns whether a text can be spoken in one call. Sentences are cleaned up unless `verbatim`; a
+    `fits` returns whether a text can be spoken in one call. Sentences of less than `least` characters are
+    joined. Sentences are cleaned up unless `verbatim`; a
     change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text without
     anything to speak.
     """
     is_empty = True
-    for part in spoken_parts(_logged(_spoken_sentences(text, language, verbatim)), fits):
+    for part in spoken_parts(_logged(_spoken_sentences(text, language, verbatim)), fits, least):
         is_empty = False
         yield part
     if is_empty:

@@ -68,8 +68,9 @@ def _with_short_end(word: str) -> str:
     return stripped + ("\n" * min(lines, 2) or " " * (len(word) > len(stripped)))
 
 
-def spoken_parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
-    """Yields parts of one or several sentences. Each part comes when its last sentence is complete.
+def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHARACTERS) -> Iterator[str]:
+    """Yields parts of one or several sentences, of at least `least` characters where a text has them. Each
+    part comes when its last sentence is complete.
 
     An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.
     `fits` returns whether a text can be spoken in one call. It is true of every text that is shorter than one
@@ -88,7 +89,7 @@ def spoken_parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
             joined = sentence
         *whole, part = _fitting(joined, fits)
         yield from whole
-        if len(part) >= MIN_PART_CHARACTERS:
+        if len(part) >= least:
             yield part
             part = ""
     if part:

@@ -26,6 +26,8 @@ from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
 
+SMALL_VOCABULARY = 10_000  # the published one has 131,072
+
 
 class VoxtralTextToSpeech(TextToSpeech):
     """Each `batched` decoder has an engine stream of its own; prompts and prefix rows are shared."""
@@ -37,6 +39,12 @@ class VoxtralTextToSpeech(TextToSpeech):
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self._prompts = PromptBuilder(bundle, open_tokenizer(tokenizer_paths(bundle)), constants)
         self._prefixes = PrefixCache(bundle, engine.identity)
+
+    @property
+    def least_part_characters(self) -> int:
+        """0 for a model with a small vocabulary: the embedded one was trained on single sentences."""
+        is_small = self._constants.vocab_size < SMALL_VOCABULARY
+        return 0 if is_small else super().least_part_characters
 
     @property
     def sample_rate(self) -> int:

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.runtime.speech_tasks import ToyVoxtral
 from support.stand_ins import noting
 
 from bundle.errors import UsageError
@@ -99,6 +100,15 @@ def test_short_sentences_are_spoken_together() -> None:
     found = list(spoken_parts(sentences([text], "en"), lambda part: len(part) <= 300))
     assert [len(part) >= MIN_PART_CHARACTERS for part in found] == [True, False]
     assert found[1] == "Well. So."
+
+
+@pytest.mark.parametrize(("vocabulary", "parts"), [(131072, 1), (2048, 2)])
+def test_a_model_with_a_small_vocabulary_gets_one_sentence_at_a_time(vocabulary: int, parts: int) -> None:
+    task = ToyVoxtral()
+    task._constants = task._constants.model_copy(update={"vocab_size": vocabulary})
+    text = "It is sunny today. My brother is at work."
+    found = list(prepare(text, "en", lambda part: True, least=task.least_part_characters))
+    assert len(found) == parts and " ".join(found) == text
 
 
 def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters() -> None:
