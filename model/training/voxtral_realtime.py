@@ -78,6 +78,7 @@ def train(arguments: argparse.Namespace) -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Logs the word error rate of each kind of held-out sentence, at both default delays."""
     _, trainer = _trainer(arguments)
+    _check_trained(trainer)
     model = trainer.averaged().eval()
     assert isinstance(model, RecognitionModel)
     encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
@@ -98,6 +99,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 def write(arguments: argparse.Namespace) -> None:
     """Writes the averaged weights in the published format."""
     _, trainer = _trainer(arguments)
+    _check_trained(trainer)
     model = trainer.averaged()
     assert isinstance(model, RecognitionModel)
     write_recognition(arguments.out, model, load_tokens(arguments.folder / "tokens.json"), trainer)
@@ -109,13 +111,17 @@ def recogniser(folder: Path, delay: int) -> Callable[[Sequence[Clip]], list[str]
     Raises FileNotFoundError where it is not trained.
     """
     trainer = Trainer(RecognitionModel(parse_config(trained_params())), folder, NAME, Schedule(0))
+    _check_trained(trainer)
+    model, encoder = trainer.averaged().eval(), Encoder(load_tokens(folder / "tokens.json"))
+    assert isinstance(model, RecognitionModel)
+    return lambda clips: transcribe(model, clips, encoder, delay)
+
+
+def _check_trained(trainer: Trainer) -> None:
     if not trainer.path.exists():
         raise FileNotFoundError(
             f"{trainer.path}: train it first, with `python -m model.training.{NAME} train`"
         )
-    model, encoder = trainer.averaged().eval(), Encoder(load_tokens(folder / "tokens.json"))
-    assert isinstance(model, RecognitionModel)
-    return lambda clips: transcribe(model, clips, encoder, delay)
 
 
 def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
@@ -134,7 +140,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, steps: int, rate: fl
     )
     parser.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
     parser.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
     parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
     parser.add_argument(
         "--save-every", type=int, default=100, help="steps between checkpoints (default: 100)"
@@ -155,7 +161,10 @@ def main() -> None:
         parser.error("write needs --out")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
-    stages[arguments.stage](arguments)
+    try:
+        stages[arguments.stage](arguments)
+    except FileNotFoundError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

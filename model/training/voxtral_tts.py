@@ -228,7 +228,10 @@ def main() -> None:
         parser.error("write needs --out")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(arguments.threads)
-    STAGES[arguments.stage](arguments)
+    try:
+        STAGES[arguments.stage](arguments)
+    except FileNotFoundError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

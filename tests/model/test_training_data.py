@@ -9,6 +9,8 @@ import subprocess
 import sys
 import termios
 import time
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +180,28 @@ def test_a_shard_is_whole_after_its_process_was_stopped_and_continued(
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     process.send_signal(signal.SIGCONT)
     assert len(read_shard(process)) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "says"),
+    [
+        ("voxtral_realtime", "evaluate", "train it first"),
+        ("voxtral_realtime", "write", "train it first"),
+        ("voxtral_tts", "evaluate", "train the codec first"),
+        ("voxtral_tts", "write", "train the codec first"),
+    ],
+)
+def test_a_stage_without_a_trained_model_is_one_line(
+    name: str,
+    stage: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = import_module(f"model.training.{name}")
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", [name, stage, "--folder", str(tmp_path / "state"), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2 and says in capsys.readouterr().err.splitlines()[-1] and not out.exists()

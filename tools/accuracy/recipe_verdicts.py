@@ -27,7 +27,7 @@ from quantize.recipe import RECIPES
 from runtime.machine import describe_machine
 
 FAMILY, BASE = "qwen3_tts", "base"
-FRAMES = " frames"  # in the names of reports over many frames, and how these end:
+FRAMES = " frames"  # in the names of reports over many frames, and how these end before the precision:
 SHARES, QUARTERS, END = "artifact and full precision", "by quarter", "frames, artifact"
 log = logging.getLogger(__name__)
 Row = Json
@@ -41,7 +41,10 @@ def summary(verification: Verification) -> Row:
     reports = verification.reports
 
     def report(end: str) -> dict[str, float]:
-        return next((values for name, values in reports.items() if FRAMES in name and name.endswith(end)), {})
+        ends = tuple(f"{end}{precision}" for precision in ("", ", float32", ", float16"))
+        return next(
+            (values for name, values in reports.items() if FRAMES in name and name.endswith(ends)), {}
+        )
 
     return {
         "status": verification.status,
