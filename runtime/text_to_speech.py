@@ -16,8 +16,7 @@ from runtime.batching import BatchedDecoder, CodeSlots, Status, Ticket
 from runtime.sampling_options import is_number
 from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest
 from runtime.text.language import check_language
-from runtime.text.preparation import prepare
-from runtime.text.splitting import MIN_PART_CHARACTERS
+from runtime.text.preparation import USUAL, TextRules, prepare
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
@@ -57,7 +56,7 @@ class Speech:
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         spoken = code or task.language(self._request.voice)
-        self._parts = prepare(text, spoken, fits, verbatim, task.least_part_characters)
+        self._parts = prepare(text, spoken, fits, verbatim, task.text_rules)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
         self._pause = np.zeros(round(pause * task.sample_rate), np.float32)
@@ -114,9 +113,9 @@ class TextToSpeech(ABC):
         """Samples per second of the speech."""
 
     @property
-    def least_part_characters(self) -> int:
-        """Shorter sentences are spoken together with the next one."""
-        return MIN_PART_CHARACTERS
+    def text_rules(self) -> TextRules:
+        """What the model needs of its texts."""
+        return USUAL
 
     @property
     @abstractmethod

@@ -7,32 +7,19 @@ from collections.abc import Sequence
 import jiwer
 import numpy as np
 import regex
-from num2words import num2words
 
 from bundle.errors import UsageError
-from runtime.text.amounts import spell_amounts
+from runtime.text.amounts import spell_amounts, spell_numbers
 
-_ORDINAL = regex.compile(r"(\d+)(?:st|nd|rd|th)\b", regex.IGNORECASE)
-_NUMBER = regex.compile(r"\d[\d.,:]*")
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 
 
 def normalised(text: str) -> str:
     """Lower case, without punctuation, amounts and numbers in words, one space between words."""
-    text = spell_amounts(unicodedata.normalize("NFKC", text).replace("\u2019", "'"), "en")
-    text = text.replace("%", " percent ").replace(":00", " o'clock ")
-    text = _ORDINAL.sub(lambda match: f" {_in_words(match.group(1), 'ordinal')} ", text)
-    text = _NUMBER.sub(lambda match: f" {_in_words(match.group())} ", text)
+    text = unicodedata.normalize("NFKC", text).replace("\u2019", "'")
+    text = spell_numbers(spell_amounts(text, "en"))
     letters = _NO_WORD.sub(" ", text.lower())
     return " ".join(word for part in letters.split() if (word := part.strip("'")))
-
-
-def _in_words(number: str, form: str = "cardinal") -> str:
-    plain = number.strip(".,:").replace(",", "")
-    try:
-        return str(num2words(plain, to=form))
-    except (ArithmeticError, ValueError, TypeError):  # a time, a version, or too long for a word
-        return " ".join(num2words(int(part)) for part in regex.findall(r"\d{1,4}", number))
 
 
 def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:

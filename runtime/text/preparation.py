@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from bundle.errors import UsageError
+from runtime.text.amounts import spell_numbers
 from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import check_text, clean_sentence, is_blank
 from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
@@ -11,23 +13,34 @@ from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class TextRules:
+    """What a model needs of its texts.
+
+    Sentences of less than `least_characters` are spoken with the next one. `words_only`: numbers in English
+    become words.
+    """
+
+    least_characters: int = MIN_PART_CHARACTERS
+    words_only: bool = False
+
+
+USUAL = TextRules()
+
+
 def prepare(
-    text: str | Iterable[str],
-    language: str,
-    fits: Fits,
-    verbatim: bool = False,
-    least: int = MIN_PART_CHARACTERS,
+    text: str | Iterable[str], language: str, fits: Fits, verbatim: bool = False, rules: TextRules = USUAL
 ) -> Iterator[str]:
     """Yields the parts of a text. Each part comes when its last sentence is complete.
 
     `text` may arrive in pieces; the parts do not depend on how it is divided. `language` is an ISO 639 code.
-    `fits` returns whether a text can be spoken in one call. Sentences of less than `least` characters are
-    joined. Sentences are cleaned up unless `verbatim`; a
-    change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text without
-    anything to speak.
+    `fits` returns whether a text can be spoken in one call. `rules` are those of the model. Sentences are
+    cleaned up unless `verbatim`; a change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate,
+    and at the end of a text without anything to speak.
     """
     is_empty = True
-    for part in spoken_parts(_logged(_spoken_sentences(text, language, verbatim)), fits, least):
+    spoken = _logged(_spoken_sentences(text, language, verbatim, rules))
+    for part in spoken_parts(spoken, fits, rules.least_characters):
         is_empty = False
         yield part
     if is_empty:
@@ -40,7 +53,9 @@ def check_speakable(text: Iterable[str], language: str, verbatim: bool) -> None:
         raise _nothing_to_speak(verbatim)
 
 
-def _spoken_sentences(text: str | Iterable[str], language: str, verbatim: bool) -> Iterator[tuple[str, str]]:
+def _spoken_sentences(
+    text: str | Iterable[str], language: str, verbatim: bool, rules: TextRules = USUAL
+) -> Iterator[tuple[str, str]]:
     """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak, and
     both are at the end of a paragraph.
     """
@@ -50,7 +65,8 @@ def _spoken_sentences(text: str | Iterable[str], language: str, verbatim: bool) 
             yield sentence, "" if is_blank(sentence) else sentence
         return
     for sentence in sentences(plain_lines(pieces), language):
-        yield sentence, clean_sentence(sentence, language)
+        cleaned = clean_sentence(sentence, language)
+        yield sentence, spell_numbers(cleaned) if rules.words_only and language == "en" else cleaned
 
 
 def _logged(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:

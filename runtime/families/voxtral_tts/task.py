@@ -22,6 +22,7 @@ from runtime.families.voxtral_tts.voices import LANGUAGES, count_rows, default_v
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 from runtime.text.language import AUTO
+from runtime.text.preparation import TextRules
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
@@ -41,10 +42,12 @@ class VoxtralTextToSpeech(TextToSpeech):
         self._prefixes = PrefixCache(bundle, engine.identity)
 
     @property
-    def least_part_characters(self) -> int:
-        """0 for a model with a small vocabulary: the embedded one was trained on single sentences."""
+    def text_rules(self) -> TextRules:
+        """A model with a small vocabulary, as the embedded one, was trained on single sentences without
+        digits.
+        """
         is_small = self._constants.vocab_size < SMALL_VOCABULARY
-        return 0 if is_small else super().least_part_characters
+        return TextRules(least_characters=0, words_only=True) if is_small else super().text_rules
 
     @property
     def sample_rate(self) -> int:

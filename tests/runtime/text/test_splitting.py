@@ -102,13 +102,28 @@ def test_short_sentences_are_spoken_together() -> None:
     assert found[1] == "Well. So."
 
 
-@pytest.mark.parametrize(("vocabulary", "parts"), [(131072, 1), (2048, 2)])
-def test_a_model_with_a_small_vocabulary_gets_one_sentence_at_a_time(vocabulary: int, parts: int) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "expected"),
+    [
+        (131072, ["We have 3 dogs. It is 25 %, the 2nd of 1,234."]),
+        (
+            2048,
+            [
+                "We have three dogs.",
+                "It is twenty five percent, the second of one thousand two hundred and thirty four.",
+            ],
+        ),
+    ],
+)
+def test_a_model_with_a_small_vocabulary_gets_single_sentences_in_words(
+    vocabulary: int, expected: list[str]
+) -> None:
     task = ToyVoxtral()
     task._constants = task._constants.model_copy(update={"vocab_size": vocabulary})
-    text = "It is sunny today. My brother is at work."
-    found = list(prepare(text, "en", lambda part: True, least=task.least_part_characters))
-    assert len(found) == parts and " ".join(found) == text
+    text = "We have 3 dogs. It is 25 %, the 2nd of 1,234."
+    assert list(prepare(text, "en", lambda part: True, rules=task.text_rules)) == expected
+    as_typed = "".join(prepare(text, "en", lambda part: True, verbatim=True, rules=task.text_rules))
+    assert "25 %" in as_typed
 
 
 def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters() -> None:
