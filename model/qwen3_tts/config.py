@@ -307,18 +307,22 @@ def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:
 
     Raises ConfigError.
     """
-    if isinstance(content, dict) and content.get("tokenizer_type") == TOKENIZER_25_HZ:
-        raise ConfigError(
-            f"{source}: tokenizer_type {TOKENIZER_25_HZ} is not supported; give a 12 Hz checkpoint"
-        )
+    _refuse_25_hz(content, "tokenizer_type", source)
     return parse_params(Qwen3TTSConfig, content, source)
+
+
+def _refuse_25_hz(content: Any, key: str, source: str) -> None:
+    if isinstance(content, dict) and content.get(key) == TOKENIZER_25_HZ:
+        raise ConfigError(f"{source}: {key} {TOKENIZER_25_HZ} is not supported; give a 12 Hz checkpoint")
 
 
 def load_config(folder: Path) -> Qwen3TTSConfig:
     """Raises CheckpointNotFound or ConfigError."""
     content = read_json(folder, CONFIG)
     if isinstance(content, dict):
-        content = content | {"codec": read_json(folder, CODEC_CONFIG)}
+        codec = read_json(folder, CODEC_CONFIG)
+        _refuse_25_hz(codec, "model_type", str(folder / CODEC_CONFIG))
+        content = content | {"codec": codec}
         if (folder / GENERATION_CONFIG).is_file():
             content["generation"] = read_json(folder, GENERATION_CONFIG)
     return parse_config(content, str(folder / CONFIG))

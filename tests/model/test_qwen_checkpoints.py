@@ -53,7 +53,11 @@ def message(folder: Path) -> str:
             {"tokenizer_type": "qwen3_tts_tokenizer_25hz"},
             "25hz is not supported",
         ),
-        ("speech_tokenizer/config.json", {"model_type": "qwen3_tts_tokenizer_25hz"}, "model_type"),
+        (
+            "speech_tokenizer/config.json",
+            {"model_type": "qwen3_tts_tokenizer_25hz"},
+            "speech_tokenizer/config.json: model_type qwen3_tts_tokenizer_25hz is not supported",
+        ),
         ("config.json", {"tokenizer_type": "other"}, "tokenizer_type"),
         ("config.json", {"tts_model_type": "singer"}, "tts_model_type"),
         ("config.json", {"tts_pad_token_id": 10**6}, "tts_pad_token_id 1000000.*text_vocab_size"),
