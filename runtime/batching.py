@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Condition
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -96,6 +96,7 @@ class SlotCall(Protocol):
     def __call__(self, count: int, first: int = 0) -> None: ...
 
 
+@runtime_checkable
 class CodeSlots(SlotDecoder[RequestIn], Protocol):
     """Slots whose frames are codes. Teacher forcing replaces them between `decode` and `take`."""
 

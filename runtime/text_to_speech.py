@@ -12,7 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, CodeSlots, Status, Ticket
+from runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
 from runtime.sampling_options import is_number
 from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest
 from runtime.text.language import check_language
@@ -138,7 +138,7 @@ class TextToSpeech(ABC):
         return None
 
     @abstractmethod
-    def slot_decoder(self, slots: int) -> CodeSlots[SpeechRequest]:
+    def slot_decoder(self, slots: int) -> SlotDecoder[SpeechRequest]:
         """The operations on `slots` slots. Raises UsageError above `max_slots`."""
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:

@@ -162,6 +162,14 @@ class FrameDecoder(Protocol):
         """codes int64 [T, K] of the next frames -> samples float32 [n]."""
 
 
+def decode_frames(stream: Stream, codes: np.ndarray, position: int) -> np.ndarray:
+    """codes int64 [T, K] of the frames from `position` on -> samples float32 [T * samples_per_frame]."""
+    if not len(codes):
+        return np.zeros(0, np.float32)
+    inputs = {"codes": codes[None], "position": np.array([position])}
+    return np.asarray(stream.run_rows("codec_step", inputs)["audio"][0])
+
+
 class FrameCollector:
     """Collects frames into chunks, and applies the limits of the request.
 

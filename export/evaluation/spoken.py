@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runtime.batching import Status
+from bundle.errors import UsageError
+from runtime.batching import CodeSlots, Status
 from runtime.speech_request import SpeechRequest
 from runtime.text_to_speech import TextToSpeech
 
@@ -34,6 +35,8 @@ def speak_part(task: TextToSpeech, request: SpeechRequest, forced: np.ndarray | 
     if forced is not None:  # no limit of the request ends the run before its last step
         request = replace(request, budget=None, max_frames=len(forced) + 1)
     slots = task.slot_decoder(1)
+    if not isinstance(slots, CodeSlots):
+        raise UsageError("evaluate: the frames of this model are not codes, which evaluation compares")
     for _ in slots.prepare(request)(0, lambda: sys.maxsize):
         pass
     chosen, pieces, final = list[np.ndarray](), [np.zeros(0, np.float32)], None

@@ -49,8 +49,9 @@ def spell_numbers(text: str) -> str:
 
 def _apart(found: re.Match[str], words: str) -> str:
     """Words with a blank where the number touches a letter."""
-    before, behind = found.string[: found.start()], found.string[found.end() :]
-    return " " * before[-1:].isalpha() + words + " " * behind[:1].isalpha()
+    start, end = found.span()
+    before, behind = found.string[max(start - 1, 0) : start], found.string[end : end + 1]
+    return " " * before.isalpha() + words + " " * behind.isalpha()
 
 
 def _in_words(number: str, form: str = "cardinal") -> str:

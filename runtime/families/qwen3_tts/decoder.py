@@ -15,7 +15,7 @@ from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.sampler import gumbel_noise, sample
-from runtime.utterance import read_pieces
+from runtime.utterance import decode_frames, read_pieces
 
 MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
@@ -201,12 +201,9 @@ class SpeechDecoder:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        if not len(codes):
-            return np.zeros(0, np.float32)
-        inputs = {"codes": codes[None], "position": np.array([self._decoded])}
-        audio = self.stream.run_rows("codec_step", inputs)["audio"][0]
+        samples = decode_frames(self.stream, codes, self._decoded)
         self._decoded += len(codes)
-        return np.asarray(audio)
+        return samples
 
     def save_codec(self) -> Arrays:
         """Copies of the states of the codec, for `load_codec`."""

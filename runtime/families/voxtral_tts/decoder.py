@@ -18,7 +18,7 @@ from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import sample
-from runtime.utterance import read_pieces
+from runtime.utterance import decode_frames, read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
@@ -215,12 +215,9 @@ class SpeechDecoder:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        if not len(codes):
-            return np.zeros(0, np.float32)
-        inputs = {"codes": codes[None], "position": np.array([self._decoded])}
-        audio = self.stream.run_rows("codec_step", inputs)["audio"][0]
+        samples = decode_frames(self.stream, codes, self._decoded)
         self._decoded += len(codes)
-        return np.asarray(audio)
+        return samples
 
     def _keep(self, outputs: Arrays) -> None:
         self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])

@@ -1,6 +1,12 @@
-"""Teacher forcing in Qwen3-TTS: codes that are given replace the drawn ones everywhere."""
+"""Teacher forcing: in Qwen3-TTS, codes that are given replace the drawn ones everywhere."""
 
+import pytest
+from support.serve.tone_speech import ToneSpeech
+
+from bundle.errors import UsageError
+from export.evaluation.spoken import speak_part
 from runtime.families.qwen3_tts.decoder import END, SpeechDecoder
+from runtime.speech_request import SpeechRequest
 
 
 def _decoder(first_codes: list[int]) -> SpeechDecoder:
@@ -21,3 +27,8 @@ def test_a_given_code_takes_the_place_of_the_drawn_one() -> None:
         decoder = _decoder(before)
         decoder.replace(chosen, code)
         assert decoder._first_codes == after
+
+
+def test_a_model_without_codes_cannot_be_evaluated() -> None:
+    with pytest.raises(UsageError, match="the frames of this model are not codes"):
+        speak_part(ToneSpeech(), SpeechRequest("Hello."))

@@ -47,17 +47,7 @@ def tone(text: str, voice: str = "anna") -> np.ndarray:
     return (LEVEL * np.sin(2 * np.pi * VOICES[voice] * np.arange(count) / RATE)).astype(np.float32)
 
 
-class WithoutCodes:
-    """Slots whose frames are samples: there are no codes that teacher forcing could replace."""
-
-    def codes(self, slot: int) -> np.ndarray:
-        raise NotImplementedError
-
-    def replace_codes(self, slot: int, codes: np.ndarray) -> None:
-        raise NotImplementedError
-
-
-class ToneSlots(WithoutCodes):
+class ToneSlots:
     def __init__(self, task: ToneSpeech, slots: int) -> None:
         self.task, self.slots = task, slots
         self._speech: dict[int, tuple[SpeechRequest, np.ndarray, int]] = {}
