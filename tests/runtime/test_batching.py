@@ -2,22 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_engine import Fault
 from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, ToyEngine
-from support.stand_ins import stand_in
 
 from bundle.errors import UsageError, VoxportError
-from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
 from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 
 MakeDecoder = Callable[..., BatchedDecoder[SpeechRequest]]  # of a number of slots, and a fault
@@ -38,10 +35,9 @@ def no_fault(component: str, inputs: Arrays) -> None: ...
 
 
 @pytest.fixture
-def decoder(tmp_path: Path) -> MakeDecoder:
-    """Makes decoders with the given number of slots on a new toy engine, with one folder for prefixes."""
-    (tmp_path / MANIFEST).write_text("{}")
-    prefixes = PrefixCache(stand_in(folder=Path(tmp_path)), "toy")
+def decoder() -> MakeDecoder:
+    """Makes decoders with the given number of slots on a new toy engine, with one cache of prefixes."""
+    prefixes = private_prefix_cache()
 
     def make(slots: int, fault: Fault = no_fault) -> BatchedDecoder[SpeechRequest]:
         stream = ToyEngine(fault).batched(slots)
@@ -213,7 +209,8 @@ def test_the_toy_engine_detects_positions_of_another_slot(decoder: MakeDecoder) 
         if component == "decode_step" and len(inputs["position"]) == 2:
             inputs["position"][:] = inputs["position"][::-1].copy()
 
-    texts, many = requests(8, 1, 8)[::2], decoder(2, fault)  # prompts of different lengths
+    # Reading the second prompt takes two steps, so its text is three rows longer: positions differ.
+    texts, many = requests(8, 1, 1, 8)[::3], decoder(2, fault)
     found = run(many, *[many.submit(text) for text in texts])
     expected = single_request(decoder, texts[0])
     assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
@@ -301,15 +298,15 @@ def test_a_slot_whose_release_fails_ends_its_request(
     many = decoder(1)
     ticket = many.submit(requests(1)[0])
     monkeypatch.setattr(SpeechSlots, "free", fail)
-    ((ended, samples),) = many.step()
-    assert ended is ticket and samples is not None and not many.unfinished()
+    reading, ((ended, samples),) = many.step(), many.step()  # the voice, then the text and a frame
+    assert not reading and ended is ticket and samples is not None and not many.unfinished()
     assert ticket.status is Status.FAILED and "release" in str(ticket.error)
 
 
 def test_a_step_reads_a_piece_of_one_prompt(decoder: MakeDecoder) -> None:
     calls = []
     many = decoder(4, lambda component, inputs: calls.append(component))
-    tickets = [many.submit(text) for text in requests(5, 5, 5)]
+    tickets = [many.submit(text) for text in requests(9, 9, 9)]  # longer than the reading
     running = list[Ticket]()
     while len(running) < 3:
         calls.clear()

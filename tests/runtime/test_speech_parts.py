@@ -1,20 +1,17 @@
 """A text is spoken part by part: order, pauses, limits, and the same samples however the text comes in."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
-from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
-from bundle.manifest import MANIFEST
 from runtime.batching import Status
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechOptions, SpeechRequest
 from runtime.text_to_speech import TextToSpeech
 
@@ -40,11 +37,10 @@ class ToyTask(TextToSpeech):
 
     sample_rate, samples_per_frame, max_slots = CONSTANTS.sample_rate, FRAME, 3
 
-    def __init__(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text("{}")
+    def __init__(self) -> None:
         self.longest = 1000
         self.prompts: Any = Prompts()
-        self._prefixes = PrefixCache(stand_in(folder=folder), "toy")
+        self._prefixes = private_prefix_cache()
 
     def estimated_frames(self, text: str) -> float:
         return 0.5 * len(text)
@@ -60,8 +56,8 @@ class ToyTask(TextToSpeech):
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> ToyTask:
-    return ToyTask(tmp_path)
+def task() -> ToyTask:
+    return ToyTask()
 
 
 def spoken(task: ToyTask, text: str | Iterator[str], **options: Any) -> tuple[np.ndarray, Status]:

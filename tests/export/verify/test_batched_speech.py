@@ -1,19 +1,16 @@
 """Batched speech: each utterance equals the same utterance spoken separately."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, no_fault
-from support.stand_ins import stand_in
+from support.runtime.prefix_caches import private_prefix_cache
 
-from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder
 from runtime.engines.base import Arrays, Stream
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 
 
@@ -32,12 +29,9 @@ class Prompts:
         return Prompt(prefix, voice, np.array([*text, marker]))
 
 
-def spoken(
-    engines: Engines, stream: Stream, requests: list[SpeechRequest], folder: Path
-) -> list[list[np.ndarray]]:
+def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[list[np.ndarray]]:
     """Pieces of each request, from the slots of the stream."""
-    (folder / MANIFEST).write_text("{}")
-    prefixes = PrefixCache(stand_in(folder=folder), "eager")
+    prefixes = private_prefix_cache()
     decoder = BatchedDecoder(
         SpeechSlots(stream, engines.constants, cast(Any, Prompts(engines.constants)), prefixes)
     )
@@ -56,26 +50,25 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
-def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(
-    engines: Engines, tmp_path: Path, slots: int
-) -> None:
+def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(engines: Engines, slots: int) -> None:
     """Bit-identical, because eager computes each slot separately. The texts end at different times."""
     texts, eager = requests(3, 1, 5, 2, 4), engines.eager.stream
-    batched = spoken(engines, BatchedStreams(eager, slots, no_fault), texts, tmp_path)
+    batched = spoken(engines, BatchedStreams(eager, slots, no_fault), texts)
     for text, found in zip(texts, batched, strict=True):
-        (separate,) = spoken(engines, eager(), [text], tmp_path)
+        (separate,) = spoken(engines, eager(), [text])
         assert [len(piece) for piece in found] == [len(piece) for piece in separate]
         np.testing.assert_array_equal(np.concatenate(found), np.concatenate(separate))
 
 
-def test_exchanged_positions_of_two_slots_change_the_speech(engines: Engines, tmp_path: Path) -> None:
+def test_exchanged_positions_of_two_slots_change_the_speech(engines: Engines) -> None:
     """The fault that the test above must detect: slots whose positions are exchanged."""
 
     def fault(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "decode_step" and not outputs:
             inputs["position"][:] = inputs["position"][::-1].copy()
 
-    texts = requests(3, 3)
-    found = spoken(engines, BatchedStreams(engines.eager.stream, 2, fault), texts, tmp_path)[0]
-    (separate,) = spoken(engines, engines.eager.stream(), texts[:1], tmp_path)
+    # The second prompt takes two steps. Its text is longer by more than two rows, so positions differ.
+    texts = requests(5, 1, 5)[::2]
+    found = spoken(engines, BatchedStreams(engines.eager.stream, 2, fault), texts)[0]
+    (separate,) = spoken(engines, engines.eager.stream(), texts[:1])
     assert not np.array_equal(np.concatenate(found), np.concatenate(separate))

@@ -1,22 +1,19 @@
 """Why speech ends, on planted logits: the model, the budget of its text, the cache, or a limit."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStream
-from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
-from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
 from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
 from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
 from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SPARE_FRAMES, SpeechRequest
 
 ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
@@ -30,9 +27,8 @@ class Prompts:
 
 
 @pytest.fixture
-def decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchedDecoder[SpeechRequest]]:
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchedDecoder[SpeechRequest]]:
     """Makes decoders whose model ends after the given number of frames, counted from a prompt."""
-    (tmp_path / MANIFEST).write_text("{}")
     compute = ToyStream._prefill
 
     def make(ends_after: int, slots: int = 1) -> BatchedDecoder[SpeechRequest]:
@@ -45,7 +41,7 @@ def decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
 
         monkeypatch.setattr(ToyStream, "_prefill", planted)
         monkeypatch.setattr(ToyStream, "_decode_step", planted)
-        prefixes = PrefixCache(stand_in(folder=Path(tmp_path)), "toy")
+        prefixes = private_prefix_cache()
         return BatchedDecoder(
             SpeechSlots(ToyEngine().batched(slots), CONSTANTS, cast(Any, Prompts()), prefixes)
         )
