@@ -78,7 +78,9 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
     _check_tokenizer(source)
     if output.folder.exists() and not output.force and _is_current(output.folder, job, output.verify):
         return False
-    check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
+    unverified = "; an export without verification needs less" if output.verify else ""
+    advice = f"choose a recipe of fewer bits{unverified}"
+    check_memory(output.memory, f"{job.source.name} for {job.target}", advice)
     checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
     with staging(output.folder) as folder, Progress(len(job.recipes) + checks, "steps"):
         export = Export(resolved, target, job)

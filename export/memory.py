@@ -22,14 +22,15 @@ COLLECTION_THRESHOLD = 20_000
 _resident_after_return = 0  # in bytes
 
 
-def check_memory(needed: int, what: str, verifies: bool) -> None:
-    """Raises ExportError if an export needs more memory than the machine or its container has free."""
+def check_memory(needed: int, what: str, advice: str) -> None:
+    """Raises ExportError if an export needs more memory than the machine or its container has free. `advice`
+    is what else may help.
+    """
     free = min(psutil.virtual_memory().available, _free_in_container())
     if needed > free:
-        advice = "; an export without verification needs less" if verifies else ""
         raise ExportError(
             f"{what}: needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free;"
-            f" end other programs or take a larger machine, or a recipe of fewer bits{advice}"
+            f" end other programs, take a larger machine, or {advice}"
         )
 
 

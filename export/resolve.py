@@ -72,9 +72,14 @@ class Source:
         return tuple(self.family.format.tokenizer_files(self.folder))
 
     @property
+    def float_bytes(self) -> int:
+        """Bytes of all weights in full precision."""
+        return 4 * sum(parameter.numel() for parameter in self._root.parameters())
+
+    @property
     def is_large(self) -> bool:
-        """Whether memory does not hold a full-precision reference beside the model."""
-        return 4 * sum(parameter.numel() for parameter in self._root.parameters()) > MAX_REFERENCE_BYTES
+        """Whether full precision is too large to hold beside the model by default."""
+        return self.float_bytes > MAX_REFERENCE_BYTES
 
     @cached_property
     def quantizable(self) -> dict[str, nn.Module]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
-from typing import TypedDict
+from typing import Literal, TypedDict, get_args
 
 from bundle.errors import UsageError
 from runtime.sampling_options import check_sampling, is_number
@@ -13,6 +13,8 @@ from runtime.sampling_options import check_sampling, is_number
 DEFAULT_SLOTS = 4  # texts that are spoken at a time
 DEFAULT_BUDGET = 3.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+TextLayout = Literal["streaming", "non_streaming"]
+TEXT_LAYOUTS: tuple[TextLayout, ...] = get_args(TextLayout)
 
 
 class PartOptions(TypedDict, total=False):
@@ -20,6 +22,7 @@ class PartOptions(TypedDict, total=False):
 
     voice: str | None
     instruct: str | None
+    text_layout: TextLayout | None
     sampling: Mapping[str, float] | None
     seed: int
     budget: float | None
@@ -48,7 +51,9 @@ class SpeechRequest:
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639
     code, an English name, the model's own name of a language, or `auto` (None, `auto`: the model decides).
-    `instruct` says in words how to speak, or describes the voice. `sampling` changes settings of the model's
+    `instruct` says in words how to speak, or describes the voice. `text_layout`: the model gets the text
+    with the frames (`streaming`) or before them (`non_streaming`; None: what the model does by itself).
+    `sampling` changes settings of the model's
     sampling by name (see `SAMPLING`). `seed` decides the start noise, which is the same on every target.
     Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times as long as its text usually
     takes, repeats itself or is silent for 4 s (None: none of these limits). The model cannot end it before
@@ -61,6 +66,7 @@ class SpeechRequest:
     voice: str | None = None
     language: str | None = None
     instruct: str | None = None
+    text_layout: TextLayout | None = None
     sampling: Mapping[str, float] | None = None
     seed: int = 0
     max_frames: int = 2048
@@ -81,6 +87,10 @@ class SpeechRequest:
         ):
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise UsageError(f"{name} {value!r}: expected an int of at least {least}", field=name)
+        if self.text_layout not in (None, *TEXT_LAYOUTS):
+            raise UsageError(
+                f"text_layout {self.text_layout!r}: expected {' or '.join(TEXT_LAYOUTS)}", field="text_layout"
+            )
         if self.voice is not None and not isinstance(self.voice, str | PathLike):
             raise UsageError(f"voice {self.voice!r}: expected a name or the path of a file", field="voice")
         check_sampling(self.sampling)

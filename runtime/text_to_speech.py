@@ -14,7 +14,7 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
 from runtime.sampling_options import is_number
-from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest
+from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest, TextLayout
 from runtime.text.language import check_language
 from runtime.text.preparation import USUAL, TextRules, prepare
 
@@ -49,6 +49,8 @@ class Speech:
         self._request = SpeechRequest("", language=language, **options)
         if self._request.sampling:
             task.check_sampling(self._request.sampling)
+        if self._request.text_layout:
+            task.check_text_layout(self._request.text_layout)
         if max_frames is not None:
             replace(self._request, max_frames=max_frames)  # is checked
         fits_prompt = task.fits_prompt(self._request.voice, self._request.instruct)
@@ -165,6 +167,10 @@ class TextToSpeech(ABC):
         """
         name = next(iter(sampling))
         raise UsageError(f"{name}: this model draws no codes; leave out the setting", field=name)
+
+    def check_text_layout(self, layout: TextLayout) -> None:
+        """Raises UsageError where the model has one layout of texts only."""
+        raise UsageError("text_layout: this model has one layout; leave it out", field="text_layout")
 
     def code_sizes(self) -> tuple[int, ...]:
         """Number of values of each code of a frame."""

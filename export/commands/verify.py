@@ -1,8 +1,11 @@
 """Verify a bundle again: every hash and manifest field, then every number against eager PyTorch."""
 
+from __future__ import annotations
+
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
@@ -14,6 +17,11 @@ from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
 from runtime.engines import check_options
 from runtime.engines.base import EngineOptions
 from runtime.engines.trial import trial_run
+
+if TYPE_CHECKING:
+    from export.resolve import Resolved
+    from export.targets.base import Target
+    from export.verify.modes import VerifyOptions
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_compute_units(parser)
     add_device(parser)
+    parser.add_argument(
+        "--long-codes",
+        action="store_true",
+        help="Qwen3-TTS above 2 GB of floats: also compare codes over --steps frames, and free runs as long, "
+        "with full precision; takes minutes for a hundred frames, and memory for all weights as floats",
+    )
     parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html", help="write a page of charts, sound and figures"
@@ -54,7 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     from export.model import Export
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
-    from export.verify.modes import VerifyOptions
     from export.verify.report import failures, summary, table
     from export.verify.run import count_steps, verify
 
@@ -63,12 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     target = target_of_job(job)
     resolved = check_manifest(bundle, source, target)
     trial_run(bundle)
-    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
-    units = arguments.compute_units
-    if units not in (None, "all") and None not in (precisions or target.verification_precisions):
-        raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+    if arguments.long_codes:
+        _check_long_codes(resolved, bundle)
     export = Export(resolved, target, job)
-    verify_options = VerifyOptions(arguments.steps, precisions, units, arguments.device)
+    verify_options = _verify_options(arguments, target)
     with Progress(count_steps(resolved, target, verify_options), "checks"):
         result = verify(bundle, export, verify_options)
     if arguments.report:
@@ -87,6 +98,29 @@ def run(arguments: argparse.Namespace) -> int:
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
+
+
+def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:
+    """Raises UsageError on processors of Core ML where another executor runs."""
+    from export.verify.modes import VerifyOptions
+
+    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
+    units = arguments.compute_units
+    if units not in (None, "all") and None not in (precisions or target.verification_precisions):
+        raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+    return VerifyOptions(arguments.steps, precisions, units, arguments.device, arguments.long_codes)
+
+
+def _check_long_codes(resolved: Resolved, bundle: Bundle) -> None:
+    """Raises UsageError for a family without this check, ExportError without the memory for it."""
+    from export.memory import check_memory
+    from runtime.families import open_family
+
+    family = bundle.job.family
+    if open_family(family).verification.rollout is None:
+        raise UsageError(f"--long-codes: {family} has no such check; leave it out")
+    files = sum(entry.size for entry in bundle.manifest.files.values())
+    check_memory(resolved.source.float_bytes + 2 * files, "--long-codes", "leave it out")
 
 
 def _write_into_bundle(path: Path, report: str) -> None:

@@ -51,7 +51,7 @@ def _row(task: SpeechToText, reference: SpeechToText | None, utterance: Utteranc
         row["is_live_equal"] = row["transcript"] == transcript(task, samples, rate, longest, live=True)
     if reference:
         row["transcript_full"] = transcript(reference, samples, rate, longest)
-    log.info("%s: %s", utterance.name, row["transcript"])
+    log.info("%s: %s; recognised: %s", utterance.name, utterance.text, row["transcript"])
     advance(1)
     return row
 

@@ -107,7 +107,7 @@ def evaluate_speech(
         if beside:
             compared.add(task, beside)
         rows.append(_row(task, recogniser, utterance, spoken, beside))
-        log.info("%s: %s", utterance.name, rows[-1]["transcript"])
+        log.info("%s: %s; recognised: %s", utterance.name, utterance.text, rows[-1]["transcript"])
         advance(1)
     figures = _word_error_rates(rows) | {
         "not_ended": mean([not row["is_in_time"] for row in rows]),

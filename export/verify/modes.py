@@ -16,13 +16,15 @@ class VerifyOptions:
 
     `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
     which the artifact runs (default: those of the target). `compute_units` are the processors that Core ML
-    uses where it runs natively. `device` is that of an ONNX bundle.
+    uses where it runs natively. `device` is that of an ONNX bundle. `long_codes`: whether codes over many
+    frames are compared where full precision is large.
     """
 
     steps: int = DEFAULT_STEPS
     precisions: tuple[str | None, ...] | None = None
     compute_units: str | None = None
     device: str | None = None
+    long_codes: bool = False
 
 
 DEFAULTS = VerifyOptions()
@@ -32,7 +34,8 @@ DEFAULTS = VerifyOptions()
 class Mode:
     """A way in which the artifact runs.
 
-    `steps` are those of the long run, `frames` those of the long codes.
+    `steps` are those of the long run, `frames` those of the long codes, also of a large model where
+    `long_codes` is set.
     With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
     runs it, but no tie hides an error. `float_first` says that another mode does so before this one.
     """
@@ -42,6 +45,7 @@ class Mode:
     frames: int = 0
     float_activations: bool = False
     float_first: bool = False
+    long_codes: bool = False
 
     @property
     def suffix(self) -> str:
@@ -67,5 +71,6 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
             steps = min(options.steps, OTHER_STEPS) if found else options.steps
             first_of_runtime = not as_floats and not any(mode.frames for mode in found)
             frames = options.steps if first_of_runtime else 0
-            found.append(Mode(engine, steps, frames, as_floats, float_first and not as_floats))
+            long_codes = options.long_codes and bool(frames)
+            found.append(Mode(engine, steps, frames, as_floats, float_first and not as_floats, long_codes))
     return found

@@ -119,6 +119,7 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
     bars = _bars(graphs, target, is_float16)
     reference = Model(resolved.in_full_precision(), layout)
     is_large = resolved.source.is_large
+    holds_full = not is_large or mode.long_codes
     is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
     unrounded = EagerEngine(components, model.module, layout, float_activations)
     if mode.float_activations:
@@ -134,15 +135,18 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
             eager=EagerEngine(components, model.module, layout, kernel),
             unrounded=unrounded,
             perturbed=other_sums if counts_ties else None,
-            full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
+            full=EagerEngine(components, reference.module, layout) if is_rounded and holds_full else None,
         )
     extent = _extent(resolved, target.is_slow(mode.engine.compute_precision))
+    left_out = dict.fromkeys((*extent.left_out, *mode.left_out))
+    if mode.long_codes:
+        left_out.pop(LONG_CODES, None)
     return Context(
         checked,
         engines,
         resolved.source.family.verification.restricted_to(names),
         bars,
-        replace(extent, left_out=(*extent.left_out, *mode.left_out)),
+        replace(extent, left_out=tuple(left_out)),
         {entry.name: entry.max_batch for entry in bundle.components},
     )
 
@@ -203,7 +207,8 @@ def checks_of(context: Context, bundle: Bundle, mode: Mode) -> dict[str, Iterabl
 def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[str, ...]) -> Iterable[Result]:
     checks, extent = checks_of(context, bundle, mode), context.extent
     if extent.steps != WHOLE.steps:
-        detail = f"a model of billions of weights: {extent}; not compared with full precision"
+        compared = "" if context.engines.full else "; not compared with full precision"
+        detail = f"a model of billions of weights: {extent}{compared}"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)
     for name, check in checks.items():

@@ -7,14 +7,13 @@ import numpy as np
 from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import PROMPT_ROWS, Component, Inputs, random_ids
-from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
+from model.qwen3_tts.config import CONTROL_IDS, CodecDecoderConfig, Options, Qwen3TTSConfig
 from model.qwen3_tts.split_six.components import split_components
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
 PLANNED_CODEC_FRAMES = 16  # a target that plans memory would hold 3.7 MB more for each further frame
 MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
 MEL_FRAMES = (5, 2813)  # of a recording: at least what is reflected at its ends, at most 30 s
-CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 KERNEL, INPUT_KERNEL = 7, 3
 DILATIONS = (1, 3, 9)
 
@@ -46,6 +45,7 @@ def constants(config: Qwen3TTSConfig, options: Options) -> Json:
         "speakers": {name.lower(): talker.speaker_id(name) for name in talker.spk_id},
         "dialects": {name.lower(): key.lower() for name, key in talker.spk_is_dialect.items() if key},
         "sampling_defaults": config.generation.sampling(),
+        "max_frames": config.generation.max_frames,
     }
 
 

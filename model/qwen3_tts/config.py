@@ -15,13 +15,14 @@ from bundle.errors import CheckpointNotFound, ConfigError
 from bundle.manifest import Record
 from model.config import Few, Positive, Section, Size, parse_params, require
 from model.download import unfinished
+from model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
-GENERATION_CONFIG = "generation_config.json"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
 TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
+CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 Id = int
 
 
@@ -79,14 +80,17 @@ class TalkerConfig(BlockConfig):
 
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
+        """Control ids are behind the codes. Tuned checkpoints may have speakers anywhere."""
         ids = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
+        ids = {name: each for name, each in ids.items() if isinstance(each, int)}
         languages = {f"codec_language_id.{name}": each for name, each in self.codec_language_id.items()}
         speakers = {f"spk_id.{name}": self.speaker_id(name) for name in self.spk_id}
         for name, each in (ids | languages | speakers).items():
-            require(
-                not isinstance(each, int) or 0 <= each < self.vocab_size,
-                f"{name} {each} is not below vocab_size {self.vocab_size}",
-            )
+            require(0 <= each < self.vocab_size, f"{name} {each} is not below vocab_size {self.vocab_size}")
+        codes = self.vocab_size - CONTROL_IDS
+        require(codes > 0, f"vocab_size {self.vocab_size} leaves no codes beside {CONTROL_IDS} control ids")
+        for name, each in (ids | languages).items():
+            require(each >= codes, f"{name} {each} is the id of a code; control ids are {codes} and above")
         return self
 
     @model_validator(mode="after")
@@ -203,32 +207,6 @@ class CodecConfig(Section):
             f"decode_upsample_rate {self.decode_upsample_rate}, but the decoder makes {made}",
         )
         return self
-
-
-class GenerationConfig(Section):
-    """`generation_config.json`. The defaults are those of the published package where the file is missing."""
-
-    do_sample: bool = True
-    temperature: Positive = 0.9
-    top_k: int = Field(default=50, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    repetition_penalty: Positive = 1.05
-    subtalker_dosample: bool = True
-    subtalker_temperature: Positive = 0.9
-    subtalker_top_k: int = Field(default=50, ge=0)
-    subtalker_top_p: float = Field(default=1.0, gt=0, le=1)
-
-    def sampling(self) -> dict[str, float]:
-        """Settings of the talker, and as `others_*` those of the code predictor. Temperature 0 is greedy."""
-        return {
-            "temperature": self.temperature if self.do_sample else 0.0,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "repetition_penalty": self.repetition_penalty,
-            "others_temperature": self.subtalker_temperature if self.subtalker_dosample else 0.0,
-            "others_top_k": self.subtalker_top_k,
-            "others_top_p": self.subtalker_top_p,
-        }
 
 
 TEXT_IDS = (

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from bundle.errors import CheckpointError
 from model.checkpoint_format import CheckpointFormat, WeightFile
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER
+from model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix
 VOCABULARY = ("vocab.json", "merges.txt")
 TOKENIZER_FILES = (*VOCABULARY, "tokenizer_config.json")
+TEXT_PREPROCESSOR = "preprocessor_config.json"
+AUDIO_PREPROCESSOR = f"{SPEECH_TOKENIZER}/preprocessor_config.json"
+CONFIGURATION = f"{SPEECH_TOKENIZER}/configuration.json"
 MODEL_TYPE = "qwen3_tts"
 
 

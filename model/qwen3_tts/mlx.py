@@ -7,10 +7,15 @@ from pathlib import Path
 
 from bundle.json_types import Json
 from model.mlx.model import MlxModel
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
-from model.qwen3_tts.format import TOKENIZER_FILES, WEIGHT_FILES
-
-PREPROCESSOR = "preprocessor_config.json"
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG
+from model.qwen3_tts.format import (
+    AUDIO_PREPROCESSOR,
+    CONFIGURATION,
+    TEXT_PREPROCESSOR,
+    TOKENIZER_FILES,
+    WEIGHT_FILES,
+)
+from model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 
 def _config(folder: Path) -> Json:
@@ -33,9 +38,9 @@ MLX = MlxModel(
     copied=(
         GENERATION_CONFIG,
         CODEC_CONFIG,
-        PREPROCESSOR,
-        f"{SPEECH_TOKENIZER}/{PREPROCESSOR}",
-        f"{SPEECH_TOKENIZER}/configuration.json",
+        TEXT_PREPROCESSOR,
+        AUDIO_PREPROCESSOR,
+        CONFIGURATION,
         *TOKENIZER_FILES,
     ),
 )

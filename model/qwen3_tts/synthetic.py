@@ -11,8 +11,9 @@ import numpy as np
 
 from bundle.json_types import Json
 from model.family import Distribution, Synthetic
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from model.qwen3_tts.format import WEIGHTS
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
+from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
+from model.qwen3_tts.generation_config import GENERATION_CONFIG
 from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
 from model.synthetic.bpe import byte_level_bpe
 from model.synthetic.checkpoint import plain_distribution, scale_for_chance
@@ -37,6 +38,12 @@ BIAS = 0.1
 ACTIVATION_GAIN = 1.7  # gives a linear behind SiLU or GELU outputs of unit variance
 CODEC_HEAD = "talker.codec_head.weight"
 MERGES = "merges.txt"
+TEXT_PREPROCESSING: Json = {
+    "padding_side": "left",
+    "padding_value": 0.0,
+    "processor_class": "Qwen3TTSProcessor",
+    "return_attention_mask": True,
+}
 
 
 def _documents(size: str) -> dict[str, Json]:
@@ -47,8 +54,25 @@ def _documents(size: str) -> dict[str, Json]:
         CONFIG: content,
         CODEC_CONFIG: codec,
         GENERATION_CONFIG: GENERATION,
+        TEXT_PREPROCESSOR: TEXT_PREPROCESSING,
+        AUDIO_PREPROCESSOR: _audio_preprocessing(codec),
+        CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
         "vocab.json": byte_level_bpe()[0],
         "tokenizer_config.json": {"added_tokens_decoder": {str(content["im_start_token_id"]): special}},
+    }
+
+
+def _audio_preprocessing(codec: Json) -> Json:
+    """The published package reads it with the codec."""
+    return {
+        "feature_extractor_type": "EncodecFeatureExtractor",
+        "chunk_length_s": None,
+        "feature_size": 1,
+        "overlap": None,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": True,
+        "sampling_rate": codec["input_sample_rate"],
     }
 
 
@@ -105,7 +129,7 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTS
 
 
 SYNTHETIC = Synthetic(
-    version=1,
+    version=2,
     sizes=size_names(),
     variants=VARIANTS,
     config=config_of,

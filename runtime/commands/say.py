@@ -17,6 +17,7 @@ from bundle.errors import UsageError, VoxportError
 from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
 from runtime.sampling_options import SAMPLING
+from runtime.speech_request import TEXT_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -61,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="instruct",
         metavar="TEXT",
         help="how to speak, in words; for a VoiceDesign model a description of the voice",
+    )
+    parser.add_argument(
+        "--text-layout",
+        choices=TEXT_LAYOUTS,
+        help="streaming: Qwen3-TTS gets the text with the frames; non_streaming: all of it before them "
+        "(default: streaming for a Base model, non_streaming for the others)",
     )
     parser.add_argument(
         "--seed",
@@ -181,6 +188,7 @@ def speak(arguments: argparse.Namespace) -> int:
         text,
         voice=arguments.voice,
         instruct=arguments.instruct,
+        text_layout=arguments.text_layout,
         sampling=_sampling(arguments),
         seed=arguments.seed,
         max_frames=arguments.max_frames,

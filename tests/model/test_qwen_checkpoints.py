@@ -72,7 +72,19 @@ def message(folder: Path) -> str:
             {"talker_config__spk_id": {"eric": 9}, "talker_config__spk_is_dialect": {"eric": "klingon"}},
             "spk_is_dialect.eric 'klingon'",
         ),
+        (
+            "config.json",
+            {"talker_config__codec_eos_token_id": 7},
+            "codec_eos_token_id 7 is the id of a code; control ids are 256 and above",
+        ),
+        (
+            "config.json",
+            {"talker_config__codec_language_id": {"english": 7}},
+            "codec_language_id.english 7 is the id of a code",
+        ),
+        ("config.json", {"talker_config__vocab_size": 1024}, "vocab_size 1024 leaves no codes|1024"),
         ("generation_config.json", {"top_p": 2}, "top_p"),
+        ("generation_config.json", {"max_new_tokens": 1}, "max_new_tokens"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_named(

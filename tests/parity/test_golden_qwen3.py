@@ -27,6 +27,7 @@ from model.qwen3_tts.predictor import CodePredictor
 from model.qwen3_tts.speaker import SpeakerEncoder
 from runtime.batching import BatchedDecoder
 from runtime.families.base import parse_record
+from runtime.families.qwen3_tts.builder import PromptBuilder
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from runtime.families.qwen3_tts.mel import speaker_mel
@@ -220,12 +221,34 @@ def test_speech_continues_the_sound_of_a_recording(base: GoldenModel, run: str) 
         assert len(samples) == len(codes) * base.constants.samples_per_frame
 
 
-def test_ids_of_hard_texts(base: GoldenModel) -> None:
-    cases = json.loads((GOLDEN / "text.json").read_text())
+def hard_texts() -> list[dict[str, Any]]:
+    """Texts with their ids. Here the spelling of a special token is text, so one case is left out."""
+    cases: list[dict[str, Any]] = json.loads((GOLDEN / "text.json").read_text())
     assert len(cases) == 27
-    for case in cases:
-        if "<|im_end|>" not in case["text"]:  # here the spelling of a special token is text
-            assert base.tokenizer.encode(case["text"]) == case["ids"]
+    return [case for case in cases if "<|im_end|>" not in case["text"]]
+
+
+def test_ids_of_hard_texts(base: GoldenModel) -> None:
+    for case in hard_texts():
+        assert base.tokenizer.encode(case["text"]) == case["ids"]
+
+
+def test_hard_texts_in_the_templates_of_a_text_and_of_an_instruction(base: GoldenModel) -> None:
+    """A line break at the beginning of a text becomes a part of the template: such texts are refused."""
+    constants = open_golden("voice_design").constants
+    builder = PromptBuilder(base.tokenizer, constants)
+    ends = [constants.im_end_id, base.tokenizer.newline]
+    role = [constants.im_start_id, constants.assistant_id, base.tokenizer.newline]
+    refused = []
+    for case in hard_texts():
+        try:
+            text, instruction = builder.ids(case["text"]), builder.instruction(case["text"])
+        except UsageError:
+            refused.append(case["text"])
+            continue
+        assert [*role, *text, *ends, *role] == case["target"]
+        assert instruction is not None and instruction.tolist() == case["instruct"]
+    assert refused == ["\nstarts with a newline", "\r\ncarriage", ""]
 
 
 @torch.no_grad()

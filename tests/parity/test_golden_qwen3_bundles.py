@@ -3,6 +3,7 @@
 `tools/accuracy/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
 """
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parity.test_golden_qwen3 import BAR, DESIGN, open_golden
-from support.export.golden_qwen3 import CACHE, CASES, golden_bundle, misses, partly_lowered
+from parity.test_golden_qwen3 import BAR, DESIGN, GOLDEN, open_golden
+from support.export.golden_qwen3 import CACHE, CASES, golden_bundle, misses, partly_lowered, request_of
 
+from export.__main__ import main as export
+from runtime.__main__ import main as runtime
 from runtime.engines.base import Engine
 from runtime.families.qwen3_tts.verification import VERIFICATION
 from runtime.opening import open_task
@@ -45,6 +48,23 @@ def test_a_run_of_the_official_package(
     folder: Callable[[str], Path], name: str, run: str, tmp_path: Path
 ) -> None:
     assert misses(golden_bundle(name, "onnx", folder(name)).run(run, tmp_path)) == []
+
+
+@pytest.mark.parametrize("run", FEW)
+def test_both_trace_commands_give_a_run_of_the_official_package(
+    folder: Callable[[str], Path], run: str, tmp_path: Path
+) -> None:
+    """From the checkpoint in eager, and from its bundle."""
+    golden = golden_bundle("base", "onnx", folder("base"))
+    arrays: dict[str, Any] = golden.arrays(run)
+    np.savez(tmp_path / "in.npz", request=json.dumps(request_of("base", run)), **arrays)
+    files = ["--inputs", str(tmp_path / "in.npz"), "-o", str(tmp_path / "out.npz")]
+    from_checkpoint = ["--checkpoint", str(GOLDEN / "base"), "--quant", "none", "--cache-length", str(CACHE)]
+    for command, source in ((export, from_checkpoint), (runtime, [str(folder("base"))])):
+        assert command(["trace", *source, *files]) == 0
+        with np.load(tmp_path / "out.npz") as found:
+            assert misses(golden.compare(run, found)) == []
+        (tmp_path / "out.npz").unlink()
 
 
 def test_codec_and_encoders_of_the_official_package(folder: Callable[[str], Path]) -> None:

@@ -9,6 +9,7 @@ from bundle.errors import UsageError
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Prompt, Reference
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
+from runtime.speech_request import TextLayout
 from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
 from runtime.text.language import AUTO
 
@@ -38,9 +39,9 @@ class PromptBuilder:
         voice: Voice,
         language: str = AUTO,
         instruct: str | None = None,
-        streaming: bool | None = None,
+        layout: TextLayout | None = None,
     ) -> Prompt:
-        """`streaming` decides when text is added (None: as in the published package for this kind of model).
+        """`layout` decides when text is added (None: as in the published package for this kind of model).
 
         Raises UsageError on what the model does not take.
         """
@@ -56,7 +57,7 @@ class PromptBuilder:
             speaker=voice.speaker,
             instruct=instruction,
             reference=voice.reference,
-            streaming=constants.streams_text if streaming is None else streaming,
+            streaming=constants.streams_text if layout is None else layout == "streaming",
         )
 
     def ids(self, text: str, field: str = "text") -> list[int]:

@@ -81,6 +81,7 @@ class Constants(Record):
     kind: Literal["base", "custom_voice", "voice_design"]
     size: str
     sampling_defaults: SamplingConstants
+    max_frames: Count | None = None  # of one text; older bundles have no limit of their own
 
     @property
     def code_sizes(self) -> tuple[int, ...]:

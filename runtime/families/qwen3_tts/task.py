@@ -1,8 +1,10 @@
 """`QwenTextToSpeech`: the text-to-speech task on a Qwen3-TTS bundle."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,7 @@ from runtime.families.qwen3_tts.voices import (
     voice_content,
 )
 from runtime.prefix_cache import PrefixCache
-from runtime.speech_request import SpeechRequest
+from runtime.speech_request import SpeechRequest, TextLayout
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
@@ -50,6 +52,7 @@ from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
+log = logging.getLogger(__name__)
 
 
 class QwenTextToSpeech(TextToSpeech):
@@ -135,10 +138,10 @@ class QwenTextToSpeech(TextToSpeech):
         total = sum(weights.values())
         if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights.values()):
             raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
-        voices = [choose_voice(self.bundle, self._constants, name).speaker for name in weights]
-        vector = sum(
-            np.asarray(each) * (weight / total) for each, weight in zip(voices, weights.values(), strict=True)
-        )
+        voices = {name: choose_voice(self.bundle, self._constants, name) for name in weights}
+        if names := ", ".join(name for name, voice in voices.items() if voice.reference):
+            log.warning("voice: a blend has no transcribed recording; those of %s are left out", names)
+        vector = sum(np.asarray(voices[name].speaker) * (weight / total) for name, weight in weights.items())
         source = json.dumps(dict(weights), sort_keys=True).encode()
         return self._content(Voice(np.asarray(vector, np.float32)), source, None)
 
@@ -147,6 +150,9 @@ class QwenTextToSpeech(TextToSpeech):
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:
         self._constants.sampling_with(sampling)
+
+    def check_text_layout(self, layout: TextLayout) -> None:
+        """Every kind of model takes both."""
 
     def code_sizes(self) -> tuple[int, ...]:
         return self._constants.code_sizes
@@ -196,6 +202,7 @@ class QwenTextToSpeech(TextToSpeech):
             choose_voice(self.bundle, self._constants, request.voice),
             AUTO if request.language is None else language_name(request.language, self._constants),
             request.instruct,
+            request.text_layout,
         )
 
 
@@ -217,6 +224,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the rows of the prompt, and reads the stored rows of its prefix. Raises UsageError."""
         sampling, prompt = self._constants.sampling_with(request.sampling or {}), self._prompt(request)
+        if self._constants.max_frames is not None:
+            request = replace(request, max_frames=min(request.max_frames, self._constants.max_frames))
         rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
         key = rows.prefill[: rows.fixed].tobytes()

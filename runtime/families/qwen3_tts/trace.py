@@ -21,6 +21,7 @@ from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
 from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.sampler import GREEDY, SamplerSettings
+from runtime.speech_request import TextLayout
 from runtime.text.language import AUTO
 from runtime.trace import ArraySpec
 
@@ -48,7 +49,7 @@ class Request(Record):
     speaker: str | None = None
     instruct: str | None = None
     ref_text: str | None = None
-    layout: Literal["streaming", "non_streaming"] | None = None
+    layout: TextLayout | None = None
     max_new_tokens: Annotated[int, Field(ge=1, le=2**16)]
     sampling: TracedSampling | None = None
 
@@ -82,7 +83,7 @@ def _run(
         voice,
         request.language,
         request.instruct,
-        None if request.layout is None else request.layout == "streaming",
+        request.layout,
     )
     rows = PromptEmbedder(stream, constants).rows(prompt)
     results["prefill"] = rows.prefill

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from model.synthetic.checkpoint import random_checkpoint
 from runtime.engines.base import Arrays, Stream
 from runtime.families import open_family
 from runtime.runaway import FRAMES
+from voxport.__main__ import main as voxport
 
 CACHE, STEPS = 128, 90
 pytestmark = pytest.mark.slow
@@ -151,3 +153,48 @@ def test_agreement_is_shown_for_each_code_and_quarter(engines: Engines) -> None:
     shares = found[f"codes over {STEPS} frames, artifact and full precision"]
     assert shares["code_2"] == 0 and shares["code_1"] == shares["code_3"] == 1
     assert np.isclose(found[f"codes over {STEPS} frames by quarter"]["quarter_1"], 1 - 1 / len(shares))
+
+
+def _other_late_codes(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
+    if name == "code_predictor" and late(stream, name):
+        outputs["logits"][:, 1] = -outputs["logits"][:, 1]
+
+
+def test_fewer_equal_codes_in_later_frames_are_a_warning(
+    engines: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From frame 30 on, one of the codes is never that of full precision."""
+    results_of(engines, _other_late_codes, full=engines.eager)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "100.0 % are those of full precision in the first quarter, 83.3 % in the last" in warning
+
+
+def test_equal_codes_in_all_quarters_are_no_warning(
+    engines: Engines, rounded: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    results_of(engines, no_fault)
+    results_of(rounded, no_fault, full=engines.eager)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("more", [(), ("--long-codes",)])
+def test_codes_of_a_large_model_are_compared_where_it_is_asked_for(
+    qwen_bundles: Path,
+    more: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With full precision. Drift is left out, because eager steps of a large model take seconds."""
+    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
+    assert voxport(["verify", str(qwen_bundles / "onnx"), "--steps", "40", "--json", *more]) == 0
+    report = capsys.readouterr().out
+    assert ("codes over 40 frames, artifact and full precision" in report) is bool(more)
+    assert ("repetition or silence within 40 frames" in report) is bool(more)
+    assert "no drift over 40 frames" not in report
+    # the run with float activations is never compared with it
+    assert report.count("not compared with full precision") == (1 if more else 2)
+
+
+def test_a_family_without_the_check_is_refused(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert voxport(["verify", str(bundles / "onnx"), "--long-codes"]) == 2
+    assert "--long-codes: voxtral_tts has no such check; leave it out" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Bundles of the golden checkpoints of Qwen3-TTS, and their distance from the official package."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,18 @@ class Golden:
         inputs = read_inputs(path, trace.inputs(self.constants))
         return trace.run(self.engine, self.constants, inputs, False, self.files)
 
+    def arrays(self, run: str) -> dict[str, np.ndarray]:
+        """Inputs of the trace of a run besides its request."""
+        found = {"ref_pcm": self.reference["ref_pcm"]} if self.name == "base" else {}
+        noise = ("c0", "cp") if run in SAMPLED else ()
+        return found | {f"noise_{part}": self.reference[f"{run}_noise_{part}"] for part in noise}
+
     def run(self, run: str, folder: Path) -> dict[str, float | bool]:
         """The largest difference of each array of a run, and whether codes are equal."""
-        arrays = {"ref_pcm": self.reference["ref_pcm"]} if self.name == "base" else {}
-        if run in SAMPLED:
-            arrays |= {f"noise_{part}": self.reference[f"{run}_noise_{part}"] for part in ("c0", "cp")}
-        found = self.trace(folder, request_of(self.name, run), **arrays)
+        return self.compare(run, self.trace(folder, request_of(self.name, run), **self.arrays(run)))
+
+    def compare(self, run: str, found: Mapping[str, np.ndarray]) -> dict[str, float | bool]:
+        """`run` of given outputs of a trace."""
         expected = {key: f"{run}_{key}" for key in ("codes", *OF_A_RUN)}
         expected |= {key: key for key in (*OF_A_RECORDING, "ref_codes") if key in found}
         return {

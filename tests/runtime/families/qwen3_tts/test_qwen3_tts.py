@@ -16,6 +16,7 @@ from runtime.families.qwen3_tts.constants import Constants, SamplingConstants
 from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from runtime.families.qwen3_tts.prompt import Reference
 from runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
+from runtime.speech_request import TEXT_LAYOUTS
 
 DIM, BOOKS = 4, 3
 IDS = {
@@ -180,7 +181,9 @@ def test_the_small_model_leaves_an_instruction_out_with_a_warning(caplog: pytest
 def test_the_layout_of_the_published_package_is_the_default(constants: Constants, streams: bool) -> None:
     voice = VOICE if constants is BASE else Voice("ryan")
     assert PromptBuilder(TOKENIZER, constants).build("1", voice).streaming is streams
-    assert PromptBuilder(TOKENIZER, constants).build("1", voice, streaming=not streams).streaming != streams
+    for layout in TEXT_LAYOUTS:
+        prompt = PromptBuilder(TOKENIZER, constants).build("1", voice, layout=layout)
+        assert prompt.streaming is (layout == "streaming")
 
 
 def test_languages() -> None:

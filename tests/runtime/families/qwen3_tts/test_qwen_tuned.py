@@ -20,7 +20,7 @@ SPEAKERS = {"Anna": [40], "zoe": 41}
 NAMES: dict[str, Any] = {
     "spk_id": SPEAKERS,
     "spk_is_dialect": {"ANNA": "Beijing_Dialect", "zoe": False},
-    "codec_language_id": {"English": 20, "Chinese": 21, "beijing_Dialect": 22},
+    "codec_language_id": {"English": 320, "Chinese": 321, "beijing_Dialect": 322},
 }
 
 
@@ -68,7 +68,7 @@ def test_the_row_of_a_speaker_is_in_the_prompt(task: QwenTextToSpeech, voice: st
     np.testing.assert_allclose(found.prefill[7] - found.padding, code_row(task, code), atol=1e-5)
 
 
-@pytest.mark.parametrize(("language", "code"), [("en", 20), ("zh", 22), (None, 22)])
+@pytest.mark.parametrize(("language", "code"), [("en", 320), ("zh", 322), (None, 322)])
 def test_the_row_of_a_language_is_in_the_prompt(
     task: QwenTextToSpeech, language: str | None, code: int
 ) -> None:
@@ -81,7 +81,7 @@ def test_the_row_of_a_language_is_in_the_prompt(
     ("section", "names"),
     [
         ("spk_id", {"Anna": 40, "anna": 41}),
-        ("codec_language_id", NAMES["codec_language_id"] | {"english": 23}),
+        ("codec_language_id", NAMES["codec_language_id"] | {"english": 323}),
         ("spk_is_dialect", {"Anna": False, "ANNA": "chinese"}),
     ],
 )

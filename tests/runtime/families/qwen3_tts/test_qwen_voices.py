@@ -171,6 +171,18 @@ def test_a_blend_is_the_weighted_mean(task: QwenTextToSpeech, tmp_path: Path) ->
     assert voice.reference is None
 
 
+def test_a_blend_says_that_it_leaves_transcribed_recordings_out(
+    task: QwenTextToSpeech, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (plain,) = voice_files(task, tmp_path, plain=np.zeros(dim(task), np.float32))
+    anna = tmp_path / "anna.safetensors"
+    anna.write_bytes(task.import_voice(saved({"items": [item(task)]}, tmp_path / "anna.pt")))
+    voice = opened(task, task.blend_voices({plain: 1, str(anna): 1}), tmp_path / "blend.safetensors")
+    assert voice.reference is None
+    (message,) = [record.message for record in caplog.records if "blend" in record.message]
+    assert str(anna) in message and plain not in message
+
+
 def test_a_voice_file_has_hashes_of_what_it_was_made_from(task: QwenTextToSpeech, tmp_path: Path) -> None:
     first = saved({"items": [item(task)]}, tmp_path / "a.pt")
     other = saved({"items": [item(task, ref_text="I am well.")]}, tmp_path / "b.pt")
