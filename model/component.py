@@ -22,6 +22,8 @@ class Component:
         different sizes, and share its weights and states. That module is pure:
         `forward(*inputs, *states) -> (*outputs, *states)`.
     example(seed, **dims): inputs by name, of the given sizes.
+    cases: how many seeds in a row give inputs for every case that the component distinguishes, such as the
+        steps of a loop.
     batched: axis 0 of every input, output and state may be larger than 1. The rows are independent.
     rows_per_call: a narrower bound of the dynamic dimension, for targets that hold memory for the largest
         call. `Stream.run_rows` of the runtime divides longer inputs. None: the declared bounds stay.
@@ -33,6 +35,7 @@ class Component:
     example: Callable[..., Inputs]
     purpose: str = ""
     batched: bool = False
+    cases: int = 1
     rows_per_call: int | None = None
 
 

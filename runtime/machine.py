@@ -11,12 +11,22 @@ import numpy as np
 from bundle.versions import package_version
 
 PROBE_BYTES = 2**29  # far larger than any processor cache
+INSTRUCTIONS = {  # by their names in Linux
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "amx_int8": "AMX",
+}
 
 
 def describe_machine(threads: int | None, package: str) -> dict[str, str | int | None]:
-    """Processor, threads and versions as JSON values; `package` is that of the engine."""
+    """Processor, threads and versions as JSON values; `package` is that of the engine. `instructions`: which
+    vector instructions the processor has, where Linux says it (None).
+    """
     return {
         "processor": _processor(),
+        "instructions": _instructions(),
         "cores": os.cpu_count(),
         "threads": threads or os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -26,11 +36,20 @@ def describe_machine(threads: int | None, package: str) -> dict[str, str | int |
 
 
 def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor() or "?"
+
+
+def _instructions() -> str | None:
+    flags = (_cpuinfo("flags") or "").split()
+    return ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags) or None
+
+
+def _cpuinfo(key: str) -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(key))
     except (OSError, StopIteration):
-        return platform.processor() or "?"
+        return None
 
 
 def measure_bandwidth(threads: int | None = None, rounds: int = 5) -> float:

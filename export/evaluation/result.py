@@ -31,7 +31,7 @@ FIGURES = {  # how a figure is shown: its name, and the factor and unit of its v
 @dataclass(frozen=True)
 class Evaluation:
     """`rows` has one row per sentence. `figures` have the keys of `FIGURES`. `bytes` is the size of
-    the bundle.
+    the bundle. `machine` is where it ran, with the version of the engine.
     """
 
     bundle: str
@@ -40,6 +40,7 @@ class Evaluation:
     recipe: str
     bytes: int
     recogniser: str
+    machine: Json
     figures: Figures
     rows: tuple[Row, ...]
 

@@ -16,8 +16,9 @@ from export.evaluation.speech import evaluate_speech
 from export.evaluation.utterances import Utterance
 from export.resolve import Resolved
 from export.targets.base import Target
-from runtime.engines import open_engine
+from runtime.engines import ENGINES, open_engine
 from runtime.families import open_family, read_constants
+from runtime.machine import describe_machine
 from runtime.speech_request import PartOptions
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
@@ -81,6 +82,6 @@ def evaluate(
             name, full_text = "the bundle", cast("SpeechToText | None", reference)
             figures, rows = evaluate_recognition(task, full_text, options.utterances)
     folder = bundle.folder.resolve().name
-    return Evaluation(
-        folder, job.family, job.target, job.request.quant, bundle.size, name, figures, tuple(rows)
-    )
+    machine = describe_machine(None, ENGINES[job.target].packages[0])
+    quant, size = job.request.quant, bundle.size
+    return Evaluation(folder, job.family, job.target, quant, size, name, machine, figures, tuple(rows))

@@ -57,7 +57,7 @@ def _comparisons(context: Context, component: Component, check: str) -> list[Com
 def _calls(context: Context, component: Component, artifact: Stream) -> Iterable[tuple[Arrays, Arrays, int]]:
     """The states before each call, its inputs, and the end of the rows that it writes."""
     bounds = artifact.signatures[component.name].dims
-    for seed in context.extent.seeds if bounds else context.call_seeds:
+    for seed in context.extent.seeds if bounds else context.call_seeds(component.cases):
         position = MAX_ROWS if _is_warm(context, component, seed) else 0
         states = context.start_states(component.graph, seed, position > 0)
         for size in context.extent.sizes if bounds else (1,):
@@ -121,7 +121,7 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
 
 
 def _run_from_full_caches(context: Context, component: Component, last: int) -> Comparison:
-    seeds, output = context.call_seeds, component.signature.outputs[0].name
+    seeds, output = context.call_seeds(), component.signature.outputs[0].name
     runs: list[Sequence[int]] = [(last,)]
     if has_window(component) and (cache := component.signature.cache):
         runs.insert(0, range(cache.positions - 1, cache.positions + context.extent.past_window))

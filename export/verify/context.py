@@ -106,12 +106,14 @@ class Context:
     def comparison(self, component: str, output: str, check: str) -> Comparison:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
-    @property
-    def call_seeds(self) -> tuple[int, ...]:
-        """Seeds of calls of one size: more of them where a share of the calls is compared."""
+    def call_seeds(self, cases: int = 1) -> tuple[int, ...]:
+        """Seeds of calls of one size, for every case of a component: more of them where a share of the calls
+        is compared.
+        """
         extent = self.extent
         count = len(extent.seeds) * len(extent.sizes)
-        return tuple(range(count)) if self.engines.perturbed else extent.seeds
+        seeds = tuple(range(count)) if self.engines.perturbed else extent.seeds
+        return seeds if len(seeds) >= cases else tuple(range(seeds[0], seeds[0] + cases))
 
     def state_comparisons(self, component: str, check: str) -> dict[str, Comparison]:
         """A comparison for each state, because the error of one is lost among many."""

@@ -6,9 +6,8 @@
     python -m model.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
 
 The data is made with espeak-ng while the model trains: see `model.training`. `train` continues at the last
-checkpoint in STATE. To end a training, run it with --cooldown: the learning rate then falls to zero.
-
-The embedded model had 8,800 steps, which took 1.8 hours on one thread. docs/training.md has its figures.
+checkpoint in STATE. By default it takes as many steps as that of the embedded model, which took 1.8 hours on
+one thread.
 """
 
 import argparse
@@ -32,6 +31,7 @@ from model.training.writing import write_recognition
 from model.voxtral_realtime.config import parse_config
 
 NAME = "voxtral_realtime"
+STEPS = (8_800, 0)  # of the embedded model, and how many of them had a falling learning rate
 STEPS_PER_SHARD = 12
 PHONEME_WEIGHT = 0.3
 PAD_WEIGHT = 0.3  # of [STREAMING_PAD], which is most of the targets
@@ -127,20 +127,32 @@ def _check_trained(trainer: Trainer) -> None:
 
 
 def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
-    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
+    schedule = schedule_of(arguments, *STEPS)
     model = RecognitionModel(parse_config(trained_params()), arguments.seed)
     return model, Trainer(model, arguments.folder, NAME, schedule)
 
 
-def add_training_arguments(parser: argparse.ArgumentParser, steps: int, rate: float, batch: int) -> None:
-    """The arguments that every training has."""
+def schedule_of(arguments: argparse.Namespace, steps: int, cooldown: int) -> Schedule:
+    """The schedule that the arguments ask for. `steps` and `cooldown` are those of the embedded model."""
+    if arguments.steps is not None:
+        steps, cooldown = arguments.steps, 0
+    if arguments.cooldown is not None:
+        cooldown = arguments.cooldown
+    return Schedule(steps, arguments.rate, cooldown=cooldown)
+
+
+def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: float, batch: int) -> None:
+    """The arguments that every training has. `steps` says where it ends by default."""
     state = "checkpoints and logs; outside of the repository"
     parser.add_argument("--folder", type=Path, required=True, help=state)
     parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
     group = parser.add_argument_group("stages that train")
-    group.add_argument("--steps", type=int, default=steps, help=f"where training ends (default: {steps})")
+    group.add_argument("--steps", type=int, help=f"where training ends (default: {steps})")
     group.add_argument(
-        "--cooldown", type=int, default=0, help="last steps, over which the rate falls to zero"
+        "--cooldown",
+        type=int,
+        help="last steps, over which the rate falls to zero "
+        "(default: 0 with --steps, else that of the embedded model)",
     )
     group.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
     group.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")
@@ -157,7 +169,7 @@ def main() -> None:
     )
     stages = {"train": train, "evaluate": evaluate, "write": write}
     parser.add_argument("stage", choices=stages)
-    add_training_arguments(parser, steps=20_000, rate=2e-3, batch=8)
+    add_training_arguments(parser, str(STEPS[0]), rate=2e-3, batch=8)
     arguments = parser.parse_args()
     if arguments.stage == "write" and arguments.out is None:
         parser.error("write needs --out")

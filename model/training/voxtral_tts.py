@@ -11,15 +11,16 @@ checkpoint.
     python -m model.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
 Data: sentences of `model.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
-models train. Seeds: the data and the weights follow from --seed. To end a training, run it with --cooldown
-STEPS.
+models train. Seeds: the data and the weights follow from --seed.
 
-The embedded model had 8,300 steps of the codec, with --cooldown 1000, and 11,400 of the language model, with
---cooldown 2000. Each took somewhat over two hours on one thread. docs/training.md has the figures on the way.
+Each stage has as many steps by default as the embedded model had, the last of them with a falling learning
+rate. Codec and language model take over two hours each, on one thread. The embedded language model was
+trained in phases, of which this recipe is the last one: see docs/training.md.
 """
 
 import argparse
 import logging
+from hashlib import sha256
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ import torch.nn.functional as F
 from model.training.data.clips import VOICES, Clip, Shard, make_shard
 from model.training.data.shards import Shards
 from model.training.data.tokens import Encoder, load_tokens
-from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
+from model.training.loop import Losses, Trainer, device, plot_losses
 from model.training.speech.batches import (
     IGNORED,
     PromptedSpeech,
@@ -44,12 +45,14 @@ from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.speech.sound_batches import make_sounds
 from model.training.speech.spectral import spectral_distance
 from model.training.speech.trained import TrainedSpeech
-from model.training.voxtral_realtime import add_training_arguments, recogniser
+from model.training.voxtral_realtime import add_training_arguments, recogniser, schedule_of
 from model.training.word_errors import word_error_rate
 from model.training.writing import write_speech
 from model.voxtral_tts.config import FIRST_LEVEL
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
+CODEC_STEPS = (8_300, 1_000)  # of the embedded model, and how many of them had a falling learning rate
+LANGUAGE_STEPS = (11_400, 2_000)
 FRAMES = 24  # of a sound for the codec: 1.92 s
 STEPS_PER_SHARD = 16
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
@@ -116,7 +119,7 @@ def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Los
 
 def hash_of(seed: str) -> int:
     """A number for a generator of torch, the same in every process."""
-    return int.from_bytes(seed.encode()[-7:], "little")
+    return int.from_bytes(sha256(seed.encode()).digest()[:7], "little")
 
 
 def train_codec(arguments: argparse.Namespace) -> None:
@@ -191,8 +194,7 @@ def write(arguments: argparse.Namespace) -> None:
 
 def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
     model = CodecModel(trained_config().codec, arguments.seed)
-    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
-    return model, Trainer(model, arguments.folder, CODEC, schedule)
+    return model, Trainer(model, arguments.folder, CODEC, schedule_of(arguments, *CODEC_STEPS))
 
 
 def _language(
@@ -207,7 +209,7 @@ def _language(
     spoken = encode_clips(make_shard(REFERENCE_SHARD), codec)
     voices = reference_codes(spoken, len(VOICES), REFERENCE_FRAMES)
     model = SpeechModel(trained_config(), arguments.seed)
-    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
+    schedule = schedule_of(arguments, *LANGUAGE_STEPS)
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
 
 
@@ -225,7 +227,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("stage", choices=STAGES)
-    add_training_arguments(parser, steps=20_000, rate=1.5e-3, batch=16)
+    add_training_arguments(parser, f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}", 1.5e-3, batch=16)
     arguments = parser.parse_args()
     if arguments.stage == "write" and arguments.out is None:
         parser.error("write needs --out")

@@ -88,18 +88,18 @@ def _write(
 
 
 def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
-    """The model card: data, steps, time, machine, last measurements, licence."""
+    """The model card: data, steps, time, machine, last measurements with their steps, licence."""
     lines = [f"# {name}", "", f"{purpose} Trained by `model/training` of voxport.", ""]
     lines += [
         f"- Data: sentences of `model/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
     ]
     for trainer in trainers:
-        last: dict[str, object] = {}
-        for line in trainer.log_path.read_text().splitlines():
-            last |= json.loads(line)
+        last: dict[str, tuple[object, int]] = {}
+        for line in map(json.loads, trainer.log_path.read_text().splitlines()):
+            last |= {key: (value, line["step"]) for key, value in line.items() if key not in NOT_SHOWN}
         hours = trainer.seconds / 3600
         lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours. Last measurements:"]
-        lines += [f"  - `{key}`: {value}" for key, value in last.items() if key not in NOT_SHOWN]
+        lines += [f"  - `{key}`: {value}, after {step} steps" for key, (value, step) in last.items()]
     return "\n".join([*lines, f"- Written on: {_processor()}", f"- Licence: {LICENCE}", ""])
 
 

@@ -113,7 +113,7 @@ def _acoustic_step(config: VoxtralTTSConfig, steps: int) -> Component:
         rng = np.random.default_rng(seed)
         return {
             "x": rng.standard_normal((1, books), dtype=np.float32),
-            "step": rng.integers(0, steps, (1,)),
+            "step": np.array([seed % steps]),
             "condition": rng.standard_normal((1, config.acoustic.dim), dtype=np.float32),
         }
 
@@ -134,6 +134,7 @@ def _acoustic_step(config: VoxtralTTSConfig, steps: int) -> Component:
         example=example,
         purpose=f"one of {steps} Euler steps from noise to the acoustic values of a frame",
         batched=True,
+        cases=steps,
     )
 
 

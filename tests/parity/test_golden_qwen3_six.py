@@ -1,12 +1,13 @@
-"""The six graphs of `--split six` give the runs of the official package, in eager."""
+"""The six graphs of `--split six` give the runs of the official package: all in eager, some on Core ML."""
 
 import json
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, CASES, GOLDEN, SAMPLED, open_golden, prompt_of
-from support.export.golden_qwen3 import request_of
+from support.export.golden_qwen3 import golden_bundle, misses, request_of
 
 from bundle.errors import IntegrityError
 from bundle.manifest import ExportRequest
@@ -23,6 +24,7 @@ from runtime.families.qwen3_tts.trace import TRACE
 
 FRAMES = 125  # of a call of the speech decoder
 SAMPLES = 1920
+FEW = ("sampled", "icl_short")
 
 
 @cache
@@ -55,6 +57,18 @@ def test_a_run_of_the_official_package(name: str, run: str) -> None:
     for key, bar in (("prefill", 1e-5), ("trailing", 1e-5), ("hidden", BAR), ("audio", BAR)):
         if f"{run}_{key}" in reference:
             assert np.abs(found[key] - reference[f"{run}_{key}"]).max() < bar, key
+
+
+@pytest.mark.slow
+def test_core_ml_packages_give_runs_of_the_official_package(tmp_path: Path) -> None:
+    """Drawn codes, and those of a recording."""
+    golden = golden_bundle("base", "coreml", tmp_path / "bundle", "--split", "six")
+    assert [misses(golden.run(run, tmp_path)) for run in FEW] == [[], []]
+
+
+def test_graphs_and_runtime_have_the_same_constants() -> None:
+    assert split_stream.WINDOW_CONTEXT == components.WINDOW_CONTEXT
+    assert split_stream.MASKED_SCORE == components.HIDDEN_ROW
 
 
 def decoded(codes: np.ndarray, size: int, calls: Stream | None = None) -> np.ndarray:

@@ -208,7 +208,7 @@ def _spread(values: list[float], form: str) -> str:
 
 def conditions(runs: list[Run]) -> str:
     """Machine, versions, bandwidth and number of runs."""
-    other = ("processor", "cores", "threads", "system")
+    other = ("processor", "instructions", "cores", "threads", "system")
     versions = {f"{key} {value}" for run in runs for key, value in run["machine"].items() if key not in other}
     machine, bundles = runs[0]["machine"], [tuple(run["bundle"].values()) for run in runs]
     bandwidth = _spread([run["bandwidth_gb_s"] for run in runs], "{:.0f} GB/s")

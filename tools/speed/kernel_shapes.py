@@ -6,13 +6,14 @@ A graph holds copies of one product, 48 MB with 4 bits. On a processor with a la
 that cache and not of memory. Rates are medians. The product is MatMulNBits, or without a block
 MatMulIntegerToFloat and the rounding of its rows.
 `layer`: all products of a block. `six_rows_ms`: time of a block for six rows, in one call or split.
-`variants`: other accuracy levels and session options.
+`variants`: other accuracy levels and session options, measured in turn.
 """
 
 import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ OPTIONS = (
     "session.set_denormal_as_zero=1",
 )
 MICROSOFT = "com.microsoft"
-ROUNDS = 3  # each over all numbers of rows
+ROUNDS = 5  # each over all numbers of rows and, for variants, over all settings in turn
 CALLS = 3  # per round
 
 
@@ -113,26 +114,36 @@ def integer_product(x: str, index: int) -> list[onnx.NodeProto]:
     ]
 
 
-def seconds_by_rows(
-    products: list[tuple[int, int]], setting: Setting, rows: tuple[int, ...], threads: int
-) -> dict[int, float]:
-    """Median seconds of all products once, for each number of rows."""
+def open_session(products: list[tuple[int, int]], setting: Setting, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
     if setting.option:
         options.add_session_config_entry(*setting.option.split("="))
-    session = ort.InferenceSession(product_graph(products, setting), options, ["CPUExecutionProvider"])
+    return ort.InferenceSession(product_graph(products, setting), options, ["CPUExecutionProvider"])
+
+
+def seconds_by_rows(
+    products: list[tuple[int, int]], settings: Sequence[Setting], rows: tuple[int, ...], threads: int
+) -> list[dict[int, float]]:
+    """Median seconds of all products once, for each number of rows.
+
+    The settings take turns in each round. Only one has a session, because threads of another one would wait
+    actively beside it.
+    """
     rng, widths = np.random.default_rng(1), {columns for columns, _ in products}
-    times: dict[int, list[float]] = {count: [] for count in rows}
+    times: list[dict[int, list[float]]] = [{count: [] for count in rows} for _ in settings]
     for _ in range(ROUNDS):
-        for count in rows:
-            inputs = {f"x{width}": rng.standard_normal((count, width), np.float32) for width in widths}
-            session.run(None, inputs)
-            for _ in range(CALLS):
-                started = time.perf_counter()
+        for setting, found in zip(settings, times, strict=True):
+            session = open_session(products, setting, threads)
+            for count in rows:
+                inputs = {f"x{width}": rng.standard_normal((count, width), np.float32) for width in widths}
                 session.run(None, inputs)
-                times[count].append(time.perf_counter() - started)
-    return {count: float(np.median(seconds)) for count, seconds in times.items()}
+                for _ in range(CALLS):
+                    started = time.perf_counter()
+                    session.run(None, inputs)
+                    found[count].append(time.perf_counter() - started)
+            del session
+    return [{count: float(np.median(found[count])) for count in rows} for found in times]
 
 
 def rate(names: tuple[str, ...], seconds: dict[int, float]) -> dict[int, float]:
@@ -145,7 +156,7 @@ def measure_format(setting: Setting, threads: int) -> dict[str, Any]:
     seconds: dict[str, dict[int, float]] = {}  # of one product
     for name, shape in SHAPES.items():
         copies = math.ceil(WEIGHTS / math.prod(shape))
-        times = seconds_by_rows([shape] * copies, setting, ROWS, threads)
+        (times,) = seconds_by_rows([shape] * copies, [setting], ROWS, threads)
         seconds[name] = {count: value / copies for count, value in times.items()}
     layer = {count: sum(seconds[name][count] for name in LAYER) for count in ROWS}
     splits = {"+".join(map(str, split)): sum(layer[part] for part in split) for split in SPLITS}
@@ -157,10 +168,15 @@ def measure_format(setting: Setting, threads: int) -> dict[str, Any]:
     }
 
 
-def measure_variant(setting: Setting, threads: int, names: tuple[str, ...] = LAYER) -> dict[str, Any]:
+def measure_variants(
+    settings: Sequence[Setting], threads: int, names: tuple[str, ...] = LAYER
+) -> list[dict[str, Any]]:
     """Rates of one copy of each product, for 1 and 6 rows."""
-    seconds = seconds_by_rows([SHAPES[name] for name in names], setting, (1, 6), threads)
-    return {**setting._asdict(), "products": names, "rates": rate(names, seconds)}
+    found = seconds_by_rows([SHAPES[name] for name in names], settings, (1, 6), threads)
+    return [
+        {**setting._asdict(), "products": names, "rates": rate(names, seconds)}
+        for setting, seconds in zip(settings, found, strict=True)
+    ]
 
 
 def main() -> None:
@@ -169,13 +185,13 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
     arguments = parser.parse_args()
     threads, levels = arguments.threads, [Setting(*part, level) for level in (1, 0) for part in BLOCKS]
-    options = [Setting(*part, option=option) for part in BLOCKS[:2] for option in ("", *OPTIONS)]
+    options = [[Setting(*part, option=option) for option in ("", *OPTIONS)] for part in BLOCKS[:2]]
     result = {
         "machine": describe_machine(threads, "onnxruntime"),
         "bandwidth_gb_s": measure_bandwidth(threads) / 1e9,
         "formats": [measure_format(Setting(*part), threads) for part in FORMATS],
-        "variants": [measure_variant(setting, threads) for setting in options]
-        + [measure_variant(setting, threads, ("wo",)) for setting in levels],
+        "variants": [row for settings in options for row in measure_variants(settings, threads)]
+        + measure_variants(levels, threads, ("wo",)),
     }
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

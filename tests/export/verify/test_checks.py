@@ -14,7 +14,7 @@ from support.export.faulty_engines import CACHE, Engines, failed, no_fault, repo
 from export.verify.code_checks import check_codes
 from export.verify.comparison import Check, Comparison, FreeRun, Report
 from export.verify.component_checks import check_components, check_last_positions, check_streaming
-from export.verify.context import MAX_ROWS, Context
+from export.verify.context import MAX_ROWS, SAMPLE, Context
 from export.verify.report import VerificationResult, table
 from export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from model.family import VerificationPlan
@@ -72,6 +72,18 @@ def test_an_error_of_every_call_fails(engines: Engines, component: str, output: 
             outputs[output] += size * np.abs(outputs[output]).max()
 
     assert failed(components_of(engines.context(fault), component)) == [f"{component}.{output}"]
+
+
+def test_one_wrong_euler_step_is_found_in_a_sample(engines: Engines) -> None:
+    """A sample has one seed, and calls every step."""
+    for wrong in range(engines.constants.euler_steps):
+
+        def fault(stream: Stream, name: str, inputs: Arrays, outputs: Arrays, wrong: int = wrong) -> None:
+            if name == "acoustic_step" and inputs["step"][0] == wrong:
+                outputs["next_x"] *= 1.2
+
+        sample = replace(engines.context(fault), extent=SAMPLE)
+        assert failed(components_of(sample, "acoustic_step")) == ["acoustic_step.next_x"]
 
 
 def test_nan_in_artifact_and_eager_fails(engines: Engines) -> None:

@@ -97,13 +97,13 @@ class Golden:
         return found
 
 
-def golden_bundle(name: str, target: str, folder: Path) -> Golden:
-    """A bundle of a golden checkpoint, exported into `folder` unless it is there."""
+def golden_bundle(name: str, target: str, folder: Path, *options: str) -> Golden:
+    """A bundle of a golden checkpoint, exported into `folder` unless it is there, with more options."""
     precision = PRECISION.get(target)
     if not folder.exists():
         arguments = ["--checkpoint", str(GOLDEN / name), "--target", target, "--out", str(folder)]
         arguments += ["--compute-precision", precision] if precision else []
-        assert export([*arguments, *OPTIONS]) == 0
+        assert export([*arguments, *OPTIONS, *options]) == 0
     bundle = Bundle(folder)
     engine = open_engine(bundle, EngineOptions(compute_precision=precision))
     return Golden(name, engine, read_constants(bundle.job), tokenizer_files(bundle))
