@@ -187,11 +187,11 @@ FAULTS = {
 
 
 def verdicts(context: Context, component: str, seed: int, mode: str) -> list[dict[str, Any]]:
-    """The rows of one component and one seed of inputs, with the mode and the seed."""
+    """The rows of one component and one call, with the mode and the seed of its inputs."""
     extent = replace(Extent(), seeds=(seed,), sizes=(1,))
     others = [name for name in (COMPONENTS[component], component) if name]
-    components = {name: context.components[name] for name in others}
-    # a share of one call is no check, and with it `Context.call_seeds` would replace the seed
+    components = {name: replace(context.components[name], cases=1) for name in others}
+    # a share of one call is no check, and with it or for all cases there would be other seeds
     engines = replace(context.engines, perturbed=None)
     narrowed = replace(context, components=components, extent=extent, engines=engines)
     return [
