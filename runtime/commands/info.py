@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bundle.manifest import Bundle, ExportJob
 from runtime.engines import ENGINES
+from runtime.engines.base import EngineOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,8 @@ def _text(bundle: Bundle) -> str:
         f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
-        f"compute precision: {job.compute_precision}{_devices(job)}",
+        f"compute precision: {job.compute_precision}{_devices(job)}; "
+        f"threads on this machine: {EngineOptions().thread_count(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
         *(
