@@ -23,8 +23,8 @@ _resident_after_return = 0  # in bytes
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:
-    """Raises ExportError if an export needs more memory than the machine or its container has free. `advice`
-    is what else may help.
+    """Raises ExportError if `what` needs more bytes than the machine or its container has free. `advice` is
+    what else may help.
     """
     free = min(psutil.virtual_memory().available, _free_in_container())
     if needed > free:

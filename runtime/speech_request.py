@@ -51,15 +51,14 @@ class SpeechRequest:
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639
     code, an English name, the model's own name of a language, or `auto` (None, `auto`: the model decides).
-    `instruct` says in words how to speak, or describes the voice. `text_layout`: the model gets the text
-    with the frames (`streaming`) or before them (`non_streaming`; None: what the model does by itself).
-    `sampling` changes settings of the model's
-    sampling by name (see `SAMPLING`). `seed` decides the start noise, which is the same on every target.
-    Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times as long as its text usually
-    takes, repeats itself or is silent for 4 s (None: none of these limits). The model cannot end it before
-    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames. `store_prefix`:
-    whether the cache rows of the voice may be stored in the user's cache folder; with an instruction they
-    are not.
+    `instruct` says in words how to speak, or describes the voice. `text_layout`: the model gets the text with
+    the frames (`streaming`) or before them (`non_streaming`; None: what the model does by itself). `sampling`
+    changes settings of the model's sampling by name (see `SAMPLING`). `seed` decides the start noise, which
+    is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times
+    as long as its text usually takes, repeats itself or is silent for 4 s (None: none of these limits). The
+    model cannot end it before the first frame unless it `may_be_empty`. Samples come in chunks of
+    `chunk_frames` frames. `store_prefix`: whether the cache rows of the voice may be stored in the user's
+    cache folder; with an instruction they are not.
     """
 
     text: str

@@ -191,7 +191,7 @@ def verdicts(context: Context, component: str, seed: int, mode: str) -> list[dic
     extent = replace(Extent(), seeds=(seed,), sizes=(1,))
     others = [name for name in (COMPONENTS[component], component) if name]
     components = {name: replace(context.components[name], cases=1) for name in others}
-    # a share of one call is no check, and with it or for all cases there would be other seeds
+    # with `perturbed`, or with more cases, `Context.call_seeds` would give other seeds
     engines = replace(context.engines, perturbed=None)
     narrowed = replace(context, components=components, extent=extent, engines=engines)
     return [

@@ -17,6 +17,7 @@ from export.evaluation.utterances import Utterance
 from export.resolve import Resolved
 from export.targets.base import Target
 from runtime.engines import ENGINES, open_engine
+from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 from runtime.machine import describe_machine
 from runtime.speech_request import PartOptions
@@ -82,6 +83,6 @@ def evaluate(
             name, full_text = "the bundle", cast("SpeechToText | None", reference)
             figures, rows = evaluate_recognition(task, full_text, options.utterances)
     folder = bundle.folder.resolve().name
-    machine = describe_machine(None, ENGINES[job.target].packages[0])
+    machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
     quant, size = job.request.quant, bundle.size
     return Evaluation(folder, job.family, job.target, quant, size, name, machine, figures, tuple(rows))

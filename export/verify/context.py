@@ -34,6 +34,7 @@ class Extent:
     replay_steps: int = 6  # of each of the two runs that are repeated
     past_window: int = 2  # steps past the last row of a sliding-window cache
     left_out: tuple[str, ...] = ()  # checks that do not run
+    is_sample: bool = False  # of a model whose eager steps take seconds
 
     def __str__(self) -> str:
         counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))
@@ -48,7 +49,14 @@ class Extent:
 WHOLE = Extent()
 # For billions of weights: a step of the reference takes seconds.
 SAMPLE = Extent(
-    seeds=(1,), sizes=(2, MAX_ROWS), steps=4, chunked=8, run_steps=3, replay_steps=1, left_out=(LONG_CODES,)
+    seeds=(1,),
+    sizes=(2, MAX_ROWS),
+    steps=4,
+    chunked=8,
+    run_steps=3,
+    replay_steps=1,
+    left_out=(LONG_CODES,),
+    is_sample=True,
 )
 # As well as that, a call of the artifact takes seconds.
 SMOKE = Extent(
@@ -59,6 +67,7 @@ SMOKE = Extent(
     run_steps=1,
     past_window=1,
     left_out=("replay", "free run", LONG_CODES),
+    is_sample=True,
 )
 
 

@@ -206,8 +206,8 @@ def checks_of(context: Context, bundle: Bundle, mode: Mode) -> dict[str, Iterabl
 
 def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[str, ...]) -> Iterable[Result]:
     checks, extent = checks_of(context, bundle, mode), context.extent
-    if extent.steps != WHOLE.steps:
-        compared = "" if context.engines.full else "; not compared with full precision"
+    if extent.is_sample:
+        compared = "" if mode.long_codes else "; not compared with full precision"
         detail = f"a model of billions of weights: {extent}{compared}"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)

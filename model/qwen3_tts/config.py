@@ -85,10 +85,10 @@ class TalkerConfig(BlockConfig):
         ids = {name: each for name, each in ids.items() if isinstance(each, int)}
         languages = {f"codec_language_id.{name}": each for name, each in self.codec_language_id.items()}
         speakers = {f"spk_id.{name}": self.speaker_id(name) for name in self.spk_id}
-        for name, each in (ids | languages | speakers).items():
-            require(0 <= each < self.vocab_size, f"{name} {each} is not below vocab_size {self.vocab_size}")
         codes = self.vocab_size - CONTROL_IDS
         require(codes > 0, f"vocab_size {self.vocab_size} leaves no codes beside {CONTROL_IDS} control ids")
+        for name, each in (ids | languages | speakers).items():
+            require(0 <= each < self.vocab_size, f"{name} {each} is not below vocab_size {self.vocab_size}")
         for name, each in (ids | languages).items():
             require(each >= codes, f"{name} {each} is the id of a code; control ids are {codes} and above")
         return self

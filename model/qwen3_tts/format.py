@@ -16,7 +16,7 @@ VOCABULARY = ("vocab.json", "merges.txt")
 TOKENIZER_FILES = (*VOCABULARY, "tokenizer_config.json")
 TEXT_PREPROCESSOR = "preprocessor_config.json"
 AUDIO_PREPROCESSOR = f"{SPEECH_TOKENIZER}/preprocessor_config.json"
-CONFIGURATION = f"{SPEECH_TOKENIZER}/configuration.json"
+CODEC_CONFIGURATION = f"{SPEECH_TOKENIZER}/configuration.json"
 MODEL_TYPE = "qwen3_tts"
 
 

@@ -10,7 +10,7 @@ from model.mlx.model import MlxModel
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG
 from model.qwen3_tts.format import (
     AUDIO_PREPROCESSOR,
-    CONFIGURATION,
+    CODEC_CONFIGURATION,
     TEXT_PREPROCESSOR,
     TOKENIZER_FILES,
     WEIGHT_FILES,
@@ -40,7 +40,7 @@ MLX = MlxModel(
         CODEC_CONFIG,
         TEXT_PREPROCESSOR,
         AUDIO_PREPROCESSOR,
-        CONFIGURATION,
+        CODEC_CONFIGURATION,
         *TOKENIZER_FILES,
     ),
 )

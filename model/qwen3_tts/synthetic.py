@@ -12,7 +12,7 @@ import numpy as np
 from bundle.json_types import Json
 from model.family import Distribution, Synthetic
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
+from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
 from model.qwen3_tts.generation_config import GENERATION_CONFIG
 from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
 from model.synthetic.bpe import byte_level_bpe
@@ -56,7 +56,7 @@ def _documents(size: str) -> dict[str, Json]:
         GENERATION_CONFIG: GENERATION,
         TEXT_PREPROCESSOR: TEXT_PREPROCESSING,
         AUDIO_PREPROCESSOR: _audio_preprocessing(codec),
-        CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
+        CODEC_CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
         "vocab.json": byte_level_bpe()[0],
         "tokenizer_config.json": {"added_tokens_decoder": {str(content["im_start_token_id"]): special}},
     }

@@ -27,8 +27,7 @@ def _text(bundle: Bundle) -> str:
         f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
-        f"compute precision: {job.compute_precision}{_devices(job)}; "
-        f"threads on this machine: {EngineOptions().thread_count(bundle)}",
+        f"compute precision: {job.compute_precision}{_devices(job)}{_threads(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
         *(
@@ -38,6 +37,12 @@ def _text(bundle: Bundle) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _threads(bundle: Bundle) -> str:
+    if bundle.job.target not in ENGINES or not ENGINES[bundle.job.target].has_threads:
+        return ""
+    return f"; threads on this machine: {EngineOptions().thread_count(bundle)}"
 
 
 def _devices(job: ExportJob) -> str:

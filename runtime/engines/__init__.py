@@ -22,8 +22,8 @@ class EngineEntry:
     """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
 
     `packages` must be installed; the benchmark reports the version of the first. `options` are the fields of
-    `EngineOptions` that the engine reads besides `threads`. An engine that `may_abort` on a damaged program
-    is tried in another process first. CUDA can run bundles of
+    `EngineOptions` that the engine reads besides `threads`, which it reads if it `has_threads`. An engine
+    that `may_abort` on a damaged program is tried in another process first. CUDA can run bundles of
     `cuda_precision`; None: no bundles.
     """
 
@@ -31,6 +31,7 @@ class EngineEntry:
     attribute: str
     packages: tuple[str, ...]
     options: tuple[str, ...] = ()
+    has_threads: bool = True
     may_abort: bool = False
     cuda_precision: str | None = None
 
@@ -51,7 +52,11 @@ ENGINES: dict[str, EngineEntry] = {
         "runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
     ),
     "coreml": EngineEntry(
-        "runtime.engines.coreml", "open_coreml", ("coremltools",), ("compute_precision", "compute_units")
+        "runtime.engines.coreml",
+        "open_coreml",
+        ("coremltools",),
+        ("compute_precision", "compute_units"),
+        has_threads=False,
     ),
 }
 

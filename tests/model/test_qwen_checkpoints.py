@@ -82,7 +82,7 @@ def message(folder: Path) -> str:
             {"talker_config__codec_language_id": {"english": 7}},
             "codec_language_id.english 7 is the id of a code",
         ),
-        ("config.json", {"talker_config__vocab_size": 1024}, "vocab_size 1024 leaves no codes|1024"),
+        ("config.json", {"talker_config__vocab_size": 1024}, "vocab_size 1024 leaves no codes"),
         ("generation_config.json", {"top_p": 2}, "top_p"),
         ("generation_config.json", {"max_new_tokens": 1}, "max_new_tokens"),
     ],

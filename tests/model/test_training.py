@@ -1,6 +1,7 @@
 """The training recipe: sentences, alignment, tokens, the token schedule, interruption."""
 
 import random
+from argparse import Namespace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from model.training.data.tokens import Encoder, learn_tokens, tekken_document
 from model.training.loop import Schedule, Trainer
 from model.training.recognition.streams import SCHEDULE, fed_and_targets, stream_tokens
 from model.training.speech.batches import IGNORED, make_sequence
+from model.training.voxtral_realtime import schedule_of
+from model.training.voxtral_tts import hash_of
 from model.training.word_errors import word_error_rate
 from runtime.text.tokenizer import load_tekken
 
@@ -158,6 +161,23 @@ def test_a_prompt_is_the_published_one() -> None:
 
 def test_the_word_error_rate_is_over_all_words_and_ignores_case_and_punctuation() -> None:
     assert word_error_rate(["One two.", "Three, four five?"], ["one TWO", "three five"]) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "cooldown", "expected"),
+    [(None, None, (90, 20)), (50, None, (50, 0)), (None, 5, (90, 5)), (50, 5, (50, 5))],
+)
+def test_a_training_has_the_steps_of_the_embedded_model_by_default(
+    steps: int | None, cooldown: int | None, expected: tuple[int, int]
+) -> None:
+    arguments = Namespace(steps=steps, cooldown=cooldown, rate=1e-3)
+    found = schedule_of(arguments, 90, 20)
+    assert (found.steps, found.cooldown) == expected
+
+
+def test_noise_follows_from_the_whole_seed() -> None:
+    """Of steps and seeds whose last digits are equal."""
+    assert len({hash_of(seed) for seed in ("0:12345", "10:12345", "0:112345")}) == 3
 
 
 def test_the_learning_rate_rises_stays_and_falls() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 
 from bundle.spec import Kind, Signature, StateSpec, TensorSpec
 from model.component import Component, Inputs
+from model.layers.attention import MASKED_SCORE
 from model.qwen3_tts.config import BlockConfig, Qwen3TTSConfig
 
 CACHE_ROWS = 256  # by default
 DECODER_FRAMES = 125  # of one call of the speech decoder: 10 s
 WINDOW_CONTEXT = 25  # frames that longer speech repeats, as in the published package
-HIDDEN_ROW = -1e4  # of `key_padding_mask`
 GRAPHS = {  # component: its graph, which names the package
     "text_projector": "TextProjector",
     "code_embedder": "CodeEmbedder",
@@ -121,7 +121,7 @@ def _decoder_inputs(width: int, rows: int, seed: int) -> Inputs:
     return {
         "input_embeds": values,
         "cache_length": np.array([position], np.int32),
-        "key_padding_mask": np.where(at <= position, 0, HIDDEN_ROW).astype(np.float32),
+        "key_padding_mask": np.where(at <= position, 0, MASKED_SCORE).astype(np.float32),
         "kv_cache_update_mask": (at == position).astype(np.float32),
     }
 

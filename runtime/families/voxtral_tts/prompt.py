@@ -98,6 +98,8 @@ class PromptBuilder:
             raise UsageError("instruct: this model takes no instruction; leave it out", field="instruct")
         if request.sampling:
             raise UsageError("sampling: this model draws no codes; leave it out", field="sampling")
+        if request.text_layout:
+            raise UsageError("text_layout: this model has one layout; leave it out", field="text_layout")
         voice = choose_voice(self._bundle, request.voice, self._constants.dim)
         prefix, ids = self._tokenizer.voice_prefix(len(voice)), self._tokenizer.encode(text)
         highest, size = max(*prefix, *ids), self._constants.vocab_size

@@ -37,6 +37,8 @@ def bundle(bundles: Path) -> Path:
         ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
         ("Hello.", ["--max-frames", "0"], "at least 1"),
         ("Hello.", ["--seed", "-1"], "at least 0"),
+        ("Hello.", ["--text-layout", "streaming"], "this model has one layout; leave it out"),
+        ("Hello.", ["--text-layout", "wide"], "invalid choice: 'wide'"),
     ],
 )
 def test_say_refuses(
