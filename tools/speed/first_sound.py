@@ -18,9 +18,12 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from bundle.manifest import Bundle
+from runtime.engines import ENGINES
 from runtime.engines.base import EngineOptions
 from runtime.machine import describe_machine, measure_bandwidth
 from runtime.opening import open_task
+from runtime.prefix_cache import WRITER
 from runtime.text_to_speech import TextToSpeech
 
 RATE, SECONDS = 24_000, 5
@@ -72,10 +75,17 @@ def main() -> None:
             kind: [first_frame(task, voice) for _ in range(arguments.requests)]
             for kind, voice in voices.items()
         }
+        WRITER.shutdown()  # rows of voices are written to the folder
+    bundle = Bundle(arguments.bundle)
     result = {
-        "machine": describe_machine(arguments.threads, "onnxruntime"),
+        "machine": describe_machine(arguments.threads, ENGINES[bundle.job.target].packages[0]),
         "bandwidth_gb_s": measure_bandwidth(arguments.threads) / 1e9,
-        "bundle": arguments.bundle.name,
+        "bundle": {
+            "name": bundle.job.source.name,
+            "target": bundle.job.target,
+            "recipe": bundle.job.request.quant,
+            "bytes": bundle.size,
+        },
         "first_frame_ms": times,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
