@@ -8,7 +8,9 @@ ML holds them exactly.
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch.nn.functional import pad
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
 from quantize.parallel import map_items
@@ -17,7 +19,7 @@ from quantize.parallel import map_items
 SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 SMALLEST_SCALE = 2.0**-14
 CHUNK = 2**18  # number of weights that are searched together
-ROUNDS = 20  # of Lloyd's algorithm; after ten rounds the error of normal weights changes by less than 1 %
+ROUNDS = 100  # of Lloyd's algorithm; after 20, the error of normal weights is still 8 % larger
 Candidate = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # integers, scales, error of each group
 
 
@@ -134,38 +136,72 @@ def search_palette(weight: torch.Tensor, bits: int, channels: int) -> Palettized
     """weight [N, K] of any float dtype, finite; `channels` divides N.
 
     Each group of rows takes the better of two palettes: evenly spaced values, or those of Lloyd's algorithm.
+    Groups are searched in chunks, as in `search_scales`.
     """
-    weight = weight.float()
     groups = weight.reshape(-1, channels * weight.shape[1])
-    count = 2**bits
-    even = torch.linspace(0, 1, count)
-    low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
-    spread = (low + (high - low) * even).half().float()
-    found = torch.quantile(groups[:, :: max(1, groups.shape[1] // 65536)], even, dim=1).T.contiguous()
-    for _ in range(ROUNDS):
-        places = _nearest(groups, found)
-        sums = torch.zeros_like(found).scatter_add_(1, places, groups)
-        counts = torch.zeros_like(found).scatter_add_(1, places, torch.ones_like(groups))
-        found = torch.where(counts > 0, sums / counts.clamp_min(1), found).sort(1).values
+    indices = torch.empty(groups.shape, dtype=torch.uint8)
+    palette = torch.empty(len(groups), 2**bits)
+    errors = torch.zeros(4, dtype=torch.float64)  # as in SquaredErrors
+    step = max(1, CHUNK // groups.shape[1])
+
+    def search(start: int) -> torch.Tensor:
+        part = slice(start, start + step)
+        indices[part], palette[part], found = _search_palette(groups[part].float(), 2**bits)
+        return found
+
+    for found in map_items(search, range(0, len(groups), step)):
+        errors += found
+    return PalettizedWeight(indices.reshape(weight.shape), palette, SquaredErrors(*errors.tolist()))
+
+
+@torch.no_grad()  # also in other threads
+def _search_palette(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """groups float32 [n, M] -> indices [n, M], palettes [n, count], float64 [4] as in SquaredErrors."""
+    low, high = torch.aminmax(groups, dim=1, keepdim=True)
+    spread = (low + (high - low) * torch.linspace(0, 1, count)).half().float()
+    best, min_max_error = _nearest(groups, spread)
+    fitted = _lloyd(groups, count).half().float()
+    indices, error = _nearest(groups, fitted)
+    better = error < min_max_error
     # half a step, and the rounding of palette values to half precision
     farthest = (high - low) / (count - 1) / 2 + groups.abs().amax(1, keepdim=True) * 2**-11 + 2**-25
-    errors = []
-    for palette in (spread, found.half().float()):
-        places = _nearest(groups, palette)
-        errors.append((groups - palette.gather(1, places)).square().sum(1))
-    palette = torch.where((errors[1] < errors[0])[:, None], found.half().float(), spread)
-    return PalettizedWeight(
-        indices=_nearest(groups, palette).to(torch.uint8).reshape(weight.shape),
-        palette=palette,
-        errors=SquaredErrors(
-            searched=float(torch.minimum(*errors).sum(dtype=torch.float64)),
-            min_max=float(errors[0].sum(dtype=torch.float64)),
-            norm=float(weight.square().sum(dtype=torch.float64)),
-            bound=float(groups.shape[1] * farthest.double().square().sum()),
-        ),
+    errors = (
+        torch.minimum(error, min_max_error).sum(dtype=torch.float64),
+        min_max_error.sum(dtype=torch.float64),
+        groups.square().sum(dtype=torch.float64),
+        groups.shape[1] * farthest.double().square().sum(),
     )
+    better = better[:, None]
+    return torch.where(better, indices, best), torch.where(better, fitted, spread), torch.stack(errors)
 
 
-def _nearest(values: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
-    """For values [G, M], the index [G, M] of the nearest of the ascending palette values [G, P]."""
-    return torch.searchsorted((palette[:, 1:] + palette[:, :-1]) / 2, values)
+def _lloyd(groups: torch.Tensor, count: int) -> torch.Tensor:
+    """Palettes [n, count], ascending, for groups [n, M]: each value is the mean of those nearest to it.
+
+    In sorted order these are neighbours, so a round needs only where they begin and sums up to there.
+    """
+    # numpy sorts with vector instructions: 4 ns a value, where torch takes 63 (AVX-512, one thread)
+    values = torch.from_numpy(np.sort(groups.numpy(), axis=1))
+    sums = pad(values.cumsum(1, dtype=torch.float64), (1, 0))
+    quantiles = torch.linspace(0, values.shape[1] - 1, count).long()
+    palette = values[:, quantiles].double()
+    for _ in range(ROUNDS):
+        ends = torch.searchsorted(values, _thresholds(palette).float(), right=True)
+        ends = pad(pad(ends, (1, 0)), (0, 1), value=values.shape[1])
+        counts, totals = ends.diff(dim=1), sums.gather(1, ends).diff(dim=1)
+        palette = torch.where(counts > 0, totals / counts.clamp_min(1), palette)
+    return palette.float().sort(1).values
+
+
+def _nearest(groups: torch.Tensor, palette: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """For groups [n, M], the index uint8 [n, M] of the nearest of the ascending palette values [n, P], and
+    the squared error [n].
+    """
+    indices = torch.zeros(groups.shape, dtype=torch.uint8)
+    for threshold in _thresholds(palette).split(1, dim=1):  # faster than a binary search for each value
+        indices += groups > threshold
+    return indices, (groups - palette.gather(1, indices.long())).square_().sum(1)
+
+
+def _thresholds(palette: torch.Tensor) -> torch.Tensor:
+    return (palette[:, 1:] + palette[:, :-1]) / 2

@@ -56,6 +56,25 @@ def _captured_stderr() -> Iterator[list[str]]:
             lines += file.read().decode(errors="replace").splitlines()
 
 
+def _import_executorch() -> tuple[Any, Any]:
+    """torch, and ExecuTorch's extension module with the operators of caches and attention.
+
+    Its Python modules `executorch.runtime` and `custom_ops` import the exporter and torch's compiler as well:
+    three seconds and 130 MB.
+    """
+    import torch
+    from executorch.extension.pybindings import _portable_lib
+
+    libraries = list(Path(_portable_lib.__file__).parents[1].glob("llm/custom_ops/*custom_ops_aot_lib.*"))
+    if len(libraries) != 1:
+        raise VoxportError(
+            f"executorch {version('executorch')}: expected one library of custom operators, found "
+            f"{len(libraries)}; install it again: pip install --force-reinstall executorch"
+        )
+    torch.ops.load_library(libraries[0])
+    return torch, _portable_lib
+
+
 def _multiply_in_the_calling_thread(torch: Any) -> None:
     """Limits MKL, which torch contains, to one thread per product in every thread of the process.
 
@@ -89,18 +108,10 @@ class ExecuTorchEngine(Engine):
             )
         with warnings.catch_warnings(), _captured_stderr():
             warnings.simplefilter("ignore")
-            import torch
-
-            # registers the cache operators
-            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-            from executorch.extension.pybindings import _portable_lib, portable_lib
-            from executorch.runtime import Runtime
-
-            portable_lib._unsafe_reset_threadpool(options.thread_count(bundle))
-            _multiply_in_the_calling_thread(torch)
+            self._torch, self._executorch = _import_executorch()
+            self._executorch._unsafe_reset_threadpool(options.thread_count(bundle))
+            _multiply_in_the_calling_thread(self._torch)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
-        self._torch, self._runtime = torch, Runtime.get()
-        self._library: str = _portable_lib.__file__
         self._programs: dict[str, Any] = {}  # untyped in ExecuTorch; kept because methods point into them
         self._methods: dict[str, Any] = {}
         self.active: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()
@@ -112,7 +123,7 @@ class ExecuTorchEngine(Engine):
         self._torch.set_num_threads(1)
         try:
             tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
-            return [tensor.numpy() for tensor in loaded.execute(tensors)]
+            return [tensor.numpy() for tensor in loaded(tensors)]
         except (RuntimeError, KeyError) as error:
             path, reason = self.bundle.folder / file, _error_text(error, [])
             raise VoxportError(f"{path}: method {method}: ExecuTorch failed: {reason}") from None
@@ -124,16 +135,20 @@ class ExecuTorchEngine(Engine):
         path, step = self.bundle.folder / file, "ExecuTorch cannot open it"
         entries = [entry for entry in self.bundle.components if entry.file == file]
         try:
-            with packed_once(self, self._library), _captured_stderr() as log:
+            with packed_once(self, self._executorch.__file__), _captured_stderr() as log:
                 if file not in self._programs:
                     check_file(path)
-                    self._programs[file] = self._runtime.load_program(path)
+                    self._programs[file] = self._load_program(path)
                 step = f"method {method}: ExecuTorch failed"
-                check_method(path, self._programs[file].metadata(method), entries)
+                check_method(path, self._programs[file].method_meta(method), entries)
                 self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
             raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]
+
+    def _load_program(self, path: Path) -> Any:
+        checked = self._executorch.Verification.InternalConsistency
+        return self._executorch._load_program(str(path), program_verification=checked)
 
     def stream(self) -> "ExecuTorchStream":
         return ExecuTorchStream(self)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from executorch.runtime import Method
+import torch  # noqa: F401  loads the libraries of the next module
+from executorch.extension.pybindings._portable_lib import ExecuTorchMethod
 
 from bundle.json_types import Json
 from bundle.manifest import Bundle
@@ -28,7 +29,7 @@ from runtime.machine import describe_machine
 NATIVE = (
     (onnxruntime.InferenceSession, "run"),
     (onnxruntime.InferenceSession, "run_with_iobinding"),
-    (Method, "execute"),
+    (ExecuTorchMethod, "__call__"),
 )
 WARM_UP = 10
 

@@ -158,9 +158,19 @@ def test_say_reads_stdin_and_reports_truncated_speech(
     assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
 
 
-@pytest.mark.parametrize("target", ["onnx", "coreml"])
-def test_say_works_without_torch(bundles: Path, tmp_path: Path, target: str) -> None:
-    code = "import sys; sys.modules['torch'] = None;"
+@pytest.mark.parametrize(
+    ("target", "absent"),
+    [
+        ("onnx", ["torch"]),
+        ("coreml", ["torch"]),
+        # ExecuTorch needs torch, but neither its own exporter nor torch's compiler: seconds of imports
+        ("executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"]),
+    ],
+)
+def test_say_works_without_torch_or_compilers(
+    bundles: Path, tmp_path: Path, target: str, absent: list[str]
+) -> None:
+    code = f"import sys; sys.modules |= dict.fromkeys({absent});"
     code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [
         sys.executable,
