@@ -7,11 +7,12 @@ DEMO := artifacts/demo
 .PHONY: demo test tests check lint fuzz install
 install: .venv/.installed
 
+# --no-compile: Python compiles a module when it is first imported, and most modules of torch never are
 .venv/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit("voxport needs Python 3.11 or newer; run: make PYTHON=python3.11 ...") \
 	    if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 

@@ -174,19 +174,30 @@ class QuantizedEmbedding(QuantizedModule):
 
 
 class PalettizedLinear(QuantizedModule):
-    """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select."""
+    """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select.
+
+    `pack` keeps the values only, in float16, which holds them exactly. They cannot be lowered then.
+    """
 
     row_tensors: ClassVar[tuple[str, ...]] = ("indices", "palette")
 
     def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: WeightFormat):
         super().__init__(scheme)
-        self.indices = nn.Buffer(indices, persistent=False)
+        self.indices: torch.Tensor = nn.Buffer(indices, persistent=False)
         self.palette = nn.Buffer(palette, persistent=False)
         values = palette.gather(1, indices.reshape(len(palette), -1).long())
         self.weight = nn.Parameter(values.reshape(indices.shape), requires_grad=False)
 
+    def pack(self) -> None:
+        self.weight = nn.Parameter(self.weight.half(), requires_grad=False)
+        self.indices = self.indices.new_empty(0)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        if self.weight.dtype == torch.float32:
+            return F.linear(x, self.weight, self.bias)
+        if torch.compiler.is_exporting():
+            raise RuntimeError("packed values cannot be lowered; load the graph again")
+        return F.linear(x, self.weight.float(), self.bias)
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:

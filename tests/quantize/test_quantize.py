@@ -182,6 +182,16 @@ def test_fused_palettes_concatenate_their_rows() -> None:
     assert torch.equal(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
+def test_packed_palettes_give_the_same_bits_and_are_not_lowered() -> None:
+    linear, x = LUT4.quantize(weight(), "w", is_table=False).module, torch.randn(3, 96)
+    before = linear(x)
+    linear.pack()
+    linear.pack()
+    assert linear.weight.dtype == torch.float16 and torch.equal(linear(x), before)
+    with pytest.raises(RuntimeError, match="packed values cannot be lowered"):
+        torch.export.export(linear, (x,))
+
+
 def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
