@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.report)
     options = EngineOptions(None, arguments.compute_precision, arguments.compute_units, arguments.device)
     check_options(bundle, options)
+    if arguments.long_codes:
+        _check_long_codes(bundle)
     bundle.check_hashes()
     from export.model import Export
     from export.targets import target_of_job
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolved = check_manifest(bundle, source, target)
     trial_run(bundle)
     if arguments.long_codes:
-        _check_long_codes(resolved, bundle)
+        _check_memory(resolved, bundle)
     export = Export(resolved, target, job)
     verify_options = _verify_options(arguments, target)
     with Progress(count_steps(resolved, target, verify_options), "checks"):
@@ -111,14 +113,19 @@ def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOpti
     return VerifyOptions(arguments.steps, precisions, units, arguments.device, arguments.long_codes)
 
 
-def _check_long_codes(resolved: Resolved, bundle: Bundle) -> None:
-    """Raises UsageError for a family without this check, ExportError without the memory for it."""
-    from export.memory import check_memory
+def _check_long_codes(bundle: Bundle) -> None:
+    """Raises UsageError for a family without this check."""
     from runtime.families import open_family
 
     family = bundle.job.family
     if open_family(family).verification.rollout is None:
         raise UsageError(f"--long-codes: {family} has no such check; leave it out")
+
+
+def _check_memory(resolved: Resolved, bundle: Bundle) -> None:
+    """Raises ExportError without the memory that `--long-codes` needs."""
+    from export.memory import check_memory
+
     if resolved.source.is_large:  # small models have this check without the option
         check_memory(resolved.source.float_bytes + 2 * bundle.size, "--long-codes", "leave it out")
 

@@ -65,6 +65,8 @@ def _equal_codes(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
     frames, books = equal.shape
     by_book = {f"code_{book}": float(equal[:, book].mean()) for book in range(books)}
     yield Report(f"codes over {frames} frames, artifact and full precision", by_book)
+    if frames < QUARTERS:
+        return
     quarters = np.array_split(equal, QUARTERS)
     by_quarter = {f"quarter_{index + 1}": float(part.mean()) for index, part in enumerate(quarters)}
     yield Report(f"codes over {frames} frames by quarter", by_quarter)
@@ -118,7 +120,6 @@ def _runaway(run: Rollout) -> tuple[str, int] | None:
 
 def _describe(run: Rollout) -> dict[str, float]:
     """Of the last quarter: the level in dB of full scale, and the share of codes 0 that occur once."""
-    codes = np.array_split(run.codes, QUARTERS)[-1]
-    samples = np.array_split(run.samples, QUARTERS)[-1]
+    codes, samples = (values[-max(1, len(values) // QUARTERS) :] for values in (run.codes, run.samples))
     level = 20 * np.log10(max(float(np.sqrt(np.mean(samples**2))), 1e-10))
     return {"end_db": level, "end_different_codes": len(np.unique(codes[:, 0])) / len(codes)}

@@ -52,7 +52,11 @@ class RunOnce:
     def __call__(self, stream: Stream, constants: Any, frames: int, *codes: np.ndarray | None) -> Any:
         if isinstance(stream, FaultyStream):
             return self.run(stream, constants, frames, *codes)
-        key = (vars(stream)["_engine"], *(None if array is None else array.tobytes() for array in codes))
+        key = (
+            vars(stream)["_engine"],
+            frames,
+            *(None if array is None else array.tobytes() for array in codes),
+        )
         if key not in self.results:
             self.results[key] = self.run(stream, constants, frames, *codes)
         return self.results[key]
@@ -65,9 +69,9 @@ WORKLOAD = replace(
 
 
 def results_of(
-    engines: Engines, fault: Fault, full: EagerEngine | StreamEngine | None = None
+    engines: Engines, fault: Fault, full: EagerEngine | StreamEngine | None = None, steps: int = STEPS
 ) -> list[Result]:
-    return list(check_long_codes(engines.context(fault, full=full), WORKLOAD, engines.constants, STEPS))
+    return list(check_long_codes(engines.context(fault, full=full), WORKLOAD, engines.constants, steps))
 
 
 def late(stream: Stream, component: str) -> bool:
@@ -119,6 +123,13 @@ def test_a_right_artifact_passes(engines: Engines) -> None:
     spoken = [found[f"free run of {STEPS} frames, {name}"] for name in ("artifact", "full precision")]
     assert spoken[0] == spoken[1] and spoken[0]["end_db"] > -50
     assert found[FREE_RUNS] == {"equal_frames": STEPS}
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_a_few_frames_give_finite_figures(engines: Engines, steps: int) -> None:
+    found = reports(results_of(engines, no_fault, full=engines.unrounded, steps=steps))
+    assert np.isfinite([value for figures in found.values() for value in figures.values()]).all()
+    assert (f"codes over {steps} frames by quarter" in found) == (steps >= 4)
 
 
 @pytest.mark.parametrize(

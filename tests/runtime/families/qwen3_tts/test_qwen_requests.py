@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from support.export.faulty_engines import Engines
-from support.runtime.speech_tasks import qwen_engines, qwen_task
 
 from bundle.errors import UsageError
 from model.synthetic.checkpoint import random_checkpoint
@@ -34,16 +32,6 @@ SAMPLING = {
 REQUEST = {"mode": "x_vector", "text": "Hi.", "max_new_tokens": 4}
 ICL = REQUEST | {"mode": "icl", "ref_text": "How are you?"}
 DRAWN = REQUEST | {"sampling": SAMPLING}
-
-
-@pytest.fixture(scope="module")
-def engines() -> Engines:
-    return qwen_engines()
-
-
-@pytest.fixture(scope="module")
-def task(engines: Engines) -> QwenTextToSpeech:
-    return qwen_task(engines)
 
 
 def traced(

@@ -11,7 +11,7 @@ import soundfile
 import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
+from support.runtime.speech_tasks import ToyVoxtral
 
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.builder import Voice
@@ -22,11 +22,6 @@ from runtime.families.qwen3_tts.voices import choose_voice
 from voxport.__main__ import main as voxport
 
 RATE = 24_000
-
-
-@pytest.fixture(scope="module")
-def task() -> QwenTextToSpeech:
-    return qwen_task(qwen_engines())
 
 
 def dim(task: QwenTextToSpeech) -> int:

@@ -6,23 +6,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from support.export.faulty_engines import Engines
-from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
+from support.runtime.speech_tasks import ToyVoxtral, qwen_task
 
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.speech_request import TEXT_LAYOUTS, SpeechRequest
 
 TEXT = "How are you today?"
-
-
-@pytest.fixture(scope="module")
-def engines() -> Engines:
-    return qwen_engines()
-
-
-@pytest.fixture(scope="module")
-def task(engines: Engines) -> QwenTextToSpeech:
-    return qwen_task(engines)
 
 
 @pytest.fixture
