@@ -173,31 +173,56 @@ class QuantizedEmbedding(QuantizedModule):
         return self.weight[ids].float() * self.scale[ids]
 
 
-class PalettizedLinear(QuantizedModule):
-    """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select.
+@torch.library.custom_op("voxport::look_up", mutates_args=())
+def look_up(indices: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
+    """indices uint8 [N, K], palette [N / channels, values] -> values [N, K].
 
-    `pack` keeps the values only, in float16, which holds them exactly. They cannot be lowered then.
+    While exporting, this is the operator that lowerings recognise.
+    """
+    return palette.gather(1, indices.reshape(len(palette), -1).long()).reshape(indices.shape)
+
+
+@look_up.register_fake
+def _shape_of_look_up(indices: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
+    return palette.new_empty(indices.shape)
+
+
+class PalettizedLinear(QuantizedModule):
+    """x [..., K] -> [..., N] with weight uint8 [N, K]: indices into palette float32 [N / channels, values].
+
+    `pack` replaces the indices by the values, in float16, which holds them exactly. They cannot be lowered
+    then, and are called without looking them up.
     """
 
     row_tensors: ClassVar[tuple[str, ...]] = ("indices", "palette")
 
     def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: WeightFormat):
         super().__init__(scheme)
-        self.indices: torch.Tensor = nn.Buffer(indices, persistent=False)
-        self.palette = nn.Buffer(palette, persistent=False)
-        values = palette.gather(1, indices.reshape(len(palette), -1).long())
-        self.weight = nn.Parameter(values.reshape(indices.shape), requires_grad=False)
+        self.weight: torch.Tensor = nn.Buffer(indices)
+        self.palette = nn.Buffer(palette)
+
+    @property
+    def is_packed(self) -> bool:
+        return self.weight.is_floating_point()
+
+    @property
+    def indices(self) -> torch.Tensor:
+        """`weight` for lowering. Raises RuntimeError if it is packed."""
+        if self.is_packed:
+            raise RuntimeError("packed palettes cannot be lowered; load the graph again")
+        return self.weight
+
+    def values(self) -> torch.Tensor:
+        """float32 [N, K], packed or not."""
+        return self.weight.float() if self.is_packed else look_up(self.indices, self.palette)
 
     def pack(self) -> None:
-        self.weight = nn.Parameter(self.weight.half(), requires_grad=False)
-        self.indices = self.indices.new_empty(0)
+        if not self.is_packed:
+            self.weight = self.values().half()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.weight.dtype == torch.float32:
-            return F.linear(x, self.weight, self.bias)
-        if torch.compiler.is_exporting():
-            raise RuntimeError("packed values cannot be lowered; load the graph again")
-        return F.linear(x, self.weight.float(), self.bias)
+        weight = look_up(self.indices, self.palette) if torch.compiler.is_exporting() else self.values()
+        return F.linear(x, weight, self.bias)
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:

@@ -189,8 +189,11 @@ class PaletteScheme(Scheme):
     def storage(self, shape: Sequence[int]) -> Storage:
         count = prod(shape)
         values = count / shape[-1] / self.channels * 2**self.bits
-        loaded = count * 5 + 4 * values  # uint8 indices and the float32 weight that they select
-        return Storage(count * self.bits / 8 + SCALE_BYTES * values, loaded, packed=count * 2 + 4 * values)
+        return Storage(
+            artifact=count * self.bits / 8 + SCALE_BYTES * values,
+            loaded=count + 4 * values,  # uint8 indices
+            packed=count * 2 + 4 * values,  # the float16 values that they select
+        )
 
     def describe(self) -> str:
         return f"palettes of {2**self.bits} values for {self.channels} output channels"

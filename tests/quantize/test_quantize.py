@@ -164,7 +164,7 @@ def test_palettes_store_the_nearest_values_exact_in_half_precision(seed: int, si
     found = search_palette(w, LUT4.bits, LUT4.channels)
     assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
     assert found.errors.searched <= found.errors.min_max
-    held = PalettizedLinear(found.indices, found.palette, LUT4).weight
+    held = PalettizedLinear(found.indices, found.palette, LUT4).values()
     distances = (w.reshape(3, -1, 1) - found.palette[:, None, :]).abs()
     torch.testing.assert_close((w - held).abs().reshape(3, -1), distances.amin(-1), rtol=0, atol=1e-6 * size)
     assert found.errors.searched == pytest.approx(float((w - held).square().sum()), rel=1e-4)
@@ -188,7 +188,7 @@ def test_packed_palettes_give_the_same_bits_and_are_not_lowered() -> None:
     linear.pack()
     linear.pack()
     assert linear.weight.dtype == torch.float16 and torch.equal(linear(x), before)
-    with pytest.raises(RuntimeError, match="packed values cannot be lowered"):
+    with pytest.raises(RuntimeError, match="packed palettes cannot be lowered"):
         torch.export.export(linear, (x,))
 
 

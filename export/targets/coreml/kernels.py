@@ -1,15 +1,15 @@
 """Attention, products and norms in operators that the Core ML converter translates exactly."""
 
 from collections.abc import Callable
+from math import log2
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from export.targets.coreml.layout import LAYOUT
-from export.targets.coreml.tools import Builder, inputs_of, register_torch_op
+from export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
 from model.layers.attention import (
     MASKED_SCORE,
     Attended,
@@ -19,11 +19,10 @@ from model.layers.attention import (
     ring_positions,
     window_mask,
 )
-from quantize.modules import PalettizedLinear, QuantizedLinear
+from quantize.modules import QuantizedLinear
 from quantize.search import SMALLEST_SCALE
 
 CacheUpdate = tuple[torch.Tensor, torch.Tensor]
-PALETTIZATION = 2  # coremltools' number for this kind of compression
 # The only two ranges that the converter takes. They contain the integers of a scheme.
 RANGES = {4: (-8, 7), 8: (-128, 127)}
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
@@ -117,15 +116,6 @@ def _int8_rows(x: torch.Tensor) -> torch.Tensor:
     return torch.minimum(torch.round(x / scale), least + 255) * scale
 
 
-def register_palettes(module: nn.Module) -> None:
-    """Adds the buffers from which the converter reads how a weight is compressed."""
-    for part in module.modules():
-        if isinstance(part, PalettizedLinear):
-            part.register_buffer("_COREML_/weight/compression_type", torch.tensor([PALETTIZATION]))
-            # [N / channels, 1, values, 1]
-            part.register_buffer("_COREML_/weight/lut", part.get_buffer("palette")[:, None, :, None])
-
-
 def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm in float16. The converter's version does not scale epsilon with the row, and divides 0 by 0 on
     a zero row.
@@ -135,6 +125,15 @@ def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float
     gain = NORM_PEAK / x.abs().amax(-1, keepdim=True).clamp(min=1)
     scaled = x * gain
     return scaled * torch.rsqrt(scaled.square().mean(-1, keepdim=True) + (gain * eps**0.5).square()) * weight
+
+
+@register_torch_op(torch_alias=["voxport::look_up", "voxport.look_up"])  # type: ignore[untyped-decorator]
+def look_up(context: Any, node: Any) -> None:
+    """A weight of a palette stays indices and palette in the package."""
+    indices, palette = (value.val for value in inputs_of(context, node, expected=2))
+    dtype = types.nptype_from_builtin(types.string_to_builtin(f"uint{log2(palette.shape[1]):.0f}"))
+    tables = palette[:, None, :, None]  # [N / channels, 1, values, 1]
+    context.add(Builder.constexpr_lut_to_dense(indices=indices.astype(dtype), lut=tables, name=node.name))
 
 
 @register_torch_op(override=True)  # type: ignore[untyped-decorator]  # coremltools has no types

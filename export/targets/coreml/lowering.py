@@ -12,7 +12,7 @@ from bundle.manifest import Precision
 from bundle.spec import Kind, TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph
-from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears, register_palettes
+from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
 from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
@@ -86,7 +86,6 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         unchecked_passes(),
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):
-        register_palettes(graph.module)
         # otherwise names of operations depend on the programs that this process read or lowered before
         Builder.name_count.clear()
         for component in graph.components:

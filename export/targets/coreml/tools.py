@@ -11,7 +11,7 @@ with without_warnings("coremltools"):
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.frontend.torch.ops import _get_inputs as inputs_of
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
-    from coremltools.converters.mil.mil import Builder, Function, Program
+    from coremltools.converters.mil.mil import Builder, Function, Program, types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
     from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 
@@ -24,6 +24,7 @@ __all__ = [
     "inputs_of",
     "load_program",
     "register_torch_op",
+    "types",
     "unchecked_passes",
     "without_converter_output",
 ]

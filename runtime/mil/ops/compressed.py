@@ -72,16 +72,27 @@ def constexpr_lut_to_dense(
         lut.ndim == indices.ndim + 2,
         f"a table of shape {list(lut.shape)} for indices of shape {list(indices.shape)}",
     )
+    if lut.shape[-1] == 1:
+        return _values_of_blocks(indices, lut[..., 0])
     table = _repeat_blocks(lut.reshape(*lut.shape[:-2], -1), (*indices.shape, lut.shape[-2] * lut.shape[-1]))
     table = np.broadcast_to(table, (*indices.shape, table.shape[-1])).reshape(*indices.shape, *lut.shape[-2:])
     chosen = np.take_along_axis(table, indices.astype(np.int64)[..., None, None], axis=-2)
     vectors = chosen[..., 0, :]  # [..., vector]
-    if lut.shape[-1] == 1:
-        return vectors[..., 0]
     if vector_axis is None:
         raise MilError("a table of vectors, but no vector_axis")
     axis = vector_axis % indices.ndim
     return np.moveaxis(vectors, -1, axis + 1).reshape(*indices.shape[:axis], -1, *indices.shape[axis + 1 :])
+
+
+def _values_of_blocks(indices: Array, tables: Array) -> Array:
+    """`tables` [...blocks, entries]: looks up every index at its place in all tables one after the other."""
+    *counts, entries = tables.shape
+    blocks = _blocks(tables[..., 0], indices.shape)
+    require(int(indices.max(initial=0)) < entries, f"an index of {indices.max(initial=0)}, {entries} entries")
+    starts = np.arange(0, tables.size, entries).reshape([size for count in counts for size in (count, 1)])
+    places = indices.reshape([size for pair in blocks for size in pair]) + starts
+    values: Array = np.take(tables, places)
+    return values.reshape(indices.shape)
 
 
 def _packed_lut(indices: Array, lut: Array, shape: Ints) -> Array:
