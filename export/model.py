@@ -70,7 +70,7 @@ class Model:
         self._loaded.pop(graph, None)
 
     def pack(self, graph: str) -> None:
-        """Packs the 4-bit integers of a graph that has been lowered, which halves their memory."""
+        """Packs the weights of a graph that has been lowered: it is only called from now on."""
         if graph in self._loaded:
             pack_modules(self._loaded[graph].module)
 

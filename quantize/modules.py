@@ -63,7 +63,9 @@ class QuantizedModule(nn.Module):
         self.register_parameter("bias", None)
 
     def pack(self) -> None:
-        """Reduces the memory of a module that is only called from now on. Optional, not reversible."""
+        """Changes how weights are held: less memory or faster calls. The module is only called from now on.
+        Optional, not reversible.
+        """
 
     def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
         """Whether `fuse` takes these modules of the same class."""
@@ -82,6 +84,27 @@ class QuantizedWeight(NamedTuple):
 
     module: QuantizedModule
     errors: SquaredErrors
+
+
+def _multiply_by_rows(
+    x: torch.Tensor,
+    out_features: int,
+    rows_of: Callable[[slice, torch.Tensor], torch.Tensor],
+    bias: torch.Tensor | None,
+    multiple: int = 1,
+) -> torch.Tensor:
+    """x [..., K] -> [..., N]. `rows_of` returns rows [rows, K] of the weight as floats, and may write them to
+    the tensor that it gets. A few rows at a time, of which `multiple` belong together, stay in the
+    processor's cache.
+    """
+    result = x.new_empty(*x.shape[:-1], out_features)
+    rows = max(1, CHUNK // x.shape[-1] // multiple) * multiple
+    held = x.new_empty(min(rows, out_features), x.shape[-1])
+    for start in range(0, out_features, rows):
+        place = slice(start, min(start + rows, out_features))
+        weight = rows_of(place, held[: place.stop - start])
+        result[..., place] = F.linear(x, weight, None if bias is None else bias[place])
+    return result
 
 
 class QuantizedLinear(QuantizedModule):
@@ -136,8 +159,7 @@ class QuantizedLinear(QuantizedModule):
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights.
 
-        While exporting, this is the operator that lowerings recognise. In eager mode it computes the same
-        numbers for a few rows at a time in one reused buffer, which stays in the processor's cache.
+        While exporting, this is the operator that lowerings recognise.
         """
         if torch.compiler.is_exporting():
             low, high = self.scheme.range
@@ -145,15 +167,12 @@ class QuantizedLinear(QuantizedModule):
                 self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
             )
             return F.linear(x, weight, self.bias)
-        result = x.new_empty(*x.shape[:-1], self.out_features)
-        rows = max(1, CHUNK // self.in_features)
-        held = x.new_empty(min(rows, self.out_features), self.in_features)
-        for start in range(0, self.out_features, rows):
-            place = slice(start, min(start + rows, self.out_features))
-            weight = self.integers(place, held[: place.stop - start])
-            weight.unflatten(1, (-1, self.block)).mul_(self.scale[place, :, None])
-            result[..., place] = F.linear(x, weight, None if self.bias is None else self.bias[place])
-        return result
+        return _multiply_by_rows(x, self.out_features, self._dequantized, self.bias)
+
+    def _dequantized(self, rows: slice, held: torch.Tensor) -> torch.Tensor:
+        weight = self.integers(rows, held)
+        weight.unflatten(1, (-1, self.block)).mul_(self.scale[rows, :, None])
+        return weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.kernel(x, self)
@@ -206,23 +225,39 @@ class PalettizedLinear(QuantizedModule):
         return self.weight.is_floating_point()
 
     @property
+    def channels(self) -> int:
+        """Number of rows that share a palette."""
+        return len(self.weight) // len(self.palette)
+
+    @property
     def indices(self) -> torch.Tensor:
         """`weight` for lowering. Raises RuntimeError if it is packed."""
         if self.is_packed:
             raise RuntimeError("packed palettes cannot be lowered; load the graph again")
         return self.weight
 
-    def values(self) -> torch.Tensor:
-        """float32 [N, K], packed or not."""
-        return self.weight.float() if self.is_packed else look_up(self.indices, self.palette)
+    def values(self, rows: slice = slice(None)) -> torch.Tensor:
+        """float32 [rows, K], packed or not. `rows` begin and end between two palettes."""
+        if self.is_packed:
+            return self.weight[rows].float()
+        start, stop, _ = rows.indices(len(self.weight))
+        palettes = self.palette[start // self.channels : stop // self.channels]
+        values: torch.Tensor = look_up(self.weight[rows], palettes)
+        return values
 
     def pack(self) -> None:
         if not self.is_packed:
-            self.weight = self.values().half()
+            values = torch.empty_like(self.weight, dtype=torch.float16)
+            for start in range(0, len(values), self.channels):
+                place = slice(start, start + self.channels)
+                values[place] = self.values(place)
+            self.weight = values
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = look_up(self.indices, self.palette) if torch.compiler.is_exporting() else self.values()
-        return F.linear(x, weight, self.bias)
+        if torch.compiler.is_exporting():
+            return F.linear(x, look_up(self.indices, self.palette), self.bias)
+        rows_of = lambda rows, _: self.values(rows)
+        return _multiply_by_rows(x, len(self.weight), rows_of, self.bias, self.channels)
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:

@@ -138,7 +138,7 @@ def search_palette(weight: torch.Tensor, bits: int, channels: int) -> Palettized
     Each group of rows takes the better of two palettes: evenly spaced values, or those of Lloyd's algorithm.
     Groups are searched in chunks, as in `search_scales`.
     """
-    groups = weight.reshape(-1, channels * weight.shape[1])
+    groups = weight.detach().reshape(-1, channels * weight.shape[1])
     indices = torch.empty(groups.shape, dtype=torch.uint8)
     palette = torch.empty(len(groups), 2**bits)
     errors = torch.zeros(4, dtype=torch.float64)  # as in SquaredErrors

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolved = check_manifest(bundle, source, target)
     trial_run(bundle)
     if arguments.long_codes:
-        _check_memory(resolved, bundle)
+        _check_memory_of_long_codes(resolved, bundle)
     export = Export(resolved, target, job)
     verify_options = _verify_options(arguments, target)
     with Progress(count_steps(resolved, target, verify_options), "checks"):
@@ -122,7 +122,7 @@ def _check_long_codes(bundle: Bundle) -> None:
         raise UsageError(f"--long-codes: {family} has no such check; leave it out")
 
 
-def _check_memory(resolved: Resolved, bundle: Bundle) -> None:
+def _check_memory_of_long_codes(resolved: Resolved, bundle: Bundle) -> None:
     """Raises ExportError without the memory that `--long-codes` needs."""
     from export.memory import check_memory
 

@@ -59,8 +59,8 @@ def _captured_stderr() -> Iterator[list[str]]:
 def _import_executorch() -> tuple[Any, Any]:
     """torch, and ExecuTorch's extension module with the operators of caches and attention.
 
-    Its Python modules `executorch.runtime` and `custom_ops` import the exporter and torch's compiler as well:
-    three seconds and 130 MB.
+    Both are untyped. ExecuTorch's Python modules `executorch.runtime` and `custom_ops` import its exporter
+    and torch's compiler as well: three seconds and 130 MB.
     """
     import torch
     from executorch.extension.pybindings import _portable_lib
@@ -146,7 +146,7 @@ class ExecuTorchEngine(Engine):
             raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]
 
-    def _load_program(self, path: Path) -> Any:
+    def _load_program(self, path: Path) -> Any:  # untyped in ExecuTorch
         checked = self._executorch.Verification.InternalConsistency
         return self._executorch._load_program(str(path), program_verification=checked)
 

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import quantize.modules
+import quantize.search
 from bundle.errors import RecipeError
 from export.__main__ import main as export
 from quantize.modules import (
@@ -54,6 +56,7 @@ WEIGHTS = {
     "two values": torch.where(weight() > 0, 1.0, 0.04),
     "ties": (torch.arange(24 * 96).reshape(24, 96) % 15 - 7).float() / 2,
     "zero": torch.zeros(24, 96),
+    "one far away": weight().index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(100.0)),
     "tiny": weight() * 1e-9,
 }
 SEARCHES = {
@@ -176,14 +179,38 @@ def test_palettes_of_normal_weights_reach_the_least_error() -> None:
     assert errors.searched == pytest.approx(0.009497 * errors.norm, rel=0.01)
 
 
+def test_chunks_of_a_search_for_palettes_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = weight() * torch.arange(1, 25)[:, None]
+    whole = search_palette(values, LUT4.bits, LUT4.channels)
+    monkeypatch.setattr(quantize.search, "CHUNK", 1)
+    parts = search_palette(values, LUT4.bits, LUT4.channels)
+    assert torch.equal(parts.indices, whole.indices) and torch.equal(parts.palette, whole.palette)
+    assert parts.errors.searched == pytest.approx(whole.errors.searched)
+
+
+@pytest.mark.parametrize("columns", [1, 5])
+def test_a_palette_may_have_more_values_than_its_group(columns: int) -> None:
+    values = weight(3, columns)
+    found = search_palette(values, bits=4, channels=1)
+    held = PalettizedLinear(found.indices, found.palette, PaletteScheme(4, channels=1)).values()
+    assert torch.equal(held, values.half().float())
+
+
 def test_fused_palettes_concatenate_their_rows() -> None:
     parts = [LUT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
     x = weight(3, 96, seed=3)
     assert torch.equal(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
-def test_packed_palettes_give_the_same_bits_and_are_not_lowered() -> None:
+@pytest.mark.parametrize("chunk", [1, 96 * 20, 2**20])
+def test_packed_palettes_give_the_same_bits_and_are_not_lowered(
+    monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Also where few rows are multiplied together."""
     linear, x = LUT4.quantize(weight(), "w", is_table=False).module, torch.randn(3, 96)
+    assert isinstance(linear, PalettizedLinear)
+    torch.testing.assert_close(linear(x), x @ linear.values().T)
+    monkeypatch.setattr(quantize.modules, "CHUNK", chunk)
     before = linear(x)
     linear.pack()
     linear.pack()

@@ -129,7 +129,7 @@ def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float
 
 @register_torch_op(torch_alias=["voxport::look_up", "voxport.look_up"])  # type: ignore[untyped-decorator]
 def look_up(context: Any, node: Any) -> None:
-    """A weight of a palette stays indices and palette in the package."""
+    """Stores a palettized weight as indices and palettes."""
     indices, palette = (value.val for value in inputs_of(context, node, expected=2))
     dtype = types.nptype_from_builtin(types.string_to_builtin(f"uint{log2(palette.shape[1]):.0f}"))
     tables = palette[:, None, :, None]  # [N / channels, 1, values, 1]

@@ -103,6 +103,7 @@ def _convert(component: Component, module: nn.Module, precision: Precision, path
     signature = component.signature
     with torch.no_grad(), target_kernels(module, TracedLinears(), OneHotAttention()):
         program = trace(component, module)
+    _look_up_once(program.graph)
     exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in FLOAT32_KINDS]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _stays_float32(op, exact))
     ct.convert(
@@ -118,6 +119,15 @@ def _convert(component: Component, module: nn.Module, precision: Precision, path
         package_dir=str(path),
         skip_model_load=True,
     )
+
+
+def _look_up_once(graph: torch.fx.Graph) -> None:
+    """Keeps one look-up of each palette, however often a trace calls its linear, as `TracedLinears` does."""
+    first: dict[tuple[Any, ...], torch.fx.Node] = {}  # Any: arguments of a node
+    for node in list(graph.nodes):
+        if node.target is torch.ops.voxport.look_up.default and first.setdefault(node.args, node) is not node:
+            node.replace_all_uses_with(first[node.args])
+            graph.erase_node(node)
 
 
 def _stays_float32(op: Any, exact: list[int]) -> bool:

@@ -207,7 +207,7 @@ def check_weights(where: str, found: list[Weight], component: Component, module:
 
 def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(module, PalettizedLinear):
-        return module.indices, module.palette
+        return module.indices, module.palette  # before it is packed
     return module.integers() if isinstance(module, QuantizedLinear) else module.weight, module.scale
 
 

@@ -1,6 +1,7 @@
 """Reads a saved graph back: its quantised linears have the arithmetic, integers and scales of the module."""
 
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,14 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
     constants = {constant.name: constant for constant in model.graph.initializer}
 
     def read(name: str) -> np.ndarray:
-        return onnx.numpy_helper.to_array(constants[name], str(path.parent))
+        constant = constants[name]
+        place = {entry.key: entry.value for entry in constant.external_data}
+        if not place:
+            return onnx.numpy_helper.to_array(constant)
+        # `to_array` refuses files with several hard links, as `cp -l` makes them
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(constant.data_type)
+        file, offset = path.parent / place["location"], int(place["offset"])
+        return np.fromfile(file, dtype, prod(constant.dims), offset=offset).reshape(constant.dims)
 
     expected = FLOAT_ACTIVATIONS if precision == "float16" else INTEGER_ACTIVATIONS
     found = {}

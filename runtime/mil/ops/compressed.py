@@ -87,8 +87,9 @@ def constexpr_lut_to_dense(
 def _values_of_blocks(indices: Array, tables: Array) -> Array:
     """`tables` [...blocks, entries]: looks up every index at its place in all tables one after the other."""
     *counts, entries = tables.shape
+    low, high = int(indices.min(initial=0)), int(indices.max(initial=0))
+    require(low >= 0 and high < entries, f"indices from {low} to {high} into tables of {entries} entries")
     blocks = _blocks(tables[..., 0], indices.shape)
-    require(int(indices.max(initial=0)) < entries, f"an index of {indices.max(initial=0)}, {entries} entries")
     starts = np.arange(0, tables.size, entries).reshape([size for count in counts for size in (count, 1)])
     places = indices.reshape([size for pair in blocks for size in pair]) + starts
     values: Array = np.take(tables, places)

@@ -13,11 +13,13 @@ from support.export.rounding import float32_bar
 from torch import nn
 
 from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
+from export.targets.coreml.lowering import _look_up_once
 from export.targets.coreml.tools import ct, unchecked_passes
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from quantize.modules import LinearKernel, float_activations, int8_per_token
 from quantize.recipe import find_recipe
+from quantize.schemes import PaletteScheme
 from runtime.mil import Package
 
 pytestmark = pytest.mark.slow
@@ -123,3 +125,27 @@ def test_positions_are_divided_as_integers(realtime_bundles: Path, graph: str, c
     package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
     divisions = [op for op in package.function(component).operations() if op.type == "floor_div"]
     assert divisions and {op.outputs[0].type.scalar.name for op in divisions} == {"int32"}
+
+
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+        self.linears = nn.ModuleList(
+            PaletteScheme(4, channels=8).quantize(weight + shift, "w", is_table=False).module
+            for shift in (0, 1)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = sum(linear(x) + linear(2 * x) for linear in self.linears)
+        return result
+
+
+def test_a_palette_is_looked_up_once_however_often_its_linear_is_called() -> None:
+    module, x = CalledTwice(), torch.randn(3, 8)
+    program = torch.export.export(module, (x,), strict=False)
+    _look_up_once(program.graph)
+    program.graph_module.recompile()
+    found = [node for node in program.graph.nodes if node.target is torch.ops.voxport.look_up.default]
+    assert len(found) == 2  # one for each linear
+    assert torch.equal(program.module()(x), module(x))

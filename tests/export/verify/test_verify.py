@@ -1,6 +1,7 @@
 """Verification finds each fault that is planted in a bundle."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from math import comb
@@ -61,7 +62,11 @@ def offset_output(graph: onnx.GraphProto, name: str, amount: float) -> None:
     graph.node.append(onnx.helper.make_node("Add", [f"{name}.before", "fault"], [name]))
 
 
-def test_a_bundle_passes_and_the_report_is_kept(onnx_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_passes_and_the_report_is_kept(
+    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where weights have a second name, as in a folder that was copied with links."""
+    os.link(onnx_copy / "backbone.onnx.data", tmp_path / "second name")
     assert verify(onnx_copy) == 0
     report = json.loads((onnx_copy / "verify.json").read_text())
     assert report["status"] == "passed" and all(row["passed"] for row in report["rows"])

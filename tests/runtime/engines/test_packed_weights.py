@@ -9,7 +9,6 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
 from executorch.extension.pybindings import _portable_lib
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 
 from export.targets.executorch.partitioner import LinearPartitioner
@@ -34,7 +33,7 @@ class Bundle:
         self.bundle: Any = SimpleNamespace(manifest=manifest)
 
     def load(self, path: Path) -> tuple[Any, Any]:
-        program = Runtime.get().load_program(path)
+        program = _portable_lib._load_program(str(path))
         with packed_once(cast(Any, self), _portable_lib.__file__):
             return program, program.load_method("forward")
 
@@ -73,7 +72,7 @@ def programs(x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[float,
 
 
 def result(loaded: tuple[Any, Any], x: Tensor) -> Tensor:
-    found: Tensor = loaded[1].execute([x])[0].clone()
+    found: Tensor = loaded[1]([x])[0].clone()
     return found
 
 

@@ -72,6 +72,15 @@ def test_palettes_equal_their_definition(data: st.DataObject, blocks: tuple[int,
         OPS["constexpr_lut_to_dense"](indices, vectors)
 
 
+@pytest.mark.parametrize(("index", "entries"), [(4, 4), (-1, 4), (0, 0)])
+def test_an_index_outside_its_table_is_an_error(index: int, entries: int) -> None:
+    """Also where all tables together have such an entry."""
+    indices = np.zeros((2, 3), np.int8)
+    indices[0, 1] = index
+    with pytest.raises(MilError, match=f"into tables of {entries} entries"):
+        OPS["constexpr_lut_to_dense"](indices, normal(2, 1, entries, 1))
+
+
 def test_packed_indices_and_masks_are_unpacked() -> None:
     lut, indices = normal(4), np.array([[0, 1, 2], [3, 3, 1]], np.uint8)
     packed = np.array([0 | 1 << 2 | 2 << 4 | 3 << 6, 3 | 1 << 2], np.uint8)
