@@ -4,9 +4,9 @@
 
 Writes a checkpoint of Voxtral-TTS with the published widths and one layer in the backbone (three in the
 acoustic head). Each target and recipe gets a bundle, and a JSON file in the folder OUT. A verdict is that of
-`check_components` for one component, with one seed of inputs. A fault changes the eager side: the distance of
-a faulty artifact from right eager is that of a right artifact from faulty eager. Its size grows until it is
-found with every seed.
+`check_components` for one output or state of one component, in one call with one seed of inputs. A fault
+changes the eager side: the distance of a faulty artifact from right eager is that of a right artifact from
+faulty eager. Its size grows until it is found with every seed. --no-faults plants none.
 """
 
 import argparse
@@ -223,12 +223,14 @@ def find_size(context: Context, model: Model, name: str, component: str) -> dict
     return {"least_size_found": None, "tried": tried}
 
 
-def measure(bundle: Bundle, resolved: Resolved, target: Target, seeds: int) -> dict[str, Any]:
+def measure(
+    bundle: Bundle, resolved: Resolved, target: Target, seeds: int, faults: dict[str, Fault]
+) -> dict[str, Any]:
     """Verdicts without a fault for all seeds, and the size at which each fault is found."""
     made = Export(resolved, target, bundle.job)
     for graph in made.model.graphs():
         log.info("%s: %s", bundle.folder.name, graph.name)
-    result: dict[str, Any] = {"right": [], "faults": {name: {} for name in FAULTS}, "seconds": []}
+    result: dict[str, Any] = {"right": [], "faults": {name: {} for name in faults}, "seconds": []}
     for mode in modes(resolved, target, VerifyOptions()):
         context, suffix = open_context(bundle, made, mode), mode.suffix
         for component in COMPONENTS:
@@ -236,7 +238,7 @@ def measure(bundle: Bundle, resolved: Resolved, target: Target, seeds: int) -> d
                 started = time.perf_counter()
                 result["right"] += verdicts(context, component, seed, suffix)
                 result["seconds"].append(time.perf_counter() - started)
-            for name, fault in FAULTS.items():
+            for name, fault in faults.items():
                 places = result["faults"][name]
                 if component not in fault.components or _found_at_once(places, component, fault):
                     continue
@@ -265,7 +267,8 @@ def summary(bundle: Bundle, result: dict[str, Any]) -> dict[str, Any]:
         "machine": describe_machine(None, package) | {"torch": torch.__version__},
         "files": {name: bundle.manifest.files[name].sha256[:16] for name in names},
         "seeds": len({row["seed"] for row in right}),
-        "fault_seeds": FAULT_SEEDS,
+        "fault_seeds": FAULT_SEEDS if result["faults"] else 0,
+        "calls": len(result["seconds"]),
         "verdicts": len(right),
         "seconds_per_call": round(statistics.median(result["seconds"]), 2),
         "failed": [row for row in right if not row["passed"]],
@@ -280,6 +283,7 @@ def main() -> None:
     parser.add_argument("--targets", default="onnx,executorch")
     parser.add_argument("--recipes", default="w8,w4,w4g128,8da4w")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of inputs (default: 20)")
+    parser.add_argument("--no-faults", action="store_true", help="only verdicts on right graphs")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder of the JSON files")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -297,7 +301,8 @@ def main() -> None:
                 raise SystemExit(f"{folder}: export failed")
             bundle = Bundle(folder)
             resolved = resolve(Source(checkpoint), bundle.job.request)
-            rows = measure(bundle, resolved, target_of_job(bundle.job), arguments.seeds)
+            faults = {} if arguments.no_faults else FAULTS
+            rows = measure(bundle, resolved, target_of_job(bundle.job), arguments.seeds, faults)
             result = summary(bundle, rows)
             log.info("%s: %s", folder.name, json.dumps(result["nearest"]))
             (arguments.out / f"{folder.name}.json").write_text(json.dumps(result, indent=1) + "\n")
