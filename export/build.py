@@ -50,7 +50,7 @@ NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputSettings:
     """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes.
 
     With `keep_going`, all graphs are checked, even if one does not match eager. `page` is the file for the
@@ -67,7 +67,7 @@ class Output:
     evaluate: Callable[[Bundle], Report] | None = None
 
 
-def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
+def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSettings) -> bool:
     """Exports one bundle. Returns False where the folder already holds this very bundle.
 
     Raises ExportError, VerificationError, UsageError or IntegrityError; then no finished bundle is left
@@ -99,12 +99,14 @@ def _check_tokenizer(source: Source) -> None:
         open_family(source.family.name).open_tokenizer(paths)
 
 
-def _lower(export: Export, folder: Path, output: Output) -> tuple[dict[str, FinishedGraph], list[Result]]:
+def _lower(
+    export: Export, folder: Path, output: OutputSettings
+) -> tuple[dict[str, FinishedGraph], list[Result]]:
     """The artifact of every graph, reused from an earlier run, and the results of checking each one.
 
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
-    job, model = export.job, export.model  # `cache.make` calls `_lower_graph` with the staging folder
+    job, model = export.job, export.model
     cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
@@ -114,7 +116,7 @@ def _lower(export: Export, folder: Path, output: Output) -> tuple[dict[str, Fini
         free_memory()
         advance(1)
         source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
-        log.info("  %s: %s, %s", name, _progress(finished[name]), source)
+        log.info("  %s: %s, %s", name, _graph_summary(finished[name]), source)
         if not output.verify:
             model.release(name)
             continue
@@ -122,7 +124,7 @@ def _lower(export: Export, folder: Path, output: Output) -> tuple[dict[str, Fini
         model.pack(name)  # `_verify` needs the module again
         free_memory()
         if not output.keep_going:
-            _raise_failures(job, VerificationResult.of(checked), folder)
+            _report_failures(job, VerificationResult.of(checked), folder)
     return finished, checked
 
 
@@ -149,7 +151,7 @@ def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
     return export.model.weight_errors.get(name)
 
 
-def _progress(graph: FinishedGraph) -> str:
+def _graph_summary(graph: FinishedGraph) -> str:
     size = f"{sum(entry.size for entry in graph.files.values()) / 1e6:.1f} MB"
     error = graph.weight_error
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
@@ -167,10 +169,10 @@ def _write_bundle(export: Export, finished: dict[str, FinishedGraph], folder: Pa
         weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
     files = {name: file_entry(folder / name) for name in _artifact_names(folder)}
-    return _write_texts(export, manifest.model_copy(update={"files": files}), folder)
+    return _write_readme_and_manifest(export, manifest.model_copy(update={"files": files}), folder)
 
 
-def _write_texts(export: Export, manifest: Manifest, folder: Path) -> Manifest:
+def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> Manifest:
     """Writes the README and the manifest, which has the hash of the README. Returns that manifest."""
     job, source = export.job, export.resolved.source
     body = bundle_readme(manifest, source.family.calls(job.constants, job.options), export.target)
@@ -182,7 +184,7 @@ def _write_texts(export: Export, manifest: Manifest, folder: Path) -> Manifest:
 
 
 def _verify(
-    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], output: Output
+    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], output: OutputSettings
 ) -> None:
     """Writes the result into the manifest and the README.
 
@@ -199,12 +201,12 @@ def _verify(
         from export.report.page import write_page  # matplotlib takes a second
 
         write_page(output.page, Bundle(folder), result, export.model.layer_errors)
-    _raise_failures(manifest.job, result, folder)
+    _report_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
-    _write_texts(export, manifest.model_copy(update=verified), folder)
+    _write_readme_and_manifest(export, manifest.model_copy(update=verified), folder)
 
 
-def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
+def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
     """Writes the report and raises VerificationError if a check failed."""
     failed = failures(result)
     if not failed:

@@ -54,10 +54,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _export(checkpoint: Path, request: ExportRequest, folder: Path) -> None:
-    from export.build import Output, build  # imports torch
+    from export.build import OutputSettings, build  # imports torch
     from export.job import make_job
     from export.resolve import Source, resolve
     from export.targets import open_target
 
     resolved, target = resolve(Source(checkpoint), request), open_target(TARGET)
-    build(resolved, make_job(resolved, target, folder.name), target, Output(folder, force=True))
+    build(resolved, make_job(resolved, target, folder.name), target, OutputSettings(folder, force=True))

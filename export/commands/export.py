@@ -91,7 +91,7 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
 
 def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Json:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
-    from export.build import Output, build
+    from export.build import OutputSettings, build
     from export.estimate import estimate, speed
     from export.job import make_job
     from model.embedded import embedded_name
@@ -111,7 +111,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             "seconds": round(seconds / speed(), 1),
         }
     job = make_job(resolved, target, name)
-    output = Output(
+    output = OutputSettings(
         out,
         arguments.force,
         verifies,

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from export.verify.gain import DEVIATIONS, Gain, gains
+
 Row = dict[str, Any]  # Any: a JSON object with text, numbers, booleans and null
 
 
@@ -66,7 +68,8 @@ class Comparison:
 
     `calls` are the distances of the artifact from eager, `quantisation` those of eager from full precision.
     With integer activations, `rounding` are the distances from eager of eager without that rounding, and
-    `perturbed` those of eager under another order of float sums, if it ran.
+    `perturbed` those of eager under another order of float sums, if it ran. `gains` are those of the
+    artifact, and `rounding_gain` is the largest one of rounding, of either sign.
     """
 
     component: str
@@ -77,6 +80,8 @@ class Comparison:
     calls: list[Distance] = field(default_factory=list)
     rounding: list[Distance] = field(default_factory=list)
     perturbed: list[Distance] = field(default_factory=list)
+    gains: list[Gain] = field(default_factory=list)
+    rounding_gain: float = 0.0
     quantisation: list[Distance] = field(default_factory=list)
     quantisation_bar: float | None = None
 
@@ -93,6 +98,9 @@ class Comparison:
         self.calls.append(measure(found, expected))
         if unrounded is not None:
             self.rounding.append(measure(unrounded, expected))
+            self.gains += gains(found, expected, unrounded)
+            of_rounding = [abs(gain.value) for gain in gains(expected, unrounded, unrounded)]
+            self.rounding_gain = max([self.rounding_gain, *of_rounding])
         if perturbed is not None:
             self.perturbed.append(measure(perturbed, expected))
         if full is not None:
@@ -151,9 +159,19 @@ class Comparison:
         return distance or None
 
     @property
+    def gain(self) -> tuple[float, float] | None:
+        """The gain of half of the channels that is nearest to its bar, or beyond it, and the bar. None
+        without integer activations.
+        """
+        allowed = self.float_bar + ROUNDING_FACTOR * self.rounding_gain
+        found = [(abs(gain.value), allowed + DEVIATIONS * gain.deviation) for gain in self.gains]
+        return max(found, key=lambda pair: pair[0] / pair[1], default=None)
+
+    @property
     def passed(self) -> bool:
         lowered = isfinite(self.worst) and self.beyond <= self.beyond_allowed
         near = self.distance_bar is None or self.distance <= self.distance_bar
+        near &= self.gain is None or self.gain[0] <= self.gain[1]
         bar, distance = self.quantisation_bar, self.quantisation_error
         return lowered and near and (bar is None or distance is None or distance <= bar)
 
@@ -174,7 +192,8 @@ class Comparison:
             distance = max(largest, bar / max(*(call.norm for call in self.calls), 1e-12))
         # a share of 1 allows every call, so it limits nothing
         share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf
-        return min(share, distance)
+        gain, gain_bar = self.gain or (0.0, 1.0)
+        return min(share, distance, gain_bar / max(gain, 1e-12))
 
     def row(self) -> Row:
         """For the manifest and for `verify.json`; null where a value is not finite."""
@@ -190,6 +209,8 @@ class Comparison:
             "beyond_allowed": self.beyond_allowed,
             "distance": finite(self.distance),
             "distance_bar": self.distance_bar,
+            "gain": self.gain and self.gain[0],
+            "gain_bar": self.gain and self.gain[1],
             "quantisation_error": finite(self.quantisation_error),
             "quantisation_bar": self.quantisation_bar,
             "margin": finite(self.margin),

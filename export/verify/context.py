@@ -136,7 +136,7 @@ class Context:
         return [engine.stream() for engine in self.compared(component)]
 
     def compared(self, component: str) -> tuple[Engine, ...]:
-        """The artifact, eager and, for integer activations, the engines that tell how far rounding goes."""
+        """The artifact, eager and, for integer activations, those that measure how far rounding goes."""
         engines = (self.engines.artifact, self.engines.eager)
         if not self.is_integer(component):
             return engines

@@ -152,8 +152,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tenso
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-# Exported graphs have this name in names of nodes: another name changes their bytes.
-@torch.library.custom_op("voxport::rolling_attention", mutates_args=())
+@torch.library.custom_op("voxport::biased_attention", mutates_args=())
 def biased_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -260,6 +259,6 @@ def _translate_biased(  # type: ignore[no-untyped-def]
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.voxport.matmul_nbits.default: _translate_matmul,
     torch.ops.voxport.matmul_integer.default: _translate_integer_matmul,
-    torch.ops.voxport.rolling_attention.default: _translate_biased,
+    torch.ops.voxport.biased_attention.default: _translate_biased,
     torch.ops.voxport.group_query_attention.default: _translate_rotating,
 }

@@ -125,7 +125,7 @@ class StreamingDecoder:
         self._audio_stream.load_states(silence.encoder_states)
         self.stream.load_states(silence.states)
 
-    # Two halves of `feed` and `finish`, for several streams in one batch: see `batched_step`
+    # The two parts of `feed` and `finish`, for several streams in one batch: see `batched_step`
 
     def encode_samples(self, samples: np.ndarray) -> None:
         """Encodes samples float32 [n]. Raises UsageError like `feed`."""

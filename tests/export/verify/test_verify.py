@@ -17,7 +17,7 @@ from support.export.faulty_engines import FaultyStream, StreamEngine
 from bundle.manifest import MANIFEST, Bundle, WeightError
 from export.__main__ import main as export
 from export.verify import code_checks, comparison, run_checks
-from export.verify.comparison import Comparison, measure, most_by_chance
+from export.verify.comparison import Comparison, Distance, measure, most_by_chance
 from export.verify.manifest_check import check_weight_errors
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays, EngineOptions, Stream
@@ -292,14 +292,31 @@ def test_an_error_in_every_call_fails_where_eager_meets_few_ties() -> None:
     assert compare_ones(True, *errors, rounding=1e-2).beyond_allowed == 35 / 48
 
 
+def binomial(calls: int, probability: float) -> list[float]:
+    return [
+        comb(calls, count) * probability**count * (1 - probability) ** (calls - count)
+        for count in range(calls + 1)
+    ]
+
+
+@pytest.mark.parametrize("calls", [8, 24, 100])
+def test_the_fraction_of_calls_fails_one_right_artifact_in_a_hundred_thousand(calls: int) -> None:
+    """At most, whatever the probability of a tie. Both sides meet ties independently of each other."""
+    tie, none = Distance(1e-3, 1e-3, 1e-3), Distance(0.0, 0.0, 0.0)
+    perturbed = [[tie] * ties + [none] * (calls - ties) for ties in range(calls + 1)]
+    rows = [Comparison("c", "o", "check", True, calls=row, perturbed=row) for row in perturbed]
+    allowed = [round(calls * row.beyond_allowed) for row in rows]
+    for probability in np.linspace(0, 1, 101):
+        chances = binomial(calls, probability)
+        failed = sum(chances[ties] * sum(chances[allowed[ties] + 1 :]) for ties in range(calls + 1))
+        assert failed <= 1e-5
+
+
 def test_what_chance_explains_is_the_tail_of_a_binomial_distribution() -> None:
     for calls, probability in [(4, 0.5), (24, 0.71), (100, 0.8), (48, 0.02)]:
         allowed = most_by_chance([probability] * calls)
-        weights = [
-            comb(calls, count) * probability**count * (1 - probability) ** (calls - count)
-            for count in range(calls + 1)
-        ]
-        assert sum(weights[allowed + 1 :]) <= 1e-3 < sum(weights[allowed:])
+        chances = binomial(calls, probability)
+        assert sum(chances[allowed + 1 :]) <= 1e-3 < sum(chances[allowed:])
     assert most_by_chance([1.0] * 24) == 24 and most_by_chance([0.0] * 24) == most_by_chance([]) == 0
     assert 2606 <= most_by_chance([0.5] * 5000) <= 2612  # 3.09 standard deviations of 35.4 above 2,500
 
