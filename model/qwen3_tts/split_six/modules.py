@@ -82,8 +82,8 @@ class OneHotStack(nn.Module):
     ) -> tuple[torch.Tensor, Caches]:
         """x [1, 1, width], position int32 [1], two masks [1, rows], caches -> normed [1, 1, width], caches.
 
-        `padding` is 0 for the rows that attention reads and -1e4 for the others; `update` is 1 for the row that is
-        written and 0 for the others.
+        `padding` is 0 for rows that attention reads and -1e4 for the others. `update` is 1 for the row that
+        is written and 0 for the others.
         """
         rotation, size = self.rotary(position.long()[:, None]), self.heads * self.head_dim
         written: list[Caches] = []

@@ -31,7 +31,7 @@ def test_no_right_artifact_fails() -> None:
 @pytest.mark.parametrize("half", [slice(0, CHANNELS // 2), slice(CHANNELS // 2, None)])
 @pytest.mark.parametrize("gain", [0.94, 1.06])
 def test_a_gain_of_6_percent_of_half_of_the_channels_is_found_in_one_call(gain: float, half: slice) -> None:
-    """Rounding is more than in 26 layers of the published width. The distance alone does not find the gain."""
+    """Rounding is more than in 26 layers of the published width. The distance alone finds no gain."""
     for seed in range(50):
         compared = compare(seed, 0.1, gain, half)
         assert compared.distance <= (compared.distance_bar or 0)
