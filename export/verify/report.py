@@ -10,7 +10,8 @@ from export.verify.comparison import Check, Comparison, FreeRun, Report, Result,
 
 HEADINGS = (
     f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
-    f"{'allowed':>7} {'distance':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} {'bar':>7}"
+    f"{'allowed':>7} {'distance':>9} {'bar':>7} {'gain':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} "
+    f"{'bar':>7}"
 )
 SUMMARY = "{:<16} {:>9} {:>9} {:>14} {:>9}   {}"
 SUMMARY_HEADINGS = ("component", "lowering", "bar", "quantisation", "bar", "nearest to its bar")
@@ -129,10 +130,15 @@ def _component_row(component: str, rows: list[Comparison]) -> dict[str, str]:
 
 
 def error_and_bar(row: Comparison) -> tuple[float, float]:
-    """The largest error with its bar; where that is beyond it because of ties, the distance with its bar."""
+    """The largest error with its bar. Where that is beyond it because of ties, the distance or the gain,
+    whichever is nearer to its bar.
+    """
     if row.worst <= row.float_bar or row.distance_bar is None:
         return row.worst, row.float_bar
-    return row.distance, row.distance_bar
+    distance = row.distance, row.distance_bar
+    if row.gain is None or row.gain[0] * row.distance_bar <= row.distance * row.gain[1]:
+        return distance
+    return row.gain
 
 
 def failures(result: VerificationResult) -> list[str]:
@@ -145,12 +151,13 @@ def failures(result: VerificationResult) -> list[str]:
 
 
 def _comparison_line(row: Comparison) -> str:
-    margin = finite(row.margin)
+    margin, (gain, gain_bar) = finite(row.margin), row.gain or (None, None)
     factor = "-" if margin is None else f"{margin:.1f}x" if margin < 1000 else ">1000x"
     return (
         f"{row.component:<14} {row.output:<16} {row.name:<36} {_short(row.typical):>9} "
         f"{_short(row.float_bar):>7} {_short(row.worst):>9} {row.beyond:>7.0%} "
-        f"{row.beyond_allowed:>7.0%} {_short(row.distance):>9} {_short(row.distance_bar):>7} {factor:>8} "
+        f"{row.beyond_allowed:>7.0%} {_short(row.distance):>9} {_short(row.distance_bar):>7} "
+        f"{_short(gain):>9} {_short(gain_bar):>7} {factor:>8} "
         f"{_short(row.quantisation_error):>13} {_short(row.quantisation_bar):>7} "
         f"{'' if row.passed else 'FAILED'}"
     ).rstrip()
