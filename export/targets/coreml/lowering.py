@@ -25,8 +25,8 @@ DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core M
 # is compressed.
 FLOAT32_KINDS = (Kind.LOGITS, Kind.LATENT)
 # The passes of coremltools that change a program, in its order. The others take time and change nothing:
-# packages made with all passes had the same bytes, for every graph of both models with none, w8, w4, 8da4w
-# and lut4 in float16. A test repeats this for two graphs. One pass that changes something is left out:
+# packages made with all passes had the same bytes, for every graph of the Voxtral models with none, w8, w4,
+# 8da4w and lut4 in float16. A test repeats this for two graphs. One pass that changes something is left out:
 # `divide_to_multiply` multiplies by a rounded 1 / x, where a division by x is exact.
 PASSES = (
     "cast_optimization",
