@@ -286,6 +286,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises UsageError without a manifest, IntegrityError if it is damaged or of another schema version."""
     path = folder / MANIFEST
     if not path.is_file():
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder; give the folder of a bundle")
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
         advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")

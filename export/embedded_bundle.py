@@ -28,7 +28,7 @@ def embedded_bundle(family: str, checkpoint: Path) -> Path:
     except OSError as error:
         raise VoxportError(f"the bundle of the embedded model cannot be stored: {error}") from None
     if not _is_whole(folder):
-        log.info("%s: exporting the embedded model, once", folder)
+        log.info("%s: exporting and verifying the embedded model, once; this takes minutes", folder)
         _export(checkpoint, ExportRequest(options={**options}), folder)
     return folder
 

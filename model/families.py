@@ -71,7 +71,7 @@ def family_of(checkpoint: Path) -> str:
             raise ConfigError(f"{checkpoint / name}: {reason}")
     if present:
         raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
-    raise _not_a_checkpoint(checkpoint, f"it has no {' and no '.join(names)}")
+    raise _not_a_checkpoint(checkpoint, f"it has none of {', '.join(names)}")
 
 
 def _mlx_family(folder: Path) -> str:

@@ -11,7 +11,7 @@ def make_bundle_optional(parser: argparse.ArgumentParser, default: str) -> None:
     for action in parser._actions:
         if action.dest == "bundle":
             action.required = False
-            action.help = f"{action.help} (default: {default}, exported on first use)"
+            action.help = f"{action.help} (default: {default}, exported on first use, which takes minutes)"
 
 
 def embedded_bundle(task: str) -> Path:

@@ -39,7 +39,7 @@ class LiveStream:
 def _check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
     """Raises UsageError if the bundle has no live encoder, or a call cannot encode so many chunks."""
     if LIVE_ENCODER not in components:
-        raise UsageError("this bundle is for recordings; export it with the option streaming to time it")
+        raise UsageError("this bundle is for recordings; export it with --streaming to time it")
     limit = components[ENCODER].signature.dims["T"][1]
     if not all(1 <= count <= limit for count in counts):
         raise UsageError(

@@ -57,9 +57,7 @@ class VoxtralSpeechToText(SpeechToText):
 
     def check_live(self) -> None:
         if not self._is_live:
-            raise UsageError(
-                "live: this bundle is for recordings; export it with the option streaming", field="live"
-            )
+            raise UsageError("live: this bundle is for recordings; export it with --streaming", field="live")
 
     @property
     def max_live(self) -> int:

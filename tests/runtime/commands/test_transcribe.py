@@ -228,7 +228,7 @@ def test_a_bundle_without_streaming_refuses_live_transcription(
     ]
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     assert runtime(["transcribe", "-", "--bundle", str(bundle), "--live"]) == 2
-    assert "export it with the option streaming" in capsys.readouterr().err
+    assert "export it with --streaming" in capsys.readouterr().err
 
 
 def test_bench_times_a_live_step(realtime_bundles: Path, capsys: Capture) -> None:
