@@ -6,7 +6,7 @@
 | 2 | wrong usage: an option, a path, a request that cannot be served, a missing extra | `UsageError` |
 | 3 | the work failed: export, an engine, a full disk | `VoxportError`, `ExportError` |
 | 4 | an artifact does not match eager PyTorch | `VerificationError` |
-| 5 | a file is damaged, incomplete or not what it should be | `IntegrityError` |
+| 5 | a file of a bundle or checkpoint is damaged, incomplete or not what it should be | `IntegrityError` |
 | 130 | interrupted or terminated | |
 
 A message is one line: what was wrong, where, what was expected, what to do.

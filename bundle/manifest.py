@@ -17,8 +17,7 @@ from bundle.json_types import Json
 from bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[2] = 2
-MANIFEST = "manifest.json"
-README, REPORT = "README.md", "verify.json"
+MANIFEST, README, REPORT = "manifest.json", "README.md", "verify.json"
 UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
@@ -286,11 +285,10 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises UsageError without a manifest, IntegrityError if it is damaged or of another schema version."""
     path = folder / MANIFEST
     if not path.is_file():
-        if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; give the folder of a bundle")
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
         advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
-        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
+        reason = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
+        raise UsageError(f"{folder} is not a bundle: {reason}; {advice}")
     if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise IntegrityError(
             f"{path}: {path.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}; "

@@ -209,7 +209,7 @@ def test_an_export_can_be_evaluated(
     ("options", "message"),
     [
         (["--sentences", "missing.txt"], "missing.txt: No such file"),
-        (["--recogniser", "missing"], "missing: no such folder"),
+        (["--recogniser", "missing"], "missing is not a bundle: there is no such folder"),
         (["--alone", "--checkpoint", "."], "--alone uses no checkpoint"),
     ],
 )
