@@ -188,8 +188,8 @@ def _failed_comparison(row: Comparison) -> str:
         text += f", {row.beyond:.0%} of the calls beyond it"
     if row.distance_bar is not None:
         text += f", distance {_short(row.distance)}, bar {_short(row.distance_bar)}"
-    if row.gain is not None:
-        text += ", gain {:.1e} of half of the channels, bar {:.1e}".format(*row.gain)
+        if row.gain is not None and row.distance <= row.distance_bar:  # otherwise it explains nothing more
+            text += ", gain {:.1e} of half of the channels, bar {:.1e}".format(*row.gain)
     if row.quantisation_bar is not None:
         text += f"; quantisation error {_short(row.quantisation_error)}, bar {_short(row.quantisation_bar)}"
     return text

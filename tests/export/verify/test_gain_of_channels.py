@@ -5,6 +5,7 @@ import pytest
 
 from export.verify.comparison import Comparison
 from export.verify.gain import gains
+from export.verify.report import VerificationResult, failures
 
 CHANNELS = 3072  # of the published backbone
 
@@ -36,6 +37,7 @@ def test_a_gain_of_6_percent_of_half_of_the_channels_is_found_in_one_call(gain: 
         compared = compare(seed, 0.1, gain, half)
         assert compared.distance <= (compared.distance_bar or 0)
         assert not compared.passed and compared.margin < 1
+        assert "gain" in failures(VerificationResult((compared,), {}))[0]
 
 
 @pytest.mark.parametrize(("gain", "passes"), [(1.019, True), (1.03, False)])
