@@ -290,7 +290,9 @@ def main() -> None:
     parser.add_argument("--targets", default="onnx,executorch")
     parser.add_argument("--recipes", default="w8,w4,w4g128,8da4w")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of inputs (default: 20)")
-    parser.add_argument("--faults", default="", help="only those whose name contains this, or none")
+    parser.add_argument(
+        "--faults", default="", help="only those whose name contains this; 'none' plants none"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder of the JSON files")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")

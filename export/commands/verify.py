@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer(1),
         default=1000,
         metavar="N",
-        help="decode steps of the long run, at most the cache length; 200 in a second precision; other "
-        "checks are as long as before (default: 1000)",
+        help="decode steps of the long run, at most the cache length; 200 in a second precision; the "
+        "other checks take as long with fewer steps (default: 1000)",
     )
     parser.add_argument(
         "--compute-precision",
