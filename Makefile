@@ -4,6 +4,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder
 DEMO := artifacts/demo
 
+# modules are compiled once, and not in each of the hundreds of processes that tests start
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test tests check lint fuzz install
 install: .venv/.installed
 
