@@ -6,6 +6,7 @@ permitted shapes, and descriptions that do not match the program.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -34,7 +35,7 @@ class ScalarType:
     bits: int
     signed: bool = False
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.name.startswith(("fp", "bf"))
 
@@ -86,7 +87,7 @@ class TensorType:
         return sizes if self.shape is not None and len(sizes) == len(self.shape) else None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return self.shape is None or (
+        return self.shape is None or self.shape == shape or (
             len(shape) == len(self.shape)
             and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
         )

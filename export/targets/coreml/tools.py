@@ -1,12 +1,29 @@
-"""coremltools, imported without its warnings about macOS frameworks and untested versions."""
+"""coremltools, imported without warnings about macOS frameworks and untested versions, and without packages
+that are not used here.
+"""
 
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from export.targets.tracing import without_warnings
 
-with without_warnings("coremltools"):
+
+@contextmanager
+def _without_packages(*names: str) -> Iterator[None]:
+    """Hides packages from imports, unless they were imported before."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not to be found
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+# coremltools imports these where they are installed, for conversions that are not used here: 10 of its 12 s
+with without_warnings("coremltools"), _without_packages("executorch", "sklearn", "transformers"):
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.frontend.torch.ops import _get_inputs as inputs_of
