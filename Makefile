@@ -1,6 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
+# one process more than there are cores, because tests wait for servers and for the exports of each other
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	-n $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) \
 	--dist loadfile --no-loadscope-reorder
 DEMO := artifacts/demo
 
