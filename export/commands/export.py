@@ -108,6 +108,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             "out": str(out),
             "exists": out.exists(),
             **figures,
+            "verifies": verifies,
             "seconds": round(seconds / speed(), 1),
         }
     job = make_job(resolved, target, name)
@@ -157,6 +158,7 @@ def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str,
 
 def _estimate_text(result: Json) -> str:
     exists = "exists: would be checked, and replaced with --force"
+    steps = "with verification" if result["verifies"] else "without verification"
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [
         f"  {graph:<18} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "
@@ -168,6 +170,6 @@ def _estimate_text(result: Json) -> str:
             f"{result['out']}: {exists if result['exists'] else 'would be written'}; for {result['target']}",
             *rows,
             f"  estimated: {disk} of disk, {memory} of memory at the peak, {result['seconds']:.0f} s "
-            "at the current speed of this machine",
+            f"at the current speed of this machine, {steps}",
         )
     )

@@ -1,5 +1,6 @@
 """Checks of components: single calls, last positions of caches, batches, and inputs in chunks."""
 
+import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from model.family import ChunkedComponent
 from runtime.engines.base import Arrays, Engine, Stream
 
 CHUNKS = (1, 3, 7)  # sizes, besides the largest
+log = logging.getLogger(__name__)
 
 
 def check_components(context: Context) -> Iterable[Comparison | Check]:
@@ -21,6 +23,7 @@ def check_components(context: Context) -> Iterable[Comparison | Check]:
     All sides start from the same states.
     """
     for component in context.components.values():
+        log.info("  checking calls of %s", component.name)
         yield from _check_component(context, component)
 
 
