@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,26 +120,28 @@ def _lower(
         if not output.verify:
             model.release(name)
             continue
-        checked += _check_graph(export, name, finished[name], folder)
+        checked += verify_graph(_part_of_bundle(export, {name: finished[name]}, folder), export, name)
         model.pack(name)  # `_verify` needs the module again
         free_memory()
-        if not output.keep_going:
-            _report_failures(job, VerificationResult.of(checked), folder)
+        result = VerificationResult.of(checked)
+        if not (output.keep_going or result.passed):  # before the next graph is lowered
+            _write_page(export, _part_of_bundle(export, finished, folder), result, output)
+            _report_failures(job, result, folder)
     return finished, checked
 
 
-def _check_graph(export: Export, name: str, graph: FinishedGraph, folder: Path) -> list[Result]:
-    """Checks a graph as a bundle of its own: a wrong one fails before the next one is lowered."""
-    own = tuple(entry for entry in export.job.components if entry.graph == name)
+def _part_of_bundle(export: Export, graphs: Mapping[str, FinishedGraph], folder: Path) -> Bundle:
+    """A bundle of these graphs alone, whose manifest is not written."""
+    components = tuple(entry for entry in export.job.components if entry.graph in graphs)
     part = Manifest(
         schema_version=SCHEMA_VERSION,
-        job=export.job.model_copy(update={"components": own}),
-        files=graph.files,
+        job=export.job.model_copy(update={"components": components}),
+        files={name: entry for graph in graphs.values() for name, entry in graph.files.items()},
         tokenizer=(),
         voices={},
         weight_errors={},
     )
-    return verify_graph(Bundle(folder, part), export, name)
+    return Bundle(folder, part)
 
 
 def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
@@ -197,13 +199,18 @@ def _verify(
             result = result.with_report(output.evaluate(Bundle(folder)))
         except (VoxportError, OSError) as error:  # the verified bundle stays
             log.error("not evaluated: %s", error)
-    if output.page:
-        from export.report.page import write_page  # matplotlib takes a second
-
-        write_page(output.page, Bundle(folder), result, export.model.layer_errors)
+    _write_page(export, Bundle(folder), result, output)
     _report_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
     _write_readme_and_manifest(export, manifest.model_copy(update=verified), folder)
+
+
+def _write_page(export: Export, bundle: Bundle, result: VerificationResult, output: OutputSettings) -> None:
+    """Writes the page of the report where it was asked for."""
+    if output.page:
+        from export.report.page import write_page  # matplotlib takes a second
+
+        write_page(output.page, bundle, result, export.model.layer_errors)
 
 
 def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
