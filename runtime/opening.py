@@ -26,8 +26,8 @@ def open_bundle(
 ) -> TextToSpeech | SpeechToText:
     """The task of the bundle's family, on the engine of its target.
 
-    `check_hashes` reads every file once and compares its hash: 0.6 s per GB. Raises UsageError, or
-    IntegrityError that names the damaged file.
+    `check_hashes` reads every file once and compares its hash. Raises UsageError, or IntegrityError
+    that names the damaged file.
     """
     return cast("TextToSpeech | SpeechToText", open_task(object, path, options, check_hashes))
 

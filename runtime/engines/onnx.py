@@ -109,8 +109,7 @@ class OnnxEngine(Engine):
         options = ort.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
-        # Threads that spin after a call compete with those of the next session: 325 ms per frame instead of
-        # 180 ms.
+        # threads that spin after a call compete with those of the next session
         options.add_session_config_entry("session.force_spinning_stop", "1")
         folder = str(self.bundle.folder.resolve())  # of weights, where a graph is not read from its file
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from support.bundle_options import WIDE
+from support.files import contents
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from bundle.errors import ExportError
@@ -232,3 +233,15 @@ def test_executorch_plans_memory_for_one_set_of_caches(bundles: Path) -> None:
     planned = {plan.name: plan.non_const_buffer_sizes for plan in program.execution_plan}
     for _, beside, caches in (planned["backbone.read"], planned["backbone.write"]):
         assert beside < caches / 2 and caches == planned["backbone"][2]
+
+
+@pytest.mark.parametrize("name", ["onnx", "executorch"])
+def test_w4_and_8da4w_are_one_program(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    """Their kernels round activations for either recipe, so documents count the two as one."""
+    target, found = open_target(name), {}
+    for recipe in ("w4", "8da4w"):
+        resolved = resolve(Source(checkpoint), ExportRequest(quant=recipe, cache_length=64))
+        (tmp_path / recipe).mkdir()
+        target.lower(Model(resolved, target.layout).graph("acoustic_step"), tmp_path / recipe)
+        found[recipe] = contents(tmp_path / recipe)
+    assert found["w4"] and found["w4"] == found["8da4w"]

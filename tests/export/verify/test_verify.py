@@ -145,7 +145,7 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
     bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """In each output of the acoustic head, 6 % in half of the channels: 0.06 / √2 of its 2-norm. A sample has
-    too few calls for a share of them, so the distance alone finds it.
+    too few calls for a share of them, so the distance or the gain finds it.
     """
     gained = {("acoustic_step", "next_x"), ("acoustic_step", "velocity")}
 
