@@ -1,5 +1,7 @@
 """Kernels of the Core ML target: equal to those of the model, and finite in half precision."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from coremltools.converters.mil.mil import Function, Program
 from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 from support.export.rounding import float32_bar
+from support.paths import ROOT
 from torch import nn
 
 from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
@@ -149,3 +152,13 @@ def test_a_palette_is_looked_up_once_however_often_its_linear_is_called() -> Non
     found = [node for node in program.graph.nodes if node.target is torch.ops.voxport.look_up.default]
     assert len(found) == 2  # one for each linear
     assert torch.equal(program.module()(x), module(x))
+
+
+def test_coremltools_is_imported_without_packages_that_are_not_used_here() -> None:
+    """It imports them where they are installed, which takes longer than its own import. Others may do so."""
+    code = (
+        "import sys; import export.targets.coreml.tools\n"
+        "assert not {'executorch', 'sklearn', 'transformers'} & sys.modules.keys()\n"
+        "import sklearn"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
