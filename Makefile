@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# one process more than there are cores, because tests wait for servers and for the exports of each other
+# one process more than there are cores, because tests wait for servers and for the exports of each other;
+# at most 4, because each takes up to 2 GB
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	-n $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) \
 	--dist loadfile --no-loadscope-reorder

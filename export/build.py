@@ -125,8 +125,10 @@ def _lower(
         free_memory()
         result = VerificationResult.of(checked)
         if not (output.keep_going or result.passed):  # before the next graph is lowered
-            _write_page(export, _part_of_bundle(export, finished, folder), result, output)
-            _report_failures(job, result, folder)
+            try:
+                _report_failures(job, result, folder)
+            finally:
+                _write_page(export, _part_of_bundle(export, finished, folder), result, output)
     return finished, checked
 
 
@@ -199,8 +201,10 @@ def _verify(
             result = result.with_report(output.evaluate(Bundle(folder)))
         except (VoxportError, OSError) as error:  # the verified bundle stays
             log.error("not evaluated: %s", error)
-    _write_page(export, Bundle(folder), result, output)
-    _report_failures(manifest.job, result, folder)
+    try:
+        _report_failures(manifest.job, result, folder)
+    finally:
+        _write_page(export, Bundle(folder), result, output)
     verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
     _write_readme_and_manifest(export, manifest.model_copy(update=verified), folder)
 

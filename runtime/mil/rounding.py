@@ -7,7 +7,7 @@ from runtime.mil.types import Array
 
 Float32Array = npt.NDArray[np.float32]
 
-SMALL = 256  # values; for fewer, NumPy's conversion is faster
+SMALL = 256  # values; for fewer normal values, the conversion by NumPy takes less time
 CHUNK = 2**14  # values; one chunk fits into the cache of the processor
 FLOAT16_OVERFLOW = 65520  # the smallest value that rounds to infinity
 FLOAT16_NORMAL = 2.0**-14  # the smallest normal float16
@@ -15,7 +15,8 @@ FLOAT16_STEPS = 2.0**24  # subnormal float16 values are multiples of 1 / FLOAT16
 
 
 def round_to_float16(array: Array, in_place: bool = False) -> Float32Array:
-    """Rounds float32 values to half precision, ties to even. The result is a float32 array.
+    """Rounds float32 values to half precision, ties to even. The result is a float32 array. With
+    `in_place`, it may be written to `array`.
 
     NumPy's conversion takes 14 times as long for values below the smallest normal float16.
     """

@@ -35,7 +35,7 @@ class ScalarType:
     bits: int
     signed: bool = False
 
-    @cached_property
+    @cached_property  # asked for every result of an executed operation
     def is_float(self) -> bool:
         return self.name.startswith(("fp", "bf"))
 
@@ -87,9 +87,13 @@ class TensorType:
         return sizes if self.shape is not None and len(sizes) == len(self.shape) else None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return self.shape is None or self.shape == shape or (
-            len(shape) == len(self.shape)
-            and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
+        return (
+            self.shape is None
+            or self.shape == shape
+            or (
+                len(shape) == len(self.shape)
+                and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
+            )
         )
 
     def __str__(self) -> str:

@@ -125,20 +125,19 @@ def test_integer_activations_are_close_to_float_activations(scheme: IntegerSchem
 
 
 @pytest.mark.parametrize("shape", [(1, 96), (2, 7, 64), (1, 1, 1024)])
-def test_rows_are_rounded_as_by_the_operators_that_are_lowered(shape: tuple[int, ...]) -> None:
-    """Bit for bit: for rows of one sign, of zeros, of ties and of subnormal values, and of any size."""
-    generator, ops = torch.Generator().manual_seed(0), torch.ops.torchao
-    block = [1] * (len(shape) - 1) + [shape[-1]]
+def test_rows_are_rounded_as_by_the_operators_that_are_lowered(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal: for rows of one sign, of zeros, of ties and of subnormal values, and of any size."""
+    generator = torch.Generator().manual_seed(0)
     identity = QuantizedLinear(torch.eye(shape[-1], dtype=torch.int8), torch.ones(shape[-1], 1), INT8)
     for _ in range(100):
         x = torch.randn(shape, generator=generator) * 10 ** torch.randint(-8, 5, (*shape[:-1], 1)).float()
         ties = torch.randint(-3, 4, shape, generator=generator) * 0.37
         for rows in (x, x.abs(), -x.abs(), x * 0, ties, x * 1e-40):
-            scale, zero = ops.choose_qparams_affine(
-                rows, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8
-            )
-            integers = ops.quantize_affine(rows, block, scale, zero, torch.int8, -128, 127)
-            expected = ops.dequantize_affine(integers, block, scale, zero, torch.int8, -128, 127)
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.compiler, "is_exporting", lambda: True)
+                expected = int8_per_token(rows, identity)
             assert torch.equal(int8_per_token(rows, identity), expected)
 
 

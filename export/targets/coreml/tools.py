@@ -14,7 +14,7 @@ from export.targets.tracing import without_warnings
 def _without_packages(*names: str) -> Iterator[None]:
     """Hides packages from imports, unless they were imported before."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not to be found
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
     try:
         yield
     finally:
@@ -22,7 +22,7 @@ def _without_packages(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-# coremltools imports these where they are installed, for conversions that are not used here: 10 of its 12 s
+# coremltools imports these where they are installed, for conversions that are not used here
 with without_warnings("coremltools"), _without_packages("executorch", "sklearn", "transformers"):
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load as load_program

@@ -131,6 +131,9 @@ def test_rounding_to_float16_equals_numpy() -> None:
         np.testing.assert_array_equal(
             round_to_float16(x).view(np.uint32), x.astype(np.float16).astype(np.float32).view(np.uint32)
         )
+    for size in (0, 1, 255, 256, 257):
+        x = np.linspace(-1, 1, size, dtype=np.float32) / 3
+        np.testing.assert_array_equal(round_to_float16(x), x.astype(np.float16).astype(np.float32))
     with np.errstate(over="ignore"):
         for odd in (np.inf, -np.inf, np.nan, 65520.0):
             x = np.append(np.full(CHUNK + 1, 1 + 2**-11, np.float32), np.float32(odd))
