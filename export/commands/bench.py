@@ -25,10 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
         return bundle_bench.run(arguments)
     job = Bundle(arguments.bundle).job
     source = open_source(arguments.checkpoint, job.family)
-    result = bundle_bench.measure_bundle(arguments)
     from export.bench import bench_eager
     from export.resolve import resolve
+    from export.verify.manifest_check import check_source
 
+    check_source(job.source.files, source, arguments.checkpoint is None)
+    result = bundle_bench.measure_bundle(arguments)
     result["eager"] = bench_eager(resolve(source, ExportRequest(options=job.options)), result)
     bundle_bench.print_result(result, arguments.json)
     return 0

@@ -1,6 +1,7 @@
 """The output of `bench`, and the tables made of it. Figures must be consistent; no test depends on speed."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,17 @@ def test_eager_is_timed_beside_a_bundle(
     )
     assert export(["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", "/nowhere"]) == 2
     assert "/nowhere" in capfd.readouterr().err
+
+
+def test_eager_of_another_checkpoint_is_refused(
+    bundles: Path, checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    with (other / "params.json").open("a") as file:
+        file.write(" ")
+    command = ["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", str(other)]
+    assert export(command) == 2
+    assert "params.json is not the file that the bundle was made from" in capfd.readouterr().err
 
 
 def run_of(frame: float, recipe: str, **more: object) -> dict[str, Any]:
