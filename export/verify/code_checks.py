@@ -1,12 +1,12 @@
 """Checks of codes with the same history on all sides."""
 
 from collections.abc import Iterable
-from math import sqrt
+from math import log2, sqrt
 
 import numpy as np
 import torch
 
-from export.verify.comparison import ROUNDING_FACTOR, Check, Report, measure, most_by_chance
+from export.verify.comparison import RARE, ROUNDING_FACTOR, Check, Report, measure, most_by_chance
 from export.verify.context import Context
 from runtime.families.base import Constants, ForcedRun, VerificationWorkload
 
@@ -132,19 +132,55 @@ def compare_values(
     """The values that codes are rounded from: the largest difference, and the root mean square of all.
 
     Each call of a graph behind a value may add an error of `float_bar`. The largest ones add up; in the root
-    mean square, they add as independent errors do. With integer activations, `ROUNDING_FACTOR` times the
-    differences are added that their rounding causes in eager.
+    mean square, they add as independent errors do. With integer activations, no single value decides:
+    `_rounding_counts`.
     """
-    differences, calls = _sizes(found.values - reference.values), reference.value_calls
+    difference, calls = found.values - reference.values, reference.value_calls
     bars = np.array([calls, calls**0.5]) * float_bar * _sizes(reference.values)
-    if unrounded is not None:
-        bars += ROUNDING_FACTOR * _sizes(unrounded.values - reference.values)
     equal = (found.codes[:, 1:] == reference.codes[:, 1:]).mean()
+    if unrounded is not None:
+        counts = _rounding_counts(difference, unrounded.values - reference.values, bars[0])
+        passed = bool(np.isfinite(difference).all()) and all(count <= most for _, count, most in counts)
+        texts = [f"{count} {what}, {most} allowed" for what, count, most in counts]
+        return Check(OTHER_CODES, passed, "; ".join([f"{equal:.2%} equal", *texts]))
+    differences = _sizes(difference)
     detail = (
         f"{equal:.2%} equal; values differ by up to {differences[0]:.1e}, bar {bars[0]:.1e}, "
         f"root mean square {differences[1]:.1e}, bar {bars[1]:.1e}"
     )
     return Check(OTHER_CODES, bool((differences <= bars).all()), detail)
+
+
+def _rounding_counts(
+    difference: np.ndarray, rounding: np.ndarray, float_bar: float
+) -> list[tuple[str, int, int]]:
+    """What is counted, how often it is found, and how often chance explains it.
+
+    `difference` [n, K - 1] is the artifact less eager, `rounding` is eager without rounding less eager, and
+    `float_bar` is the largest error of float sums. The roundings of the artifact and of eager have one
+    distribution, so the artifact's is the larger of the two in at most half of the cases. Only there can the
+    difference exceed `ROUNDING_FACTOR` times that of eager. This holds for every value, whatever the
+    distribution. For steps, it holds for the largest one of eager: each further step of the artifact is
+    larger than that with a probability of at most a half.
+    """
+    steps, columns = difference.shape
+    beyond = ~(np.abs(difference) <= ROUNDING_FACTOR * np.abs(rounding) + float_bar)
+    norms = np.linalg.norm(difference, axis=1)
+    largest = ROUNDING_FACTOR * np.linalg.norm(rounding, axis=1).max() + columns**0.5 * float_bar
+    half = most_by_chance([0.5] * steps, RARE / columns)
+    return [
+        (
+            f"of {beyond.size} values differ by more than {ROUNDING_FACTOR:.0f} times their rounding",
+            int(beyond.sum()),
+            most_by_chance([0.5] * beyond.size),
+        ),
+        (f"of {steps} in the code book with the most of them", int(beyond.sum(axis=0).max()), half),
+        (
+            f"steps by more than {ROUNDING_FACTOR:.0f} times the largest rounding of a step",
+            int((~(norms <= largest)).sum()),
+            int(-log2(RARE)),
+        ),
+    ]
 
 
 def _sizes(difference: np.ndarray) -> np.ndarray:

@@ -256,15 +256,15 @@ class FreeRun:
 Result = Comparison | Check | Report | FreeRun
 
 
-def most_by_chance(probabilities: Sequence[float] | np.ndarray) -> int:
+def most_by_chance(probabilities: Sequence[float] | np.ndarray, rare: float = RARE) -> int:
     """The least count that independent events of these probabilities exceed with a probability of at most
-    `RARE`.
+    `rare`.
     """
     counts = np.ones(1)  # probability of each count
     for probability in probabilities:
         counts = np.convolve(counts, (1 - probability, probability))
     beyond = np.append(counts[::-1].cumsum()[::-1][1:], 0)  # probability of more than each count
-    return int(np.argmax(beyond <= RARE))
+    return int(np.argmax(beyond <= rare))
 
 
 def least_margin(compared: Iterable[Comparison]) -> Comparison:

@@ -8,6 +8,7 @@ from runtime.families.base import ForcedRun, VerificationWorkload
 from runtime.families.voxtral_tts.decoder import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, SpeechDecoder
 
 PROMPT_IDS = 16
+SEED = 5  # of the prompt and the noise
 
 
 def teacher_forced_run(
@@ -53,7 +54,7 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
 
 def _start(stream: Stream, constants: Constants, frames: int) -> tuple[SpeechDecoder, np.ndarray]:
     """A decoder that has read a fixed prompt without a voice, and fixed noise float32 [frames, 1, K - 1]."""
-    generator = np.random.default_rng(5)
+    generator = np.random.default_rng(SEED)
     text = generator.integers(0, constants.vocab_size, PROMPT_IDS)
     ids = np.concatenate(([constants.bos_id, constants.begin_audio_id], text))
     decoder = SpeechDecoder(stream, constants)
