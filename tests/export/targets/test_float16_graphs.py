@@ -83,7 +83,7 @@ def run(engine: Engine) -> list[np.ndarray]:
 def test_states_on_a_device_give_the_same_values(
     made: tuple[Bundle, Export], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device is the host here. Only the calls of CUDA's library remain untested."""
+    """The device is the host here. The calls of CUDA's library are not tested here."""
     expected, device = run(open_engine(made[0], EngineOptions(device="cpu"))), HostDevice()
     monkeypatch.setattr(runtime.engines.onnx, "open_device", lambda job, name: device)
     found = run(open_engine(made[0]))

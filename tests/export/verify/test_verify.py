@@ -269,6 +269,7 @@ def test_the_numbers_that_bars_are_made_of_are_those_of_the_documentation() -> N
     assert pytest.approx(0.0447, abs=1e-4) == comparison.FLOAT16_DISTANCE_BAR  # a correlation of 0.999
     assert run_checks.GROWTH == 7
     assert (code_checks.FLOAT_DEVIATIONS, code_checks.NEAREST, code_checks.MOST_STEPS) == (3, 16, 0.9)
+    assert code_checks.GROSS_FACTOR == 10
 
 
 def test_with_float_activations_no_call_may_exceed_one_ten_thousandth() -> None:
