@@ -1,11 +1,9 @@
 """The modules of a checkpoint with a job's quantisation, loaded graph by graph."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import nn
 
 from bundle.errors import ExportError
@@ -15,18 +13,8 @@ from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from model.checkpoint import materialize
 from quantize.modules import pack_modules
+from quantize.parallel import one_thread
 from quantize.quantizer import Quantizer
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Computes with one thread of torch, because the order of sums depends on their number."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 class Model:
@@ -51,7 +39,7 @@ class Model:
         family, root = source.family, source.root()
         quantizer = Quantizer(resolved.recipes[graph], family.is_constant)
         materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
-        with _one_thread():  # constants are folded
+        with one_thread():  # constants are folded; the order of sums depends on the number of threads
             module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
         _check_loaded(graph, module)
         if self._precision == "float16":

@@ -1,13 +1,25 @@
-"""Work on many small tensors with all cores: each core has an item of its own."""
+"""Threads of torch: one for small operations, and one on each core for work on many small tensors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def map_items(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

@@ -1,6 +1,7 @@
 """The eager engine: the same modules in torch, with a target's arithmetic; the reference of every check."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from zlib import crc32
 
 import numpy as np
@@ -13,11 +14,19 @@ from export.targets.base import Graph
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
+from quantize.parallel import one_thread
 from runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
+
+# Weights of a module. With fewer, an operation takes about as long as it takes to share it. Torch's threads
+# wait for each other after every operation. Where another program has a core, that takes ten times as long.
+LEAST_BYTES_FOR_THREADS = 64 << 20
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules. `kernel` computes quantised linears; caches have `layout`."""
+    """Runs components as torch modules. `kernel` computes quantised linears; caches have `layout`.
+
+    Small modules have one thread.
+    """
 
     def __init__(
         self,
@@ -31,6 +40,7 @@ class EagerEngine(Engine):
         self._components = {component.name: component for component in components}
         self._module = module
         self._attention, self._kernel, self.identity = ReferenceAttention(layout), kernel, "eager"
+        self._is_small: dict[str, bool] = {}
 
     def stream(self) -> "EagerStream":
         return EagerStream({name: component.signature for name, component in self._components.items()}, self)
@@ -38,9 +48,16 @@ class EagerEngine(Engine):
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         module = self._module(name)
         # for each call, because engines of one model share its modules
-        with torch.no_grad(), linear_kernel(module, self._kernel), attention_kernel(module, self._attention):
+        kernel, attention = linear_kernel(module, self._kernel), attention_kernel(module, self._attention)
+        with torch.no_grad(), self._threads(name, module), kernel, attention:
             result = module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
+
+    def _threads(self, name: str, module: nn.Module) -> AbstractContextManager[None]:
+        if name not in self._is_small:
+            size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+            self._is_small[name] = size < LEAST_BYTES_FOR_THREADS
+        return one_thread() if self._is_small[name] else nullcontext()
 
 
 def perturbed(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
