@@ -256,7 +256,24 @@ class Qwen3TTSConfig(Section):
             )
         if self.has_encoders and self.speaker_encoder_config is None:
             raise ValueError("speaker_encoder_config: a Base model needs it")
+        self._check_codes()
         return self
+
+    def _check_codes(self) -> None:
+        """Each part has an entry for all codes that another one makes. The codec would clamp larger codes."""
+        talker, codec = self.talker_config, self.codec
+        first = ("talker_config.vocab_size less control ids", talker.vocab_size - CONTROL_IDS)
+        others = (
+            "talker_config.code_predictor_config.vocab_size",
+            talker.code_predictor_config.vocab_size,
+        )
+        decoder = ("decoder_config.codebook_size of the codec", codec.decoder_config.codebook_size)
+        pairs = [(first, decoder), (others, decoder)]
+        if self.has_encoders:
+            encoder = ("encoder_config.codebook_size of the codec", codec.encoder_config.codebook_size)
+            pairs += [(encoder, first), (encoder, others)]
+        for (maker, made), (reader, read) in pairs:
+            require(made <= read, f"{maker} makes {made} codes, but {reader} has only {read}")
 
     @property
     def has_encoders(self) -> bool:

@@ -83,6 +83,21 @@ def message(folder: Path) -> str:
             "codec_language_id.english 7 is the id of a code",
         ),
         ("config.json", {"talker_config__vocab_size": 1024}, "vocab_size 1024 leaves no codes"),
+        (
+            "config.json",
+            {"talker_config__vocab_size": 1281},
+            "vocab_size less control ids makes 257 codes, but decoder_config.codebook_size .* only 256",
+        ),
+        (
+            "config.json",
+            {"talker_config__code_predictor_config__vocab_size": 257},
+            "code_predictor_config.vocab_size makes 257 codes.* only 256",
+        ),
+        (
+            "speech_tokenizer/config.json",
+            {"encoder_config__codebook_size": 257},
+            "encoder_config.codebook_size of the codec makes 257 codes.* only 256",
+        ),
         ("generation_config.json", {"top_p": 2}, "top_p"),
         ("generation_config.json", {"max_new_tokens": 1}, "max_new_tokens"),
     ],

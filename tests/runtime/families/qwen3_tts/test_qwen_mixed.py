@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from support.runtime.speech_tasks import CACHE, qwen_engines, qwen_task
 
 from bundle.errors import UsageError
@@ -144,3 +145,21 @@ def test_a_language_by_command(
     assert voxport([*say, "klingon"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--language 'klingon': this model does not speak it; it has auto, beijing_dialect, chinese" in line
+
+
+def test_a_speaker_and_a_description_by_command(
+    custom: QwenTextToSpeech, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from voxport.__main__ import main as voxport
+
+    monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)
+    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
+    spoken = []
+    for speaker, description in (("ryan", "Calm."), ("vivian", "Calm."), ("ryan", "Cheerful.")):
+        assert voxport([*say, "--speaker", speaker, "--describe", description]) == 0
+        samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
+        options: SpeechOptions = {"voice": speaker, "instruct": description, "max_frames": 3}
+        expected = np.concatenate(list(custom.speak("Hi.", **options)))
+        np.testing.assert_allclose(samples, expected, atol=1 / 32768)
+        spoken.append(samples)
+    assert all(np.abs(spoken[0] - other).max() > 0.01 for other in spoken[1:])
