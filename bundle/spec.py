@@ -19,6 +19,9 @@ ROTARY_SPAN = 4096
 MAX_ROW_POSITION = ROTARY_SPAN * (ROTARY_SPAN - 1)
 # Ends of the names of the ExecuTorch methods that return and replace the states of a graph.
 READ_METHOD, WRITE_METHOD = ".read", ".write"
+# Added to the attention scores of hidden keys. Finite: a softmax in half precision stays defined where all
+# scores of a row are hidden.
+MASKED_SCORE = -1e4
 ONNX_PAST, ONNX_PRESENT = "past.", "present."  # prefixes of a state's input and output
 STRICT = ConfigDict(extra="forbid")
 

@@ -21,8 +21,6 @@ from model.config import BlockArgs
 from model.layers.basic import Layer, exchanged_kernel, fuse
 from model.layers.rope import Rotation
 
-MASKED_SCORE = -1e4  # finite: a softmax in half precision stays defined where all scores of a row are masked
-
 # attended [B, S, H, D], and both caches after the call
 Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

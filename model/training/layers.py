@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import MASKED_SCORE, AttentionWeights
+from bundle.spec import MASKED_SCORE
+from model.layers.attention import AttentionWeights
 from model.layers.basic import FeedForwardWeights, RMSNorm
 from model.layers.block import BlockWeights
 from model.layers.rope import Rotation

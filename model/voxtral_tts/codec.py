@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import MASKED_SCORE, Attended, AttentionWeights
+from bundle.spec import MASKED_SCORE
+from model.layers.attention import Attended, AttentionWeights
 from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from model.layers.block import parts_of
 from model.layers.codebook import codebook_entries

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bundle.spec import MASKED_SCORE
 from export.targets.coreml.layout import LAYOUT
 from export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
 from model.layers.attention import (
-    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,

@@ -9,9 +9,9 @@ import torch
 from onnxscript import evaluator, opset23
 
 from bundle.errors import ExportError
+from bundle.spec import MASKED_SCORE
 from export.targets.onnx.layout import LAYOUT
 from model.layers.attention import (
-    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,

@@ -4,9 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from bundle.spec import Kind, Signature, StateSpec, TensorSpec
+from bundle.spec import MASKED_SCORE, Kind, Signature, StateSpec, TensorSpec
 from model.component import Component, Inputs
-from model.layers.attention import MASKED_SCORE
 from model.qwen3_tts.config import BlockConfig, Qwen3TTSConfig
 
 CACHE_ROWS = 256  # by default

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import MASKED_SCORE
+from bundle.spec import MASKED_SCORE
 from model.layers.block import BlockWeights, parts_of
 from model.layers.rope import RotaryTable, Rotation
 from model.training.layers import (

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from bundle.errors import IntegrityError, UsageError
-from bundle.spec import Dimension, Kind, Signature, TensorSpec
+from bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, TensorSpec
 from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.sampler import SamplerSettings, sample
 
-MASKED_SCORE = -1e4  # added to the attention scores of rows behind the position
 WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
