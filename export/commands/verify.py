@@ -13,9 +13,8 @@ from bundle.files import check_writable, write_whole
 from bundle.manifest import REPORT, Bundle
 from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
-from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
+from runtime.commands import add_engine_options, engine_options
 from runtime.engines import check_options
-from runtime.engines.base import EngineOptions
 from runtime.engines.trial import trial_run
 
 if TYPE_CHECKING:
@@ -37,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode steps of the long run, at most the cache length; 200 in a second precision; the "
         "other checks take as long with fewer steps (default: 1000)",
     )
-    parser.add_argument(
-        "--compute-precision",
-        choices=COMPUTE_PRECISIONS,
-        help="Core ML bundles: precision of the reference executor (default: float32, then float16)",
-    )
-    add_compute_units(parser)
-    add_device(parser)
+    add_engine_options(parser, compute_precision="float32, then float16")
     parser.add_argument(
         "--long-codes",
         action="store_true",
@@ -62,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = bundle.job
     if arguments.report:
         check_writable(arguments.report)
-    options = EngineOptions(None, arguments.compute_precision, arguments.compute_units, arguments.device)
-    check_options(bundle, options)
+    check_options(bundle, engine_options(arguments))
     if arguments.long_codes:
         _check_long_codes(bundle)
     bundle.check_hashes()

@@ -69,7 +69,6 @@ COMMANDS = (
         example="artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",
     ),
 )
-COMPUTE_PRECISIONS = ("float16", "float32")
 
 
 def add_threads(
@@ -87,37 +86,27 @@ def add_threads(
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
-    parser.add_argument(
-        "--compute-precision",
-        choices=COMPUTE_PRECISIONS,
-        help="Core ML bundles: rounding of the reference executor; float16 rounds where the program says, "
-        "float32 never (default: float16; on macOS, Core ML runs instead)",
-    )
-    add_compute_units(parser)
-    add_device(parser)
+    add_engine_options(parser)
 
 
-def add_compute_units(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--compute-units",
-        choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"),
-        help="Core ML bundles on macOS: processors to use (default: all)",
-    )
+def add_engine_options(parser: argparse.ArgumentParser, **defaults: str) -> None:
+    """Arguments of `ENGINE_OPTIONS`. `defaults` say what a command does without one, where it differs."""
+    from runtime.engines import ENGINE_OPTIONS  # imports NumPy, which other commands do not need
 
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        help="ONNX bundles that compute in float16: device to use (default: auto, which is cuda if "
-        "onnxruntime-gpu is installed and loads, else cpu)",
-    )
+    for name, option in ENGINE_OPTIONS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            choices=option.choices,
+            help=f"{option.help} (default: {defaults.get(name, option.default)})",
+        )
 
 
 def engine_options(arguments: argparse.Namespace) -> "runtime.EngineOptions":
-    return runtime.EngineOptions(
-        arguments.threads, arguments.compute_precision, arguments.compute_units, arguments.device
-    )
+    """`threads` is None for a command without that argument."""
+    from runtime.engines import ENGINE_OPTIONS
+
+    chosen = {name: getattr(arguments, name) for name in ENGINE_OPTIONS}
+    return runtime.EngineOptions(getattr(arguments, "threads", None), **chosen)
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,41 @@ DEFAULT = EngineOptions()
 
 
 @dataclass(frozen=True)
+class EngineOption:
+    """A field of `EngineOptions` that some engines read, and the argument of commands with its name.
+
+    `default` says what happens without it.
+    """
+
+    choices: tuple[str, ...]
+    help: str
+    default: str
+
+
+ENGINE_OPTIONS = {
+    "compute_precision": EngineOption(
+        ("float16", "float32"),
+        "Core ML bundles: rounding of the reference executor; float16 rounds where the program says, "
+        "float32 never",
+        "float16; on macOS, Core ML runs instead",
+    ),
+    "compute_units": EngineOption(
+        ("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), "Core ML bundles on macOS: processors to use", "all"
+    ),
+    "device": EngineOption(
+        ("auto", "cpu", "cuda"),
+        "ONNX bundles that compute in float16: device to use",
+        "auto, which is cuda if onnxruntime-gpu is installed and loads, else cpu",
+    ),
+}
+
+
+@dataclass(frozen=True)
 class EngineEntry:
     """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
 
-    `packages` must be installed; the benchmark reports the version of the first. `options` are the fields of
-    `EngineOptions` that the engine reads besides `threads`, which it reads if it `has_threads`. An engine
+    `packages` must be installed; the benchmark reports the version of the first. `options` are the names in
+    `ENGINE_OPTIONS` that the engine reads besides `threads`, which it reads if it `has_threads`. An engine
     that `may_abort` on a damaged program is tried in another process first. CUDA can run bundles of
     `cuda_precision`; None: no bundles.
     """
@@ -78,7 +108,7 @@ def check_options(bundle: Bundle, options: EngineOptions) -> None:
     if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
         raise UsageError(f"threads {options.threads}: expected 1 to {MAX_THREADS}", field="threads")
     having = ENGINES[bundle.job.target].options if bundle.job.target in ENGINES else ()
-    for name in ("compute_precision", "compute_units", "device"):
+    for name in ENGINE_OPTIONS:
         if name not in having and getattr(options, name) is not None:
             targets = ", ".join(target for target, row in ENGINES.items() if name in row.options)
             raise UsageError(
