@@ -1,12 +1,17 @@
 """Calls with more rows (axis 1 of inputs) than a component takes at a time."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bundle.spec import Signature, TensorSpec
 
-Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from runtime.engines.base import Arrays  # which imports this module
 
 
 def divide(signature: Signature, inputs: Arrays) -> list[Arrays]:

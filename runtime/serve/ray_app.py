@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from starlette.types import ASGIApp
 
 from bundle.errors import UsageError
+from bundle.json_types import Json
 from runtime.engines.base import EngineOptions
-from runtime.json_content import Json
 from runtime.serve.address import check_origins
 from runtime.serve.collection import leave_out_loaded_objects
 from runtime.serve.http.app import build_app

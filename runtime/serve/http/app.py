@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.access import AccessMiddleware
 from runtime.serve.http.keys import Keys

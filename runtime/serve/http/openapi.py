@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
 from runtime.serve.speech.encoders import ENCODERS

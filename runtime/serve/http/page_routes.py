@@ -6,7 +6,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from starlette.types import Message as AsgiMessage
 from starlette.websockets import WebSocket, WebSocketState
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.waiting import first_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bundle.json_types import Json
 from runtime.audio.captions import timed_fields
-from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session

@@ -1,6 +1,6 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bundle.errors import UsageError
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import StreamedResponse, with_body_limits
 from runtime.serve.limits import Limits

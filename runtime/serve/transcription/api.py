@@ -14,10 +14,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
 from bundle.errors import UsageError
+from bundle.json_types import Json
 from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from runtime.audio.gain import amplified, recording_gain_db
 from runtime.audio.sources import Recording
-from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import (
     CLIENT_LEFT,

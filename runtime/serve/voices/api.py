@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
 from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_write_event
 
-from runtime.json_content import Json
+from bundle.json_types import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import MIB
