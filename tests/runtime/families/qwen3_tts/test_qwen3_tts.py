@@ -92,6 +92,7 @@ CODES, TEXT = np.zeros((2, BOOKS), np.int64), np.zeros(2, np.int64)
         ({"speaker_embedding": np.full(DIM, np.nan, np.float32)}, "not finite"),
         ({"codes": CODES}, "missing"),
         ({"speaker_embedding": VECTOR, "codes": CODES}, "text_ids"),
+        ({"speaker_embedding": VECTOR, "text_ids": TEXT}, "codes"),
         ({"speaker_embedding": VECTOR, "codes": CODES[:, :2].copy(), "text_ids": TEXT}, r"I64 \[T, 3\]"),
         ({"speaker_embedding": VECTOR, "codes": CODES[:0], "text_ids": TEXT}, r"I64 \[T, 3\]"),
         ({"speaker_embedding": VECTOR, "codes": CODES + 15, "text_ids": TEXT}, "codes.*does not have"),

@@ -11,7 +11,7 @@ from bundle.errors import UsageError
 from export.evaluation.spoken import speak_part
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
-from runtime.speech_request import SpeechRequest
+from runtime.speech_request import TEXT_LAYOUTS, SpeechRequest, TextLayout
 from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
 
@@ -57,8 +57,9 @@ def whole(speech: TextToSpeech, text: str, **options: Any) -> np.ndarray:
     return np.concatenate(list(speech.speak(text, max_frames=6, **options)))
 
 
-def test_streamed_speech_is_that_in_one_piece(speech: TextToSpeech, voice: Path) -> None:
-    options: dict[str, Any] = {"voice": str(voice), "seed": 4}
+@pytest.mark.parametrize("layout", TEXT_LAYOUTS)
+def test_streamed_speech_is_that_in_one_piece(speech: TextToSpeech, voice: Path, layout: TextLayout) -> None:
+    options: dict[str, Any] = {"voice": str(voice), "seed": 4, "text_layout": layout}
     pieces = list(speech.speak(TEXTS[0], max_frames=6, chunk_frames=1, **options))
     assert {len(piece) for piece in pieces} == {speech.samples_per_frame}
     found, expected = np.concatenate(pieces), whole(speech, TEXTS[0], chunk_frames=6, **options)
@@ -71,8 +72,11 @@ def test_a_model_that_is_given_its_own_codes_chooses_them_again(speech: TextToSp
     assert np.array_equal(speak_part(speech, part.request, part.chosen).chosen, part.chosen)
 
 
-def test_texts_in_a_batch_give_the_speech_of_each_alone(speech: TextToSpeech, voice: Path) -> None:
-    options: dict[str, Any] = {"voice": str(voice), "seed": 5, "max_frames": 5}
+@pytest.mark.parametrize("layout", TEXT_LAYOUTS)
+def test_texts_in_a_batch_give_the_speech_of_each_alone(
+    speech: TextToSpeech, voice: Path, layout: TextLayout
+) -> None:
+    options: dict[str, Any] = {"voice": str(voice), "seed": 5, "max_frames": 5, "text_layout": layout}
     found: list[list[np.ndarray]] = [[] for _ in TEXTS]
     for index, samples in speech.speak_all(TEXTS, slots=3, **options):
         found[index].append(samples)

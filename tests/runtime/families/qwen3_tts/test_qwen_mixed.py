@@ -163,3 +163,21 @@ def test_a_speaker_and_a_description_by_command(
         np.testing.assert_allclose(samples, expected, atol=1 / 32768)
         spoken.append(samples)
     assert all(np.abs(spoken[0] - other).max() > 0.01 for other in spoken[1:])
+
+
+def test_a_voice_by_its_description_by_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A VoiceDesign model speaks with the described voice, and needs a description."""
+    from voxport.__main__ import main as voxport
+
+    write_checkpoint(tmp_path / "model", "tiny-voice-design", key="qwen3_tts")
+    design = qwen_task(qwen_engines(tmp_path / "model"))
+    monkeypatch.setattr("runtime.opening.open_task", lambda *_: design)
+    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
+    spoken = []
+    for description in ("A calm old man with a low voice.", "A child."):
+        assert voxport([*say, "--describe", description]) == 0
+        samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
+        expected = np.concatenate(list(design.speak("Hi.", instruct=description, max_frames=3)))
+        np.testing.assert_allclose(samples, expected, atol=1 / 32768)
+        spoken.append(samples)
+    assert np.abs(spoken[0] - spoken[1]).max() > 0.01
