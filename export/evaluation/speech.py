@@ -142,9 +142,9 @@ def _row(
 def _word_error_rates(rows: Sequence[Row]) -> Figures:
     """Of each kind of sound that every sentence has."""
     texts = [row["text"] for row in rows]
-    heard = {
+    rates = {
         key: [row[name] for row in rows] for key, name in RATES.items() if all(name in row for row in rows)
     }
-    figures = {key: word_error_rate(texts, found) for key, found in heard.items()}
-    error = standard_error(texts, heard["wer"], heard["wer_full"]) if "wer_full" in heard else None
+    figures = {key: word_error_rate(texts, found) for key, found in rates.items()}
+    error = standard_error(texts, rates["wer"], rates["wer_full"]) if "wer_full" in rates else None
     return figures | ({} if error is None else {"wer_difference_error": error})

@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from bundle.command import INTERRUPTED
 from bundle.errors import VoxportError
 from bundle.json_types import Json
 from bundle.manifest import Bundle, Verification
@@ -62,6 +63,8 @@ def measure(checkpoint: Path, target: str, recipe: str, folder: Path, options: l
     arguments = ["--checkpoint", str(checkpoint), "--target", target, "--quant", recipe, *options]
     started = time.perf_counter()
     code = export([*arguments, "--force", "--out", str(folder)])
+    if code == INTERRUPTED:
+        sys.exit(code)
     row = summary(Bundle(folder).manifest.verification) if code == 0 else {"status": "failed", "exit": code}
     shutil.rmtree(folder, ignore_errors=True)
     seconds = round(time.perf_counter() - started, 1)
@@ -73,12 +76,12 @@ def holds(target: str, recipe: str) -> bool:
 
 
 def verdict_table(rows: dict[str, Row]) -> str:
-    """One line for each bundle."""
+    """One line for each bundle, by variant and target."""
     lines = [
         "| variant | target | recipe | verdict | checks | smallest margin |",
         "|---|---|---|---|---|---|",
     ]
-    for name, row in rows.items():
+    for name, row in sorted(rows.items(), key=lambda item: item[0].rpartition("/")[0]):
         margin = row.get("smallest_margin")
         cells = [*name.split("/"), row["status"], row.get("checks", "-"), margin and f"{margin:.1f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")

@@ -87,7 +87,7 @@ class Transcript:
     def _append(self, text: str, start: float) -> str:
         """Adds the text of the last token, which starts at `start`, to the current word, and returns it.
 
-        A terminal obeys control characters, so they are replaced.
+        Control characters would change a terminal, so they are replaced.
         """
         text = CONTROL.sub("\ufffd", text)
         if text:

@@ -58,7 +58,7 @@ class TimedHttp(SendTimer, H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP request gets the envelope of all errors."""
+        """Answers data that are not an HTTP request with the envelope of all errors."""
         headers, body = error_response(ApiError(400, msg, "invalid_http"))
         headers += [(b"connection", b"close"), (REQUEST_ID, new_request_id().encode())]
         response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
@@ -86,7 +86,7 @@ class TimedHttp(SendTimer, H11Protocol):
 
 
 def refuse_handshake(status: HTTPStatus | int, text: str) -> Response:
-    """What is no handshake of a socket gets the envelope of all errors."""
+    """Answers a request that is not a handshake with the envelope of all errors."""
     found, body = error_response(ApiError(status, text.strip(), "invalid_handshake"))
     headers = [*found, (REQUEST_ID, new_request_id().encode()), (b"connection", b"close")]
     fields = Headers((name.decode(), value.decode()) for name, value in headers)
