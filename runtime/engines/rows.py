@@ -1,17 +1,12 @@
 """Calls with more rows (axis 1 of inputs) than a component takes at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from bundle.spec import Signature, TensorSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from runtime.engines.base import Arrays  # which imports this module
+Arrays = dict[str, np.ndarray]
 
 
 def divide(signature: Signature, inputs: Arrays) -> list[Arrays]:
