@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from bundle.errors import VoxportError
 from bundle.manifest import ExportRequest
+from bundle.spec import LayoutName
 from export.model import Model
 from export.resolve import Source, resolve
 from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
@@ -189,13 +190,19 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def test_the_variants_of_the_embedded_model_have_the_same_graphs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "layout"), [("none", "BHSD, staged"), ("w8", "BHSD, staged"), ("w4", "BSHD"), ("lut4", "BHSD")]
+)
+def test_the_variants_of_the_embedded_model_have_the_same_graphs(
+    recipe: str, layout: LayoutName, tmp_path: Path
+) -> None:
     """But for the encoders of the Base model. What is verified of one variant thus holds for the others."""
     folders = [random_checkpoint("qwen3_tts")]
     for variant in ("custom-voice", "voice-design"):
         folders.append(tmp_path / variant)
         write_checkpoint(folders[-1], f"tiny-{variant}", key="qwen3_tts")
-    base, *others = (Model(resolve(Source(folder), ExportRequest(quant="w4")), "BSHD") for folder in folders)
+    request = ExportRequest(quant=recipe)
+    base, *others = (Model(resolve(Source(folder), request), layout) for folder in folders)
     parts = {part.name: part for part in base.components}
     assert set(parts) - {part.name for part in others[0].components} == {"speech_encoder", "speaker_encoder"}
     for other in others:
