@@ -28,7 +28,7 @@ with without_warnings("coremltools"), _without_packages("executorch", "sklearn",
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.frontend.torch.ops import _get_inputs as inputs_of
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
-    from coremltools.converters.mil.mil import Builder, Function, Program, types
+    from coremltools.converters.mil.mil import Block, Builder, Function, Operation, Program, Var, types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
     from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and with a scale for each block
-_apply, _validate = PassPipelineManager.apply_pipeline, Program.validate
+_apply, _validate, _replace = PassPipelineManager.apply_pipeline, Program.validate, Block._replace_var
 _texts = Program.__str__, Function.__str__
 
 
@@ -67,6 +67,8 @@ def unchecked_passes() -> Iterator[None]:
     """Lets the converter run its passes without validating the program and writing its text after each one.
     The text is for a log that is not kept. The program is validated before the passes, and before it is
     written.
+
+    A pass that replaces a value looks at the operations that use it, and not at the whole program.
     """
     PassPipelineManager.apply_pipeline = staticmethod(_apply_unchecked)
     try:
@@ -78,7 +80,28 @@ def unchecked_passes() -> Iterator[None]:
 def _apply_unchecked(program: Program, pipeline: ct.PassPipeline) -> None:
     Program.validate = lambda *_, **__: None
     Program.__str__ = Function.__str__ = object.__repr__
+    Block._replace_var = _replace_in_users
     try:
         _apply(program, pipeline)
     finally:
+        Block._replace_var = _replace
         Program.validate, (Program.__str__, Function.__str__) = _validate, _texts
+
+
+def _replace_in_users(
+    block: Block,
+    old_var: Var,
+    new_var: Var,
+    anchor_op: Operation | None = None,
+    end_op: Operation | None = None,
+    no_check_var_types: bool = False,
+) -> int:
+    """`Block._replace_var`, which has a shorter way where `anchor_op` makes `old_var`. That way is taken as
+    well where `anchor_op` comes before: no operation between them uses `old_var`.
+    """
+    made_by = old_var.op
+    if end_op is None and made_by is not None:
+        is_before = anchor_op is None or any(var.op is anchor_op for var in made_by.get_flattened_inputs())
+        anchor_op = made_by if is_before else anchor_op
+    count: int = _replace(block, old_var, new_var, anchor_op, end_op, no_check_var_types)
+    return count
