@@ -1,11 +1,11 @@
-"""Python code of traced graphs, which torch.fx writes and compiles anew after every change of a graph."""
+"""What torch.fx keeps beside the nodes of a traced graph: Python code, and the lines that made each node."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, config
 from torch.fx.graph import _PyTreeCodeGen
 
 _compile = GraphModule.recompile
@@ -24,6 +24,19 @@ def lazily_compiled_graphs() -> Iterator[None]:
         yield
     finally:
         graph_module.recompile = _compile
+
+
+@contextmanager
+def without_stack_traces() -> Iterator[None]:
+    """Lets nodes have no stack traces, which nothing here reads. Reading their lines takes a twentieth of a
+    lowering.
+    """
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = before
 
 
 def _compile_later(module: Any) -> None:  # Any: sets private attributes, as the method that it replaces

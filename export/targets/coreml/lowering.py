@@ -16,7 +16,7 @@ from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, Trace
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
 from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
-from export.targets.graph_code import lazily_compiled_graphs
+from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
@@ -83,6 +83,7 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         export_errors(f"{graph.name}: Core ML export failed"),
         without_converter_output(),
         lazily_compiled_graphs(),
+        without_stack_traces(),
         unchecked_passes(),
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):

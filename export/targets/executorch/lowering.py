@@ -32,7 +32,7 @@ from export.targets.executorch.partitioner import (
     keep_convolution_weights,
 )
 from export.targets.executorch.pass_values import values_kept
-from export.targets.graph_code import lazily_compiled_graphs
+from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
@@ -53,6 +53,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
+        without_stack_traces(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
@@ -60,6 +61,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
+        without_stack_traces(),
         values_kept(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it

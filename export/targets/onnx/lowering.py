@@ -18,7 +18,7 @@ import torch
 from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
-from export.targets.graph_code import lazily_compiled_graphs
+from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from export.targets.onnx.convolutions import widen_convolutions
 from export.targets.onnx.float16 import states_to_float16, to_float16, use_float_activations
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
@@ -79,6 +79,7 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
         without_warnings("torch.onnx", "onnxscript"),
         registry_read_once(),
         lazily_compiled_graphs(),
+        without_stack_traces(),
         target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):
         # not strict, because strict tracing renames states, which modules take as *args
