@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from coremltools.converters.mil.mil import Function, Program
+from coremltools.converters.mil.mil import Block, Function, Program
 from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 from support.export.rounding import float32_bar
@@ -17,7 +18,7 @@ from torch import nn
 
 from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
 from export.targets.coreml.lowering import _look_up_once
-from export.targets.coreml.tools import ct, unchecked_passes
+from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from quantize.modules import LinearKernel, float_activations, int8_per_token
@@ -100,6 +101,40 @@ def test_programs_are_checked_but_between_passes(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZeroDivisionError):
         PassPipelineManager.apply_pipeline(Program(), pipeline)
     assert seen[1] == methods
+
+
+def transposed() -> Program:
+    """Values between transposes that cancel: with several users, and before other operations."""
+
+    inputs = [Builder.TensorSpec(shape=(1, 2, 3))]
+
+    @Builder.program(input_specs=inputs, opset_version=OPSET)  # type: ignore[untyped-decorator]
+    def program(x: Any) -> Any:
+        parts = []
+        for factor in (2.0, 3.0):
+            y = Builder.transpose(x=x, perm=[0, 2, 1])
+            y = Builder.mul(x=Builder.relu(x=y), y=factor)
+            z = Builder.transpose(x=y, perm=[0, 2, 1])
+            parts += [Builder.add(x=z, y=x), Builder.exp(x=z)]
+        return Builder.concat(values=parts, axis=1)
+
+    assert isinstance(program, Program)
+    return program
+
+
+def test_a_value_is_replaced_in_all_of_its_users() -> None:
+    """A pass gives the program that it gives with coremltools' own method."""
+    pipeline, texts = ct.PassPipeline(["common::reduce_transposes"]), list[list[str]]()
+    for context in (unchecked_passes(), nullcontext()):
+        Builder.name_count.clear()
+        program = transposed()
+        assert str(program).count("transpose(") == 4
+        with context:
+            PassPipelineManager.apply_pipeline(program, pipeline)
+        assert Block._replace_var.__module__.startswith("coremltools.")
+        program.validate()
+        texts.append([str(operation) for operation in program.functions["main"].operations])
+    assert texts[0] == texts[1] and "transpose(" not in "".join(texts[0])
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
