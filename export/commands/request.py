@@ -17,10 +17,9 @@ from bundle.command import integer
 from bundle.completion import complete_values
 from bundle.errors import UsageError
 from bundle.json_types import Json
-from bundle.manifest import ExportRequest
+from bundle.manifest import ExportRequest, Precision
 from model.families import DEFAULT, FAMILIES, find_family, options_of, public_name
 from quantize.recipe import RECIPES, find_recipe
-from runtime.engines import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from export.resolve import Resolved, Source
@@ -74,7 +73,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compute-precision",
-        choices=ENGINE_OPTIONS["compute_precision"].choices,
+        choices=get_args(Precision),
         help="floats of an ONNX or Core ML bundle (default: float32 for ONNX, float16 for Core ML)",
     )
     add_family_options(parser, _option_models())

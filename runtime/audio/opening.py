@@ -88,7 +88,7 @@ def warn_if_shorter_than_header(path: Path) -> None:
         head = file.read(12)
     length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
     if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
-        log.warning("%s: truncated: it has %d bytes, by its header it has %d", path, size, length)
+        log.warning("%s: truncated: it has %d bytes of the %d in its header", path, size, length)
 
 
 def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:

@@ -128,7 +128,7 @@ class Recording:
         yield resampler.finish()
         header_s, fraction = file.frames / file.samplerate, clipped / max(1, frames * file.channels)
         if block is not None and frames < file.frames < UNKNOWN_FRAMES:
-            message = "%s: truncated: it has %.1f s, by its header it has %.1f s"
+            message = "%s: truncated: it has %.1f s of the %.1f s in its header"
             log.warning(message, self._name, self.seconds, header_s)
         file.close()
         if peak > 1:

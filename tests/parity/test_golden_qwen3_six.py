@@ -113,5 +113,5 @@ def test_components_that_do_not_fit_the_constants_are_refused(changes: dict[str,
         standard_stream(engine("base").stream(), constants)
 
 
-def test_the_instructions_of_a_bundle_and_the_runtime_repeat_as_many_frames() -> None:
+def test_the_instructions_of_a_bundle_and_the_runtime_have_the_same_context_frames() -> None:
     assert components.WINDOW_CONTEXT == split_stream.WINDOW_CONTEXT

@@ -75,13 +75,18 @@ def holds(target: str, recipe: str) -> bool:
     return all(open_target(target).holds(scheme) for scheme in RECIPES[recipe].schemes)
 
 
+def _rank(key: str) -> tuple[str, str, int]:
+    variant, target, recipe = key.split("/")
+    return variant, target, list(RECIPES).index(recipe)
+
+
 def verdict_table(rows: dict[str, Row]) -> str:
-    """One line for each bundle, by variant and target."""
+    """One line for each bundle, by variant, target and recipe."""
     lines = [
         "| variant | target | recipe | verdict | checks | smallest margin |",
         "|---|---|---|---|---|---|",
     ]
-    for name, row in sorted(rows.items(), key=lambda item: item[0].rpartition("/")[0]):
+    for name, row in sorted(rows.items(), key=lambda item: _rank(item[0])):
         margin = row.get("smallest_margin")
         cells = [*name.split("/"), row["status"], row.get("checks", "-"), margin and f"{margin:.1f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")

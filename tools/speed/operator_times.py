@@ -2,7 +2,8 @@
 
     operator_times.py BUNDLE [-o OUT.json]
 
-The profile makes a frame about a tenth slower. For pages of 2 MB, set GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
+The profile makes a frame slower, more so where a graph has many operators. For pages of 2 MB, set
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 """
 
 import argparse

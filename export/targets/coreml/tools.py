@@ -96,11 +96,13 @@ def _replace_in_users(
     end_op: Operation | None = None,
     no_check_var_types: bool = False,
 ) -> int:
-    """`Block._replace_var`, which has a shorter way where `anchor_op` makes `old_var`. That way is taken as
-    well where `anchor_op` comes before: no operation between them uses `old_var`.
+    """`Block._replace_var`, which reads only the users of `old_var` where `anchor_op` makes it. They are all
+    users as well where there is no anchor, or where the anchor makes an input of the operation that makes it.
+
+    The order in which users are changed may differ. Later passes do not depend on it.
     """
     made_by = old_var.op
-    if end_op is None and made_by is not None:
+    if end_op is None and made_by is not None and made_by.enclosing_block is block:
         is_before = anchor_op is None or any(var.op is anchor_op for var in made_by.get_flattened_inputs())
         anchor_op = made_by if is_before else anchor_op
     count: int = _replace(block, old_var, new_var, anchor_op, end_op, no_check_var_types)

@@ -10,7 +10,7 @@ from support.stand_ins import noting
 from torch.fx import GraphModule, symbolic_trace
 
 from export import memory
-from export.targets.graph_code import lazily_compiled_graphs
+from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from export.targets.onnx.registry import registry_read_once
 
 
@@ -44,6 +44,17 @@ def test_a_graph_without_code_has_the_names_of_its_arguments() -> None:
         module = program.run_decompositions({}).module()
         assert list(inspect.signature(module.forward).parameters) == ["first", "second"]
         assert module(torch.ones(5, 3), torch.ones(10, 3)).eq(3).all()
+
+
+def test_traced_nodes_have_no_stack_traces_within() -> None:
+    def with_traces() -> list[torch.fx.Node]:
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), strict=False)
+        return [node for node in program.graph.nodes if node.meta.get("stack_trace")]
+
+    with pytest.raises(ZeroDivisionError), without_stack_traces():
+        assert not with_traces()
+        raise ZeroDivisionError
+    assert with_traces()
 
 
 def test_graphs_have_no_code_before_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:

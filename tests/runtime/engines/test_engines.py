@@ -5,6 +5,7 @@ import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from support.stand_ins import stand_in
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from bundle.manifest import Bundle
 from bundle.spec import Kind, Signature, StateSpec, TensorSpec
-from runtime.engines import ENGINES, EngineEntry, open_engine
+from runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
 from runtime.engines.base import (
     PAGE_VALUES,
     Arrays,
@@ -250,3 +251,8 @@ def test_programs_that_read_and_write_whole_caches_are_refused(bundles: Path) ->
     bundle.manifest = bundle.manifest.model_copy(update={"job": job})
     with pytest.raises(VoxportError, match="export the bundle again"):
         open_engine(bundle, EngineOptions())
+
+
+def test_every_option_of_an_engine_is_a_row_of_the_table_and_a_field() -> None:
+    names = {field.name for field in fields(EngineOptions)} - {"threads"}
+    assert names == set(ENGINE_OPTIONS) == {name for row in ENGINES.values() for name in row.options}
