@@ -173,8 +173,28 @@ def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, s
         )
         for graph in dict.fromkeys(graphs.values())
     }
+    _check_overrides(source, chosen, rules)
     _check_shapes(source, recipes)
     return recipes
+
+
+def _check_overrides(source: Source, chosen: dict[str, str], rules: tuple[Rule, ...]) -> None:
+    """Raises RecipeError where a recipe of `quant_for` has no effect: the family keeps all weights of the
+    graph as floats, and no rule says otherwise.
+    """
+    for graph, name in chosen.items():
+        paths = [path for path in source.quantizable if is_below(path, source.family.weights_of_graph[graph])]
+        kept = [
+            each for each in source.family.high_precision if any(fnmatchcase(path, each) for path in paths)
+        ]
+        is_kept = all(any(fnmatchcase(path, each) for each in kept) for path in paths)
+        has_rule = any(fnmatchcase(path, rule.pattern) for path in paths for rule in rules)
+        if kept and is_kept and not has_rule and find_recipe(name).schemes:
+            raise RecipeError(
+                f"quant_for {graph}={name}: its weights are kept as floats, because their errors are heard; "
+                f"a rule quantises them all the same: {kept[0]}={name}",
+                field="quant_for",
+            )
 
 
 def default_recipe(family: Family, quant: str, graph: str) -> str:

@@ -16,6 +16,7 @@ from bundle.spec import LayoutName
 from export.model import Model
 from export.resolve import Source, resolve
 from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
+from quantize.modules import QuantizedLinear
 
 WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 
@@ -67,7 +68,7 @@ def message(folder: Path) -> str:
         ("config.json", {"talker_config__spk_id": {"anna": 10**6}}, "anna.*1000000"),
         ("config.json", {"talker_config__codec_language_id": {"english": 10**6}}, "english.*1000000"),
         ("config.json", {"talker_config__num_code_groups": 3}, "num_code_groups|num_quantizers"),
-        ("config.json", {"talker_config__hidden_size": 32}, "shape"),
+        ("config.json", {"talker_config__intermediate_size": 32}, "shape"),
         (
             "config.json",
             {"talker_config__spk_id": {"eric": 9}, "talker_config__spk_is_dialect": {"eric": "klingon"}},
@@ -98,6 +99,27 @@ def message(folder: Path) -> str:
             "speech_tokenizer/config.json",
             {"encoder_config__codebook_size": 257},
             "encoder_config.codebook_size of the codec makes 257 codes.* only 256",
+        ),
+        (
+            "config.json",
+            {"speaker_encoder_config__enc_dim": 32},
+            "speaker_encoder_config.enc_dim 32, but the model takes",
+        ),
+        (
+            "config.json",
+            {"speaker_encoder_config__sample_rate": 16000},
+            "speaker_encoder_config.sample_rate 16000, but the model takes 24000",
+        ),
+        ("config.json", {"speaker_encoder_config__mel_dim": 80}, "speaker_encoder_config.mel_dim"),
+        (
+            "speech_tokenizer/config.json",
+            {"input_sample_rate": 16000},
+            "input_sample_rate of the codec 16000, but the model takes 24000",
+        ),
+        (
+            "speech_tokenizer/config.json",
+            {"encode_downsample_rate": 960},
+            "encode_downsample_rate of the codec 960, but the model takes 1920",
         ),
         ("generation_config.json", {"top_p": 2}, "top_p"),
         ("generation_config.json", {"max_new_tokens": 1}, "max_new_tokens"),
@@ -166,6 +188,50 @@ def test_weights_that_mlx_quantised_are_named(folder: Path) -> None:
     found |= {f"{name}.{part}": torch.zeros(rows, 2) for part in ("scales", "biases")}
     save_file(found, folder / WEIGHTS)
     assert f"{name}.biases: the weights were quantised for MLX" in message(folder)
+
+
+def test_the_defaults_of_sampling_are_those_of_the_checkpoint(folder: Path) -> None:
+    drawn = {"temperature": 0.7, "top_k": 11, "top_p": 0.8, "repetition_penalty": 1.2}
+    others = {"subtalker_temperature": 0.6, "subtalker_top_k": 12, "subtalker_top_p": 0.85}
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(drawn | others | {"max_new_tokens": 99}))
+    expected = drawn | {name.replace("subtalker", "others"): value for name, value in others.items()}
+    assert sampling_defaults(folder) == (expected, 98)
+    edit(folder, path.name, do_sample=False)
+    assert sampling_defaults(folder) == (expected | {"temperature": 0}, 98)
+    edit(folder, path.name, do_sample=True, subtalker_dosample=False)
+    assert sampling_defaults(folder) == (expected | {"others_temperature": 0}, 98)
+    path.unlink()  # as in the published package
+    published = {"temperature": 0.9, "top_k": 50, "top_p": 1, "repetition_penalty": 1.05}
+    others = {"others_temperature": 0.9, "others_top_k": 50, "others_top_p": 1}
+    assert sampling_defaults(folder) == (published | others, 2047)
+
+
+def sampling_defaults(folder: Path) -> tuple[dict[str, float], int]:
+    source = Source(folder)
+    constants = source.family.constants(source.config, source.family.options())
+    return constants["sampling_defaults"], constants["max_frames"]
+
+
+def test_w4_keeps_the_predictor_at_8_bits_and_the_codec_in_floats() -> None:
+    """The default of the family. A recipe of a component takes precedence, and rules before it."""
+    source = Source(random_checkpoint("qwen3_tts"))
+
+    def bits(*rules: str, **recipes: str) -> list[set[int]]:
+        """Of the quantised weights of three graphs."""
+        request = ExportRequest(quant="w4", quant_for=tuple(recipes.items()), rules=rules)
+        model = Model(resolve(source, request), "BSHD")
+        graphs = [model.graph(name).module for name in ("talker", "code_predictor", "codec")]
+        return [
+            {part.scheme.bits for part in graph.modules() if isinstance(part, QuantizedLinear)}
+            for graph in graphs
+        ]
+
+    assert bits() == bits(codec="none") == [{4}, {8}, set()]
+    assert bits(code_predictor="w4") == [{4}, {4}, set()]
+    with pytest.raises(VoxportError, match=r"^quant_for codec=w8: .* floats.* speech_tokenizer\.\*=w8$"):
+        bits(codec="w8")
+    assert bits("speech_tokenizer.*=w8", codec="w8") == [{4}, {8}, {8}]
 
 
 def test_a_tuned_folder_is_accepted(folder: Path) -> None:

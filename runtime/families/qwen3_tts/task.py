@@ -146,6 +146,11 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(Voice(np.asarray(vector, np.float32)), source, None)
 
     def _content(self, voice: Voice, source: bytes, transcript: str | None) -> bytes:
+        """Raises UsageError on a voice that the model could not speak with."""
+        try:
+            check_voice(voice, self._constants)
+        except IntegrityError as error:
+            raise UsageError(f"voice: {error}", field="voice") from None
         return voice_content(voice, model_digest(self.bundle), source, transcript)
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:

@@ -21,17 +21,20 @@ PATTERN = (
 )
 
 
+VOCABULARY = ("vocab.json", "merges.txt")
+
+
 class QwenTokenizer:
     """`newline` is the id of a line break, which the templates of the model have."""
 
     def __init__(self, paths: Sequence[Path]):
         """Raises IntegrityError on a missing or broken file."""
         files = {path.name: path for path in paths}
-        missing = [name for name in ("vocab.json", "merges.txt") if name not in files]
+        missing = [name for name in VOCABULARY if name not in files]
         if missing:
             raise IntegrityError(f"{missing[0]}: missing; export the bundle again with its tokenizer")
         try:
-            model = BPE.from_file(str(files["vocab.json"]), str(files["merges.txt"]))
+            model = BPE.from_file(*(str(files[name]) for name in VOCABULARY))
             self._tokenizer = Tokenizer(model)
             split = Split(Regex(PATTERN), "isolated")
             self._tokenizer.pre_tokenizer = Steps([split, ByteLevel(add_prefix_space=False, use_regex=False)])

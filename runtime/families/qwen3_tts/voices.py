@@ -16,6 +16,7 @@ from runtime.audio.files import SOUNDS
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Reference
+from runtime.families.qwen3_tts.tokenizer import VOCABULARY
 
 MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
@@ -82,8 +83,14 @@ def bundle_voices(bundle: Bundle, constants: Constants) -> list[str]:
 
 
 def model_digest(bundle: Bundle) -> str:
-    """Names the checkpoint of a bundle, whatever its target and recipe."""
-    files = {name: entry.sha256 for name, entry in bundle.job.source.files.items()}
+    """Names the weights and the vocabulary of a bundle's checkpoint, whatever its target and recipe. Other
+    files, such as the defaults of sampling, do not change what a voice is.
+    """
+    files = {
+        name: entry.sha256
+        for name, entry in bundle.job.source.files.items()
+        if name.endswith(".safetensors") or name in VOCABULARY
+    }
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -160,6 +167,11 @@ def check_voice(voice: Voice, constants: Constants) -> None:
         raise IntegrityError(
             f"codes of shape {list(reference.codes.shape)}, expected [T, {constants.n_codebooks}], "
             f"T up to {MAX_CODES}"
+        )
+    if not 1 <= len(reference.text) <= MAX_TEXT_IDS:
+        raise IntegrityError(
+            f"a transcript of {len(reference.text)} tokens, expected 1 to {MAX_TEXT_IDS}; give only what is "
+            "spoken in the recording"
         )
     sizes = np.array(constants.code_sizes)
     for name, values, limit in (

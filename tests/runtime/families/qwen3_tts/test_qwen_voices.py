@@ -12,13 +12,16 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from support.runtime.speech_tasks import ToyVoxtral
+from support.stand_ins import stand_in
 
 from bundle.errors import UsageError
+from export.resolve import Source
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from runtime.families.qwen3_tts.recording import read_recording
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.families.qwen3_tts.voices import choose_voice
+from runtime.families.qwen3_tts.voices import choose_voice, model_digest
 from voxport.__main__ import main as voxport
 
 RATE = 24_000
@@ -107,6 +110,7 @@ def test_no_code_of_a_file_runs(
         ({"ref_text": 5}, "ref_text: expected a text"),
         ({"ref_text": "\nA line break"}, r"anna\.pt: ref_text: it begins with a line break"),
         ({"ref_text": "..."}, r"anna\.pt: ref_text: '\.\.\.' has no word"),
+        ({"ref_text": "word " * 5000}, r"anna\.pt: a transcript of \d+ tokens, expected 1 to 4096"),
         ({"ref_text": None}, r"anna\.pt: no ref_text; expected codes of a recording and its transcript"),
         ({"ref_text": " "}, r"anna\.pt: no ref_text; expected"),
         ({"ref_code": None}, r"anna\.pt: no ref_code; expected"),
@@ -243,6 +247,30 @@ def test_wrong_use_is_one_line_and_writes_nothing(
     code, line = voice(*arguments)
     assert code == 2 and says in line
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_transcript_that_no_recording_has_makes_no_voice(task: QwenTextToSpeech, tmp_path: Path) -> None:
+    """Such a voice would be refused when it is used."""
+    recording = written(tmp_path / "a.wav", seconds=1)
+    with pytest.raises(UsageError, match=r"^voice: a transcript of \d+ tokens, expected 1 to 4096"):
+        task.make_voice(recording, "word " * 5000)
+
+
+def test_a_voice_belongs_to_weights_and_vocabulary() -> None:
+    """Other files of a checkpoint, such as the defaults of sampling, may change."""
+    source = Source(random_checkpoint("qwen3_tts"))
+    names = source.family.format.source_files(source.folder)
+
+    def digest(changed: str = "") -> str:
+        files = {name: stand_in(sha256="1" if name == changed else "0") for name in names}
+        return model_digest(stand_in(job=stand_in(source=stand_in(files=files))))
+
+    assert {name for name in names if digest(name) != digest()} == {
+        "model.safetensors",
+        "speech_tokenizer/model.safetensors",
+        "vocab.json",
+        "merges.txt",
+    }
 
 
 def test_a_model_without_clones_says_so(tmp_path: Path) -> None:
