@@ -5,6 +5,7 @@ from pathlib import Path
 
 import runtime
 from bundle.command import EXAMPLE_BUNDLE, Command, integer
+from runtime.engine_options import ENGINE_OPTIONS
 
 COMMANDS = (
     Command(
@@ -91,8 +92,6 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_engine_options(parser: argparse.ArgumentParser, **defaults: str) -> None:
     """Arguments of `ENGINE_OPTIONS`. `defaults` say what a command does without one, where it differs."""
-    from runtime.engines import ENGINE_OPTIONS  # imports NumPy, which other commands do not need
-
     for name, option in ENGINE_OPTIONS.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
@@ -103,8 +102,6 @@ def add_engine_options(parser: argparse.ArgumentParser, **defaults: str) -> None
 
 def engine_options(arguments: argparse.Namespace) -> "runtime.EngineOptions":
     """`threads` is None for a command without that argument."""
-    from runtime.engines import ENGINE_OPTIONS
-
     chosen = {name: getattr(arguments, name) for name in ENGINE_OPTIONS}
     return runtime.EngineOptions(getattr(arguments, "threads", None), **chosen)
 

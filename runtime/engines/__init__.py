@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bundle.errors import EngineUnavailable, UsageError
+from runtime.engine_options import ENGINE_OPTIONS
 from runtime.engines.base import CUDA_PRECISION, EngineOptions
 
 if TYPE_CHECKING:
@@ -15,36 +16,6 @@ if TYPE_CHECKING:
     from runtime.engines.base import Engine
 
 DEFAULT = EngineOptions()
-
-
-@dataclass(frozen=True)
-class EngineOption:
-    """A field of `EngineOptions` that some engines read, and the argument of commands with its name.
-
-    `default` says what happens without it.
-    """
-
-    choices: tuple[str, ...]
-    help: str
-    default: str
-
-
-ENGINE_OPTIONS = {
-    "compute_precision": EngineOption(
-        ("float16", "float32"),
-        "Core ML bundles: rounding of the reference executor; float16 rounds where the program says, "
-        "float32 never",
-        "float16; on macOS, Core ML runs instead",
-    ),
-    "compute_units": EngineOption(
-        ("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), "Core ML bundles on macOS: processors to use", "all"
-    ),
-    "device": EngineOption(
-        ("auto", "cpu", "cuda"),
-        "ONNX bundles that compute in float16: device to use",
-        "auto, which is cuda if onnxruntime-gpu is installed and loads, else cpu",
-    ),
-}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from support.stand_ins import stand_in
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from bundle.manifest import Bundle
 from bundle.spec import Kind, Signature, StateSpec, TensorSpec
-from runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
+from runtime.engine_options import ENGINE_OPTIONS
+from runtime.engines import ENGINES, EngineEntry, open_engine
 from runtime.engines.base import (
     PAGE_VALUES,
     Arrays,
