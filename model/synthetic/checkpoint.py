@@ -78,6 +78,8 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
 def size_of_variant(key: str, size: str, variant: str | None) -> str:
     """The name of a size in a variant of the family `key` (None: the first). Raises OutputError."""
     variants = open_family(key).synthetic.variants
+    if variant and any(size.endswith(f"-{each}") for each in variants):
+        raise OutputError(f"size {size} names a variant; leave --variant {variant} out")
     if variant is None or variant in variants[:1]:
         return size
     if variant not in variants:

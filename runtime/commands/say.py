@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--voice",
         dest="voice",
         help="name of a voice or of a preset speaker, or a .safetensors file of a voice "
-        "(default: neutral_female, else the first voice)",
+        "(default: that of the model, else its first voice)",
     )
     parser.add_argument(
         "--describe",
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer(0),
         default=0,
         metavar="N",
-        help="seed of the start noise, which is the same on every target (default: 0)",
+        help="seed of the noise, and of the codes that a model draws; the same on every target (default: 0)",
     )
     _add_outputs(parser)
     _add_limits(parser)
