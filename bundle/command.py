@@ -229,8 +229,9 @@ def set_up_logging(level: int = logging.INFO) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """The seconds since the start and the message. Control characters that a
-    message quotes would change the terminal, so they are replaced."""
+    """The seconds since the start and the message. Control characters that a message quotes would change the
+    terminal, so they are replaced.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"[{record.relativeCreated / 1000:6.1f}s] {super().format(record)}"

@@ -139,7 +139,7 @@ class SpeakerEncoderConfig(Section):
     enc_res2net_scale: Few = 8
     enc_kernel_sizes: tuple[Few, Few, Few, Few, Few] = (5, 3, 3, 3, 1)
     enc_dilations: tuple[Few, Few, Few, Few, Few] = (1, 2, 3, 4, 1)
-    mel_dim: Literal[128] = 128  # bands of the mel spectrogram that the runtime computes
+    mel_dim: Few = 128
 
 
 class CodecDecoderConfig(BlockConfig):
@@ -254,19 +254,19 @@ class Qwen3TTSConfig(Section):
                 0 <= found < talker.text_vocab_size,
                 f"{name} {found} is not below text_vocab_size {talker.text_vocab_size}",
             )
-        self._check_encoders()
+        if self.has_encoders:  # a tuned model of another type may have a section of its Base model
+            self._check_encoders()
         self._check_codes()
         return self
 
     def _check_encoders(self) -> None:
         """A Base model makes voices: vectors and codes that the talker takes, from recordings of one rate."""
-        if not self.has_encoders:
-            return
         speaker, codec = self.speaker_encoder_config, self.codec
         if speaker is None:
             raise ValueError("speaker_encoder_config: a Base model needs it")
         for name, found, expected in (
             ("speaker_encoder_config.enc_dim", speaker.enc_dim, self.talker_config.hidden_size),
+            ("speaker_encoder_config.mel_dim", speaker.mel_dim, 128),  # bands that the runtime computes
             ("speaker_encoder_config.sample_rate", speaker.sample_rate, codec.output_sample_rate),
             ("input_sample_rate of the codec", codec.input_sample_rate, codec.output_sample_rate),
             ("encode_downsample_rate of the codec", codec.encode_downsample_rate, codec.decode_upsample_rate),

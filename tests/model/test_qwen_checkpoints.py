@@ -110,7 +110,7 @@ def message(folder: Path) -> str:
             {"speaker_encoder_config__sample_rate": 16000},
             "speaker_encoder_config.sample_rate 16000, but the model takes 24000",
         ),
-        ("config.json", {"speaker_encoder_config__mel_dim": 80}, "speaker_encoder_config.mel_dim"),
+        ("config.json", {"speaker_encoder_config__mel_dim": 80}, "speaker_encoder_config.mel_dim 80"),
         (
             "speech_tokenizer/config.json",
             {"input_sample_rate": 16000},
@@ -245,6 +245,8 @@ def test_a_tuned_folder_is_accepted(folder: Path) -> None:
         tts_model_type="custom_voice",
         talker_config__spk_id={"my_voice": [100]},
         talker_config__spk_is_dialect={"my_voice": False},
+        speaker_encoder_config__enc_dim=7,  # of another model
+        speaker_encoder_config__mel_dim=80,
     )
     source = Source(folder)
     assert source.family.constants(source.config, source.family.options())["speakers"] == {"my_voice": 100}

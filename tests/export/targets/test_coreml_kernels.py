@@ -125,11 +125,9 @@ def transposed() -> Program:
 def test_a_value_is_replaced_in_all_of_its_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass gives the program that it gives with coremltools' own method, from the users alone."""
     pipeline, texts = ct.PassPipeline(["common::reduce_transposes"]), list[list[str]]()
-    replace, anchors = (
-        Block._replace_var,
-        [],
-    )  # the pass gives what is before the replaced value as the anchor
+    replace, anchors = Block._replace_var, list[bool]()
 
+    # the pass gives the operation before the one that makes the value
     def noted(block: Block, old: Any, new: Any, anchor: Any, *others: Any) -> Any:
         anchors.append(anchor is old.op)
         return replace(block, old, new, anchor, *others)
