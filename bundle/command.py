@@ -73,7 +73,7 @@ def run_command_line(
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     set_up_logging()
-    _handle_signals()
+    interruption = _handle_signals()
     try:
         parser, command, rest = _choose(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
@@ -82,8 +82,6 @@ def run_command_line(
         return _run(command, parser, rest)
     except VoxportError as error:
         return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
-    except ModuleNotFoundError as error:
-        return _fail(f"error: {_missing_module(str(error.name))}", UsageError.exit_code)
     except BrokenPipeError:  # the reader of stdout has ended
         _discard_stdout()
         return 0
@@ -94,7 +92,11 @@ def run_command_line(
         return _fail(f"error: {where}{error.strerror or error}", VoxportError.exit_code)
     except MemoryError:
         return _fail("error: not enough memory", VoxportError.exit_code)
-    except KeyboardInterrupt:
+    except ModuleNotFoundError as error:
+        return _fail(f"error: {_missing_module(str(error.name))}", UsageError.exit_code)
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, Exception) and not interruption.is_recent:
+            raise
         code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
         for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
             signal.signal(each, signal.SIG_DFL)
@@ -105,14 +107,18 @@ class _Interruption:
     """A signal handler that raises KeyboardInterrupt.
 
     Signals that follow within `QUIET_S` are ignored, so that quick clean-up is complete. Later ones are not:
-    a library may have caught the first one.
+    a library may have caught the first one, or raised another error in its place.
     """
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
+    @property
+    def is_recent(self) -> bool:
+        return time.monotonic() < self._quiet_until
+
     def __call__(self, number: int, frame: object) -> None:
-        if time.monotonic() >= self._quiet_until:
+        if not self.is_recent:
             self._quiet_until = time.monotonic() + QUIET_S
             raise KeyboardInterrupt
 
@@ -129,12 +135,13 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     return code
 
 
-def _handle_signals() -> None:
+def _handle_signals() -> _Interruption:
     interruption = _Interruption()
     signal.signal(signal.SIGTERM, interruption)
     handled = (signal.default_int_handler, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) in handled:  # not ignored, as by a background job
         signal.signal(signal.SIGINT, interruption)
+    return interruption
 
 
 def _choose(
@@ -147,6 +154,8 @@ def _choose(
     )
     epilog = f"{'other ' if default else ''}commands, each with --help:\n{rows}"
     layout = argparse.RawDescriptionHelpFormatter
+    if argv[:1] == ["help"] or not (argv or default):
+        argv = [*argv[1:2], "--help"]
     if default and (not argv or argv[0].startswith("-")):
         epilog = f"{_example(prog, table[default])}\n\n{epilog}"
         return Parser(prog=prog, epilog=epilog, formatter_class=layout), table[default], argv

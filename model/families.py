@@ -42,7 +42,7 @@ DEFAULT = DEFAULT_OF_TASK[TEXT_TO_SPEECH]
 
 def find_family(name: str) -> str:
     """`voxtral-realtime` -> the family's key. Raises UnknownFamily with the known names."""
-    key = name.replace("-", "_")
+    key = name.lower().replace("-", "_")
     if key not in FAMILIES:
         raise UnknownFamily(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
     return key

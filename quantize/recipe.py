@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 from bundle.errors import RecipeError
 from bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
+from bundle.names import find_name
 from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
 GROUP = (
@@ -90,9 +91,10 @@ RECIPES = {
 
 def find_recipe(name: str) -> Recipe:
     """Raises RecipeError that lists the known recipes."""
-    if name not in RECIPES:
+    found = find_name(name, RECIPES)
+    if found not in RECIPES:
         raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}")
-    return RECIPES[name]
+    return RECIPES[found]
 
 
 def at_least_8_bits(name: str) -> str:

@@ -125,10 +125,10 @@ def install(check: Check, wheels: Path) -> None:
 
 def measure_device(device: str) -> None:
     """Prints versions, and the bandwidth of the device."""
-    import onnxruntime as ort
     import torch
 
     from runtime.engines.onnx import load_cuda
+    from runtime.engines.ort import ort
 
     found: Json = {
         "onnxruntime": ort.__version__,
@@ -146,9 +146,8 @@ def measure_device(device: str) -> None:
 
 def count_nodes(folder: str, device: str) -> None:
     """Prints the operators that each provider runs, by graph."""
-    import onnxruntime as ort
-
     from runtime.engines.onnx import CPU, CUDA, load_cuda
+    from runtime.engines.ort import ort
 
     if device == "cuda":
         load_cuda()

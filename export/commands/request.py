@@ -156,7 +156,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
 
     Wrong names of a family or a recipe are found before torch is imported.
     """
-    find_recipe(arguments.quant)
+    quant = find_recipe(arguments.quant).name
     if arguments.model:
         find_family(arguments.model)
     from export.resolve import resolve
@@ -168,7 +168,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
             raise UsageError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
         overrides.append((component, find_recipe(recipe).name))
     request = ExportRequest(
-        quant=arguments.quant,
+        quant=quant,
         quant_for=tuple(overrides),
         rules=tuple(arguments.rules),
         options=given_options(arguments, source.family.name, _option_models()),

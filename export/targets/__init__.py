@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bundle.errors import RecipeError
+from bundle.names import find_name
 from quantize.recipe import Recipe
 from quantize.schemes import Scheme
 
@@ -24,7 +25,7 @@ TARGETS: dict[str, tuple[str, str]] = {
 
 def parse_targets(text: str) -> tuple[str, ...]:
     """`onnx,coreml` -> names in order, each once. Raises RecipeError for an unknown name."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = tuple(dict.fromkeys(find_name(part.strip(), TARGETS) for part in text.split(",")))
     for name in names:
         _target_class(name)
     return names

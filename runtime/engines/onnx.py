@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
 from bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
 from bundle.manifest import Bundle, ExportJob
@@ -26,6 +25,7 @@ from runtime.engines.base import (
 )
 from runtime.engines.cuda import Cuda
 from runtime.engines.onnx_graph import check_graph, check_session
+from runtime.engines.ort import ort
 from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
+from runtime.engines.ort import ort
 from runtime.machine import describe_machine
 
 CALLS, WARM_UP = 12, 2

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime.engines.ort import ort
 from runtime.machine import describe_machine, measure_bandwidth
 
 SHAPES = {  # inputs, outputs

@@ -14,12 +14,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import onnxruntime
-
 from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.engines.base import EngineOptions
 from runtime.engines.onnx import OnnxEngine
+from runtime.engines.ort import ort
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings
 from runtime.machine import describe_machine
@@ -33,7 +32,7 @@ class ProfiledEngine(OnnxEngine):
 
     folder: Path
 
-    def _session_options(self) -> onnxruntime.SessionOptions:
+    def _session_options(self) -> ort.SessionOptions:
         options = super()._session_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(self.folder / f"{len(self._sessions)}")

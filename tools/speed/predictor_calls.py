@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from torch import nn
 
@@ -27,6 +26,7 @@ from export.targets import open_target
 from export.targets.base import Graph
 from model.component import Component
 from model.qwen3_tts.predictor import CodePredictor
+from runtime.engines.ort import ort
 from runtime.machine import describe_machine, measure_bandwidth
 
 GRAPH = "code_predictor"

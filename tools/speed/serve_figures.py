@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 
 import httpx2
-import onnxruntime
 
 from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.engines.base import EngineOptions
+from runtime.engines.ort import ort
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
@@ -50,7 +50,7 @@ def main() -> None:
     conditions = {
         "processor": processor(),
         "python": platform.python_version(),
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": ort.__version__,
         "frames": arguments.frames,
         "runs": RUNS,
         "load_average_before": load,

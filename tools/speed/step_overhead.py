@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch  # noqa: F401  loads the libraries of the next module
 from executorch.extension.pybindings._portable_lib import ExecuTorchMethod
 
@@ -22,13 +21,14 @@ from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import EngineOptions
+from runtime.engines.ort import ort
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings
 from runtime.machine import describe_machine
 
 NATIVE = (
-    (onnxruntime.InferenceSession, "run"),
-    (onnxruntime.InferenceSession, "run_with_iobinding"),
+    (ort.InferenceSession, "run"),
+    (ort.InferenceSession, "run_with_iobinding"),
     (ExecuTorchMethod, "__call__"),
 )
 WARM_UP = 10

@@ -7,10 +7,10 @@ the artifact is as near to eager as float32 allows, so a much smaller fault show
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 from onnx import helper
 
 from runtime.engines.onnx import OnnxEngine
+from runtime.engines.ort import ort
 
 ACCURACY_LEVEL, FLOAT32 = "accuracy_level", 1  # of MatMulNBits: the type of its activations
 

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
+from bundle.names import find_name
 from bundle.user_cache import user_data
 from runtime.audio.files import SOUNDS
 from runtime.families.qwen3_tts.builder import Voice
@@ -40,7 +41,7 @@ def choose_voice(bundle: Bundle, constants: Constants, name: str | None) -> Voic
     if name is None and constants.kind != "base":
         speakers = sorted(constants.speakers)
         return Voice(speakers[0] if speakers else None)
-    name = name or next(iter(paths), None)
+    name = find_name(name, paths) if name else next(iter(paths), None)
     if name is None:
         raise UsageError(
             f"voice: {bundle.folder} has none; make one with "

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import VOICE_KEY, Bundle
+from bundle.names import find_name
 from runtime.audio.files import SOUNDS
 
 DEFAULT_VOICE = "neutral_female"
@@ -18,7 +19,7 @@ DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
     names = list(bundle.manifest.voices)
-    name = name or default_voice(bundle)
+    name = find_name(name or default_voice(bundle), names)
     if name in names:
         return read_voice(bundle.folder / bundle.manifest.voices[name], dim)
     path = Path(name)
@@ -39,7 +40,7 @@ def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
 
 def language_of_voice(bundle: Bundle, voice: str | None) -> str:
     """ISO 639 code of the language that the name of a published voice begins with, as in fr_male."""
-    language = Path(voice or default_voice(bundle)).name.partition("_")[0]
+    language = Path(voice or default_voice(bundle)).name.lower().partition("_")[0]
     return language if language in LANGUAGES else "en"
 
 

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bundle.errors import UsageError
+from bundle.names import find_name
 from bundle.json_types import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import StreamedResponse, with_body_limits
@@ -111,6 +112,7 @@ def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | Non
     if store and (path := store.path(worker.name, name)):
         return str(path)
     voices = worker.task.bundle_voices()
+    name = find_name(name, voices)
     if name not in voices:
         stored = [voice.id for voice in store.of(worker.name)] if store else []
         names = ", ".join([*sorted(voices), *stored]) or "none"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.targets.onnx.convolutions import widen_convolutions
+from runtime.engines.ort import ort
 
 CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels
 SETTINGS = [

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from support.export.rounding import float32_bar
@@ -16,6 +15,7 @@ from quantize.modules import QuantizedLinear, float_activations, int8_per_block,
 from quantize.schemes import IntegerScheme
 from runtime.engines.base import EngineOptions
 from runtime.engines.onnx import OnnxEngine
+from runtime.engines.ort import ort
 
 pytestmark = pytest.mark.slow
 COLUMNS, CHANNELS = 96, 9000  # the exporter folds operators on constants of up to 8192 bytes

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 
@@ -20,6 +19,7 @@ from export.targets.coreml.target import CoreMLTarget
 from export.targets.onnx.float16 import FLOAT_ACTIVATIONS
 from export.targets.onnx.target import OnnxTarget
 from model.synthetic.checkpoint import random_checkpoint
+from runtime.engines.ort import ort
 from runtime.mil import Executor, Package
 from runtime.mil.errors import MilError
 

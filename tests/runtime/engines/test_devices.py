@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-import onnxruntime as ort
 import pytest
 from support.stand_ins import stand_in
 
 import runtime.engines.onnx
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from runtime.engines.onnx import CPU, CUDA, open_device
+from runtime.engines.ort import ort
 
 FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_precision="float32")
 

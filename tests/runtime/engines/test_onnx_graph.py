@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.stand_ins import stand_in
@@ -14,6 +13,7 @@ from support.stand_ins import stand_in
 from bundle.errors import IntegrityError
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from runtime.engines.onnx_graph import check_graph, check_session
+from runtime.engines.ort import ort
 
 FLOATS = TensorProto.FLOAT
 X, Y = (helper.make_tensor_value_info(name, FLOATS, ["B", 4]) for name in "xy")
@@ -128,7 +128,7 @@ CACHE = StateSpec("cache", "float32", (1, 4, 1, 8), CacheSpec("BSHD"))
 )
 def test_a_manifest_that_does_not_describe_the_graph_is_refused(tmp_path: Path, wrong: Any) -> None:
     path = write(tmp_path / "a.onnx", [RELU])
-    session = onnxruntime.InferenceSession(path)
+    session = ort.InferenceSession(path)
     check_session(session, path, [entry()])
     with pytest.raises(IntegrityError, match="the manifest says"):
         check_session(session, path, [entry(), wrong])

@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from google.protobuf import text_format
 
 from bundle.manifest import Bundle
 from runtime.engines.base import Arrays, Engine, Stream
+from runtime.engines.ort import ort
 
 DTYPES = {"TYPE_FP32": "float32", "TYPE_FP16": "float16", "TYPE_INT64": "int64", "TYPE_INT32": "int32"}
 
