@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 from bundle.errors import UsageError, VoxportError, one_line
+from bundle.files import check_apart
 from bundle.versions import version_text
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 INTERRUPTED = 130  # the exit code; those of errors are in `bundle.errors`
 QUIET_S = 2.0
+OUTPUTS = "output", "report", "plot"  # names of the arguments that are files to write
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
 log = logging.getLogger(__name__)
@@ -72,6 +76,8 @@ def run_command_line(
     # Python starts without one of them where its descriptor is closed
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8
     set_up_logging()
     interruption = _handle_signals()
     try:
@@ -130,9 +136,23 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     add_verbosity(parser)
     arguments = parser.parse_args(argv)
     set_up_logging(arguments.verbosity)
+    _check_outputs(arguments)
     code: int = module.run(arguments)
     sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
     return code
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on an output file that is in a bundle of the command, or one of its inputs."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
+    paths = {
+        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        for name, found in values.items()
+    }
+    inputs = [path for name, found in paths.items() if name not in OUTPUTS for path in found]
+    for name in OUTPUTS:
+        for output in paths.get(name, []):
+            check_apart(output, name, paths.get("bundle", []), inputs)
 
 
 def _handle_signals() -> _Interruption:

@@ -4,17 +4,66 @@ import errno
 import os
 import secrets
 import stat
-from io import RawIOBase
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO, RawIOBase
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Self, cast
 
 from bundle.errors import UsageError, VoxportError
 
 MAX_LINKS = 40  # that lead to each other, as in Linux
+BLOCK_BYTES = 2**20
+ADVICE = {
+    errno.ENOSPC: "free space or name another place",
+    errno.EDQUOT: "free space of your quota or name another place",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f) or name another file system",
+    errno.EACCES: "name a place that you may write to",
+    errno.EPERM: "name a place that you may write to",
+    errno.EROFS: "name a place that can be written",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
 
 
 def files_below(folder: Path) -> list[str]:
     """Paths of all files below `folder`, relative to it, sorted."""
     return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def move_into(target: Path, source: Path) -> None:
+    """Moves what is in the folder `source` into the folder `target`, and removes `source`.
+
+    A folder in both is merged, a file in both is replaced.
+    """
+    for path in list(source.iterdir()):
+        place = target / path.name
+        if path.is_dir() and not path.is_symlink() and place.is_dir():
+            move_into(place, path)
+        else:
+            os.replace(path, place)
+    source.rmdir()
+
+
+def is_fixed(folder: Path) -> bool:
+    """Whether a folder cannot be renamed: a mount point, a folder in one that is not writable, and the
+    current folder, because a shell would stay in the old one.
+    """
+    if not os.path.isdir(folder):
+        return False
+    real = os.path.realpath(folder)
+    is_current = os.path.samefile(real, os.curdir)
+    return is_current or os.path.ismount(real) or not os.access(os.path.dirname(real), os.W_OK)
+
+
+def check_utf8(path: Path) -> None:
+    """Raises UsageError on a name that is not UTF-8: engines open no other."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{path}: a name in this path is not UTF-8, and engines open no other; rename it"
+        ) from None
 
 
 def check_writable(path: Path) -> None:
@@ -32,25 +81,104 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"{path}: the folder {path.parent} is not writable; name another")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all: to a temporary file beside it, which is then renamed.
+def check_apart(output: Path, field: str, bundles: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Checks before the work that writing `output` changes nothing that is read. Raises UsageError."""
+    if _is_descriptor(output) or _is_special(output):
+        return
+    place = Path(os.path.realpath(output))
+    for bundle in bundles:
+        if place.is_relative_to(os.path.realpath(bundle)):
+            reason = f"is in the bundle {bundle}, which this command only reads; name a place outside of it"
+            raise UsageError(f"{field} {output}: {reason}", field=field)
+    for path in inputs:
+        if os.path.exists(path) and os.path.exists(place) and os.path.samefile(path, place):
+            raise UsageError(f"{field} {output}: is also read; name another file", field=field)
 
-    A link is followed. A device, a pipe or an open file such as /dev/stdout is written to in place, behind
-    what it has. A file that is replaced keeps its permissions. Raises VoxportError, or UsageError on a link
-    that leads nowhere.
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all, as `StagedFile` does, and raises its errors."""
+    with StagedFile(path) as staged:
+        staged.write(content)
+
+
+class StagedFile:
+    """A file that is written beside its place, and gets its name when the context ends without an error.
+
+    A link is followed. A device, a pipe or an open file such as /dev/stdout gets the content at the end,
+    behind what it has. A file that is replaced keeps its permissions. The methods raise VoxportError; the
+    first also raises UsageError on a link that leads to itself.
     """
-    path = _target(path)
-    try:
-        if _is_special(path) or _is_descriptor(path):
-            with open(path, "ab", buffering=0) as file:
-                _write_all(file, content)
-        else:
-            _replace(path, content)
-    except OSError as error:
-        raise VoxportError(
-            f"{path}: cannot write {len(content)} bytes: {error.strerror or error}; "
-            "free space or name another place"
-        ) from None
+
+    def __init__(self, path: Path):
+        self.path = _target(path)
+        self._is_in_place = _is_special(self.path) or _is_descriptor(self.path)
+        self._temporary = self.path.parent / f".{secrets.token_hex(8)}.part"
+        with self._reported():
+            self.file = self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            self.file.close()
+            if not self._is_in_place:
+                self._temporary.unlink(missing_ok=True)
+
+    def write(self, content: bytes) -> None:
+        with self._reported():
+            write_all(self.file, content)
+
+    def keep_partial(self) -> Path | None:
+        """Gives what was written its `partial_path`, and returns that; None for a device, a pipe or an open
+        file.
+        """
+        if self._is_in_place:
+            return None
+        path = partial_path(self.path)
+        with self._reported():
+            os.replace(self._temporary, path)
+        return path
+
+    def _open(self) -> FileIO:
+        """Without a buffer, which would hide errors until it is full."""
+        if self._is_in_place:
+            return cast(FileIO, TemporaryFile(buffering=0))
+        return FileIO(self._temporary, "w+")
+
+    def _commit(self) -> None:
+        with self._reported():
+            if self._is_in_place:
+                self.file.seek(0)
+                with open(self.path, "ab", buffering=0) as place:
+                    while block := self.file.read(BLOCK_BYTES):
+                        write_all(place, block)
+                return
+            if self.path.exists():
+                if not os.access(self.path, os.W_OK):
+                    raise PermissionError(errno.EACCES, "it is read-only")
+                self._temporary.chmod(stat.S_IMODE(self.path.stat().st_mode))
+            os.replace(self._temporary, self.path)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise VoxportError(f"{self.path}: cannot be written: {reason_of(error)}") from None
+
+
+def partial_path(path: Path) -> Path:
+    """`NAME.partial.EXTENSION`: where the result of interrupted work is kept. It replaces an earlier one."""
+    return path.with_suffix(f".partial{path.suffix}")
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says about a file that cannot be written, and what to do."""
+    return f"{error.strerror or error}; {ADVICE.get(error.errno or 0, 'name another place')}"
 
 
 def _target(path: Path) -> Path:
@@ -63,22 +191,10 @@ def _target(path: Path) -> Path:
     return found
 
 
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.parent / f".{secrets.token_hex(8)}.part"
-    try:
-        temporary.write_bytes(content)
-        if path.exists():
-            if not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, "it is read-only")
-            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_all(file: RawIOBase, content: bytes) -> None:
+def write_all(file: RawIOBase, content: bytes) -> None:
+    """A pipe, or a disk that is nearly full, takes a part at a time."""
     view = memoryview(content)
-    while view:  # a pipe takes a part at a time
+    while view:
         view = view[file.write(view) :]
 
 

@@ -5,14 +5,14 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from bundle.errors import IntegrityError, UsageError
+from bundle.files import check_utf8
+from bundle.folder import check_links, check_unlisted, is_plain_path, unlisted
 from bundle.json_types import Json
 from bundle.spec import Signature, Size, StateSpec
 
@@ -22,17 +22,11 @@ UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
 MAX_MANIFEST_BYTES = 2**24  # of the published models: 0.1 MB
-MAX_PATH_BYTES = 200  # every file system takes that
 Precision = Literal["float16", "float32"]
 
 
 def _check_relative(path: str) -> str:
-    plain = path.isprintable() and len(path.encode()) <= MAX_PATH_BYTES and not {"\\", ":"} & set(path)
-    # nothing hidden, which the checks of a bundle leave alone; nor `..`
-    inside = not path.startswith("/") and not any(
-        part.startswith(".") for part in PurePosixPath(path).parts or "."
-    )
-    if not (plain and inside and str(PurePosixPath(path)) == path):
+    if not is_plain_path(path):
         raise ValueError(f"{path[:100]!r} is not a plain path inside the bundle")
     return path
 
@@ -196,6 +190,7 @@ class Bundle:
     def __init__(self, folder: Path | str, manifest: Manifest | None = None):
         """`manifest` is used instead of the one in the folder. Raises UsageError or IntegrityError."""
         self.folder = Path(folder)
+        check_utf8(self.folder)
         self.manifest = manifest or read_manifest(self.folder)
         self._check_files()
 
@@ -216,15 +211,20 @@ class Bundle:
     def is_verified(self) -> bool:
         return self.manifest.verification.status == "passed"
 
+    @property
+    def _engine_files(self) -> dict[str, FileEntry]:
+        """What is checked: all but the README, which is for people."""
+        return {name: entry for name, entry in self.manifest.files.items() if name not in UNLISTED}
+
     def component(self, name: str) -> ComponentEntry:
         return next(entry for entry in self.components if entry.name == name)
 
     def check_hashes(self) -> None:
-        """Raises IntegrityError with the name of the first file whose bytes differ from the exported ones, or
-        that the manifest does not list.
+        """Raises IntegrityError that names the first file whose bytes differ from the exported ones, or that
+        an engine could read and the manifest does not list.
         """
         self.check_unlisted()
-        for name, entry in self.manifest.files.items():
+        for name, entry in self._engine_files.items():
             if file_entry(self.folder / name) != entry:
                 raise IntegrityError(
                     f"{self.folder / name}: its bytes differ from the manifest's hash; "
@@ -233,7 +233,7 @@ class Bundle:
 
     def _check_files(self) -> None:
         """Every file of the manifest exists with its size, and every file that it uses is one of them."""
-        for name, entry in self.manifest.files.items():
+        for name, entry in self._engine_files.items():
             path = self.folder / name
             if not path.is_file():
                 raise IntegrityError(
@@ -241,7 +241,7 @@ class Bundle:
                 )
             if (size := path.stat().st_size) != entry.size:
                 raise IntegrityError(f"{path}: {size} bytes, expected {entry.size}; export the bundle again")
-        self._check_links()
+        check_links(self.folder)
         artifacts = (entry.file for entry in self.components)
         for name in (*self.manifest.voices.values(), *artifacts, *self.manifest.tokenizer):
             if not any(file == name or file.startswith(f"{name}/") for file in self.manifest.files):
@@ -250,40 +250,32 @@ class Bundle:
                     "export the bundle again"
                 )
 
-    def _check_links(self) -> None:
-        """Nothing in the folder leads out of it."""
-        for path in self._inside():
-            if os.path.islink(path):
-                raise IntegrityError(
-                    f"{path}: is a link, and a bundle has none; put the file there, or export again"
-                )
-
     def check_unlisted(self) -> None:
-        """Raises IntegrityError on a file that the manifest does not list: an engine could read it unchecked.
+        """Raises IntegrityError on a file that the manifest does not list and that an engine could read."""
+        check_unlisted(self.folder, self._listed, UNLISTED)
 
-        Hidden files beside the manifest are left alone, because hubs and desktops write them.
-        """
-        listed = {MANIFEST, *UNLISTED, *self.manifest.files}
-        for path in self._inside():
-            name = path.relative_to(self.folder).as_posix()
-            if name in UNLISTED and not os.path.isfile(path):
-                raise IntegrityError(f"{path}: is not a file; move it out of the bundle")
-            if not os.path.isdir(path) and name not in listed and (not name.startswith(".") or "/" in name):
-                raise IntegrityError(
-                    f"{path}: is not in the manifest; move it out of the bundle, or export the bundle again"
-                )
+    def remarks(self) -> list[str]:
+        """What differs from the exported bundle without changing what runs: files for people."""
+        found, readme = [], self.manifest.files.get(README)
+        if readme and not (self.folder / README).is_file():
+            found.append(f"{README} is missing")
+        elif readme and file_entry(self.folder / README) != readme:
+            found.append(f"{README} was changed after the export")
+        return found + [
+            f"{name} is not part of the bundle; nothing reads it"
+            for name in unlisted(self.folder, self._listed)
+        ]
 
-    def _inside(self) -> Iterator[Path]:
-        """Files and folders below the bundle, except what is in hidden folders beside the manifest."""
-        for parent, folders, names in os.walk(self.folder):
-            yield from (Path(parent, name) for name in (*folders, *names))
-            if Path(parent) == self.folder:
-                folders[:] = [name for name in folders if not name.startswith(".")]
+    @property
+    def _listed(self) -> set[str]:
+        return {MANIFEST, *UNLISTED, *self.manifest.files}
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises UsageError without a manifest, IntegrityError if it is damaged or of another schema version."""
     path = folder / MANIFEST
+    if folder.is_file():
+        raise UsageError(f"{folder}: is a file, expected the folder of a bundle")
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
         advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
@@ -296,7 +288,9 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     _check_printable(path, content)
     version = content.get("schema_version") if isinstance(content, dict) else None

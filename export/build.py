@@ -32,7 +32,7 @@ from export.memory import check_memory, free_memory, infrequent_garbage_collecti
 from export.model import Export
 from export.model_card import model_card
 from export.naming import differences
-from export.output_folder import staging
+from export.output_folder import check_output, staging
 from export.resolve import Resolved, Source
 from export.resume import RECORD, FinishedGraph, ResumeCache
 from export.targets.base import Target
@@ -76,7 +76,8 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
     source = resolved.source
     read_constants(job)  # a job that the runtime cannot read fails before anything is lowered
     _check_tokenizer(source)
-    if output.folder.exists() and not output.force and _is_current(output.folder, job, output.verify):
+    check_output(output.folder)
+    if not output.force and _is_current(output.folder, job, output.verify):
         return False
     unverified = "; an export without verification needs less" if output.verify else ""
     advice = f"choose a recipe of fewer bits{unverified}"
@@ -235,31 +236,25 @@ def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -
 def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     """Whether the folder holds the bundle of this job, checked file by file.
 
-    The wording of the request is ignored. Raises UsageError if the folder holds anything else.
+    The wording of the request is ignored. Raises UsageError if the folder holds another bundle.
     """
+    if not (folder / MANIFEST).exists():
+        return False
     try:
         found = read_manifest(folder)
-    except (UsageError, IntegrityError):
-        found = None
-    if found is not None and found.job.model_copy(update={"request": job.request}) == job:
-        foreign = [name for name in _artifact_names(folder) if name not in found.files]
-        if foreign:
-            raise UsageError(
-                f"{folder}: holds {foreign[0]}, which is not part of the bundle; "
-                "move it, or force the export to replace the folder"
-            )
+    except IntegrityError as error:
+        raise IntegrityError(f"{error} (a forced export replaces it)") from None
+    if found.job.model_copy(update={"request": job.request}) == job:
         try:
             Bundle(folder).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (a forced export replaces it)") from None
         return not verified or found.verification.status == "passed"  # otherwise it is exported again
-    if folder.is_dir() and not any(folder.iterdir()):
-        return False
-    what = "files that are not a bundle"
-    if found is not None:
-        what = f"another bundle: {'; '.join(differences(found.job, job)[:MAX_DIFFERENCES])}"
+    different = "; ".join(differences(found.job, job)[:MAX_DIFFERENCES])
     raise UsageError(
-        f"{folder}: holds {what}; use another output folder, or force the export to replace it", field="force"
+        f"{folder}: holds another bundle: {different}; use another output folder, or force the export to "
+        "replace it",
+        field="force",
     )
 
 

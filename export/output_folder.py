@@ -1,23 +1,33 @@
-"""A hidden folder beside the output folder. It gets that name when it is complete.
+"""A hidden folder beside the output folder. It gets that name when it is complete. If the output folder must
+keep its place, the hidden folder is in it, and its files are moved.
 
-It is removed when anything fails. Finished graphs stay for the next run if a run is interrupted or killed, if
-the disk is full, or if artifacts do not match eager.
+Files in the output folder that are not of a bundle are never removed. The hidden folder is removed when
+anything fails. Finished graphs stay for the next run if a run is interrupted or killed, if the disk is full,
+or if artifacts do not match eager.
 """
 
 import errno
 import fcntl
+import json
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from itertools import count
+from pathlib import Path, PurePosixPath
 
 from bundle.errors import ExportError, UsageError, VerificationError
+from bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of
+from bundle.folder import could_be_read, is_plain_path, unlisted
 from bundle.interruption import uninterrupted
-from bundle.manifest import REPORT
+from bundle.manifest import MANIFEST, README, REPORT, file_entry
 from export.resume import remove_unrecorded
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LOST_AND_FOUND = "lost+found"  # of a file system, at its mount point
+MAX_NAMED = 5
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -29,7 +39,7 @@ def staging(out: Path) -> Iterator[Path]:
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """
     out = Path(os.path.realpath(out))  # where a link leads; `.` has no name to be renamed by
-    folder = out.parent / f".{out.name}.partial"
+    folder = out / ".partial" if is_fixed(out) else out.parent / f".{out.name}.partial"
     for hidden in (folder, _old(out)):
         if hidden.is_symlink():  # what it leads to would be emptied
             raise UsageError(f"{hidden}: is a link, expected the folder of an export; remove it")
@@ -37,19 +47,18 @@ def staging(out: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, out):
+            with uninterrupted():
+                _recover(out)
             try:
                 yield folder
             except BaseException as error:
                 with uninterrupted():
                     _clean_up(folder, error)
                 raise
-            _replace(folder, out)
+            with uninterrupted():
+                _place(folder, out)
     except OSError as error:
-        if error.errno in DISK_FULL:
-            raise ExportError(
-                f"{out.parent}: no space left on the disk; free some or use another output folder"
-            ) from None
-        raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
+        raise ExportError(f"{error.filename or out.parent}: {reason_of(error)}") from None
     finally:
         with uninterrupted():
             for parent in new_parents:  # the deepest first; full ones stay
@@ -89,17 +98,98 @@ def _old(out: Path) -> Path:
     return out.parent / f".{out.name}.old"
 
 
-def _replace(folder: Path, out: Path) -> None:
-    """From here on the hidden name may be another process's."""
-    if not (out.exists() or out.is_symlink()):
+def _place(folder: Path, out: Path) -> None:
+    """Moves the files of `folder` to `out`. They replace the bundle there. Everything else there stays."""
+    if not os.path.lexists(out):
         os.replace(folder, out)
         return
-    old = _old(out)
-    shutil.rmtree(old, ignore_errors=True)
-    os.replace(out, old)
+    new = files_below(folder)
+    _set_aside(out, new)
+    if folder.parent == out:
+        stale = bundle_files(out) - set(new)
+        for name in sorted(new, key=MANIFEST.__eq__):  # the manifest last
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder / name, out / name)
+        shutil.rmtree(folder)
+        _remove(out, stale)
+        return
+    os.replace(out, _old(out))
     try:
         os.replace(folder, out)
     except OSError:
-        os.replace(old, out)
+        os.replace(_old(out), out)
         raise
-    shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    _carry_over(_old(out), out)
+
+
+def _carry_over(old: Path, out: Path) -> None:
+    """Removes the bundle in `old`, and moves the rest into `out`."""
+    _remove(old, bundle_files(old))
+    move_into(out, old)
+
+
+def _recover(out: Path) -> None:
+    """Completes what a process that was killed left in `_old(out)`."""
+    if bundle_files(_old(out)):
+        _carry_over(_old(out), out) if os.path.lexists(out) else os.replace(_old(out), out)
+
+
+def _set_aside(out: Path, new: Collection[str]) -> None:
+    """Moves files that are not of the bundle into a hidden folder of `out`, if one of the `new` files needs
+    their place, or if the new bundle would be refused because of them.
+    """
+    needed = {str(part) for name in new for part in (PurePosixPath(name), *PurePosixPath(name).parents)}
+    kept = next(path for number in count(1) if not (path := out / f".kept-{number}").exists())
+    for name in unlisted(out, bundle_files(out)):
+        parents = map(str, PurePosixPath(name).parents)
+        is_refused = could_be_read(name) or (out / name).is_symlink()
+        if is_refused or name in needed or not set(new).isdisjoint(parents):
+            (kept / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(out / name, kept / name)
+            log.warning("%s: is not of the bundle; moved to %s", out / name, kept / name)
+
+
+def _remove(folder: Path, names: Collection[str]) -> None:
+    """Removes files, the manifest last, and the folders that become empty."""
+    for name in sorted(names, key=MANIFEST.__eq__):
+        if (folder / name).parent.resolve() == folder.resolve() / PurePosixPath(name).parent:  # no link
+            (folder / name).unlink(missing_ok=True)
+        for parent in PurePosixPath(name).parents[:-1]:
+            with suppress(OSError):
+                (folder / parent).rmdir()
+
+
+def bundle_files(folder: Path) -> set[str]:
+    """Paths of the files in `folder` that belong to the bundle of its manifest; empty if there is no bundle.
+
+    An edited README does not belong to it. Any version of the manifest is read, also if it is not valid.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+        readme = content["files"].get(README, {}).get("sha256")
+        named = (
+            [name for name in content["files"] if is_plain_path(name)] if content["schema_version"] else []
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return set()
+    found = {MANIFEST, REPORT, *named} - {README}
+    is_ours = (folder / README).is_file() and file_entry(folder / README).sha256 == readme
+    return found | {README} if is_ours else found
+
+
+def check_output(out: Path) -> None:
+    """Checks before the work that a bundle can be written to `out`: a new folder, an empty one, or a bundle.
+
+    Hidden files do not count. Raises UsageError, which names what is there.
+    """
+    check_utf8(out)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out}: is a file, expected a folder; name another")
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    names = [name for name in names if not name.startswith(".") and name != LOST_AND_FOUND]
+    if names and not bundle_files(out):
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        raise UsageError(
+            f"{out}: is no bundle: it has {', '.join(names[:MAX_NAMED])}{more}; nothing there is replaced; "
+            "name a new folder"
+        )

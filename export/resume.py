@@ -1,13 +1,12 @@
 """Finished graphs in the folder of an export that did not end, which the next run reuses."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from bundle.files import files_below, write_whole
+from bundle.files import files_below, move_into, write_whole
 from bundle.manifest import FileEntry, Record, WeightError, file_entry
 
 RECORD = "resume.json"
@@ -47,7 +46,7 @@ class ResumeCache:
         temporary.mkdir()
         weight_error = lower(temporary)
         files = {file: file_entry(temporary / file) for file in files_below(temporary)}
-        _move(temporary, self._folder)
+        move_into(self._folder, temporary)
         self._graphs[name] = FinishedGraph(key=key, files=files, weight_error=weight_error)
         self._record()
         return self._graphs[name]
@@ -55,16 +54,6 @@ class ResumeCache:
     def _record(self) -> None:
         content = json.dumps({name: graph.model_dump() for name, graph in self._graphs.items()}, indent=1)
         write_whole(self._folder / RECORD, content.encode())
-
-
-def _move(source: Path, target: Path) -> None:
-    """Moves what is in `source` into `target`, where folders of the same name may be."""
-    for path in list(source.iterdir()):
-        if path.is_dir() and (target / path.name).is_dir():
-            _move(path, target / path.name)
-        else:
-            os.replace(path, target / path.name)
-    source.rmdir()
 
 
 def remove_unrecorded(folder: Path, *others: str) -> bool:

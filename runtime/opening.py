@@ -48,6 +48,8 @@ def open_task(
         )
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
     (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
+    for remark in bundle.remarks():
+        log.debug("%s: %s", bundle.folder, remark)
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
     if bundle.job.licence == NO_LICENCE_NEEDED:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, help_text in (
         ("--evaluate", "also measure word error rates beside full precision, as `voxport evaluate`"),
-        ("--force", "replace the contents of the output folder"),
+        ("--force", "replace another bundle in the output folder; other files there stay"),
         ("--keep-going", "check all graphs even if one does not match eager PyTorch"),
         ("--no-verify", "skip verification; the manifest says unverified"),
         ("--dry-run", "print the files to write and the estimated memory, time and disk; loads no weights"),

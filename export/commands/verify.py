@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.long_codes:
         _check_long_codes(bundle)
     bundle.check_hashes()
+    for remark in bundle.remarks():
+        log.info("%s: %s", bundle.folder, remark)
     from export.model import Export
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source

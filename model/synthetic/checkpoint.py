@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from bundle.errors import OutputError
+from bundle.files import is_fixed, move_into
 from bundle.json_types import Json
 from bundle.progress import Progress, advance
 from bundle.user_cache import user_cache
@@ -67,9 +68,12 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 raise OutputError(
                     f"{out}: {size} lacks {family.format.marker}; add it to `Synthetic.documents`"
                 )
-            if out.is_dir():  # empty, as checked above; not every system renames onto a folder
-                out.rmdir()
-            partial.rename(out)
+            if partial.parent == out:
+                move_into(out, partial)
+            else:
+                if out.is_dir():  # empty, as checked above; not every system renames onto a folder
+                    out.rmdir()
+                partial.rename(out)
     except OSError as error:
         reason = error.strerror or error
         raise OutputError(f"{out}: cannot be written: {reason}; choose another folder") from None
@@ -131,7 +135,8 @@ def _folder_beside(out: Path) -> Iterator[Path]:
 
     Removed on exit unless it was renamed.
     """
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    place = out if is_fixed(out) else out.parent
+    partial = place / f".{out.absolute().name}.{secrets.token_hex(4)}.partial"
     partial.mkdir(parents=True)
     try:
         yield partial

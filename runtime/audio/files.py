@@ -1,13 +1,15 @@
 """Samples to audio files, and to raw bytes for a pipe."""
 
-import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
 from bundle.errors import UsageError, VoxportError
-from bundle.files import check_writable, write_whole
+from bundle.files import StagedFile, check_writable, reason_of, write_all
 
 SAMPLE_BYTES = 2  # of 16-bit PCM
 PCM16_SCALE = 32768  # integers per 1.0, when samples are read
@@ -71,18 +73,98 @@ def from_pcm16(content: bytes) -> np.ndarray:
 
 
 def write_audio(path: Path, samples: np.ndarray, rate: int) -> None:
-    """Writes mono `samples` float32 [n] of `rate` Hz in the format of the extension of `path`.
+    """Writes mono `samples` float32 [n] of `rate` Hz with `audio_writer`, whose errors it raises.
 
-    Samples are clipped to [-1, 1]. A rate that .mp3 or .ogg (Opus) does not support is resampled. The file
-    appears under its name when it is complete. Raises UsageError like `check_format`. Raises VoxportError if
-    there are no samples, one is not finite, or writing fails.
+    Also raises VoxportError if there are no samples.
     """
-    audio_format = check_format(path)
     if samples.ndim != 1 or not len(samples):
         raise VoxportError(
             f"{path}: cannot write samples of shape {list(samples.shape)}; expected samples [n], n at least 1"
         )
-    write_whole(path, pcm16(samples) if audio_format is RAW else _encoded(samples, rate, audio_format, path))
+    with audio_writer(path, rate) as writer:
+        writer.write(samples)
+
+
+@contextmanager
+def audio_writer(path: Path, rate: int) -> Iterator["AudioWriter"]:
+    """Writes mono samples of `rate` Hz piece by piece, in the format of the extension of `path`.
+
+    The file appears under its name when the context ends without an error. Raises UsageError like
+    `check_format`, and VoxportError if writing fails.
+    """
+    audio_format = check_format(path)
+    with StagedFile(path) as staged:
+        writer = AudioWriter(staged, audio_format, rate)
+        try:
+            yield writer
+            writer.finish()
+        finally:
+            writer.close()
+
+
+class AudioWriter:
+    """The samples of a file that `audio_writer` writes.
+
+    They are clipped to [-1, 1]. A rate that .mp3 or .ogg (Opus) does not support is resampled.
+    """
+
+    def __init__(self, staged: StagedFile, audio_format: Format, rate: int):
+        import soundfile
+        import soxr
+
+        file_rate = audio_format.nearest_rate(rate)
+        self._rate, self.seconds = rate, 0.0  # seconds: written so far
+        self._staged, self._sink = staged, _Sink(staged.file)
+        self._is_pcm = audio_format.encoding == "PCM_16"
+        self._resampler = soxr.ResampleStream(rate, file_rate, 1, "float32") if file_rate != rate else None
+        endian = "LITTLE" if audio_format is RAW else "FILE"  # `FILE`: as the format has it
+        names = (audio_format.encoding, endian, audio_format.container)
+        self._encoder = soundfile.SoundFile(self._sink, "w", file_rate, 1, *names)
+
+    def write(self, samples: np.ndarray) -> None:
+        """samples float32 [n]. Raises VoxportError on a sample that is not finite, or if writing fails."""
+        values = _clipped(samples)
+        self.seconds += len(values) / self._rate
+        self._encode(self._resampler.resample_chunk(values) if self._resampler else values)
+
+    def finish(self) -> None:
+        """Writes what is left. Raises VoxportError."""
+        if self._resampler:
+            self._encode(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+        self.close()
+        self._check()
+
+    def keep_partial(self) -> Path | None:
+        """Ends the file early, also after an error of writing: see `StagedFile.keep_partial`."""
+        self.close()
+        return self._staged.keep_partial()
+
+    def close(self) -> None:
+        self._encoder.close()
+
+    def _encode(self, values: np.ndarray) -> None:
+        values = np.clip(values, -1.0, 1.0)  # the filter of the resampler overshoots
+        self._encoder.write(_integers(values) if self._is_pcm else values)
+        self._check()
+
+    def _check(self) -> None:
+        if self._sink.error:
+            raise VoxportError(f"{self._staged.path}: cannot be written: {reason_of(self._sink.error)}")
+
+
+class _Sink:
+    """A file for libsndfile, which does not report a full disk: keeps the first error of writing."""
+
+    def __init__(self, file: FileIO):
+        self.seek, self.tell, self.readinto, self._file = file.seek, file.tell, file.readinto, file
+        self.error: OSError | None = None
+
+    def write(self, content: bytes) -> int:
+        try:
+            write_all(self._file, content)
+        except OSError as error:
+            self.error = self.error or error
+        return len(content)
 
 
 def _clipped(samples: np.ndarray) -> np.ndarray:
@@ -99,22 +181,3 @@ def _clipped(samples: np.ndarray) -> np.ndarray:
 def _integers(clipped: np.ndarray) -> np.ndarray:
     # float64, because a float32 product would be rounded before the rounding to integers
     return np.rint(clipped.astype(np.float64) * MAX_PCM16).astype("<i2")
-
-
-def _encoded(samples: np.ndarray, rate: int, audio_format: Format, path: Path) -> bytes:
-    """The content of the file. It is encoded in memory because libsndfile does not report a full disk."""
-    import soundfile
-    import soxr
-
-    values, buffer, file_rate = _clipped(samples), io.BytesIO(), audio_format.nearest_rate(rate)
-    if file_rate != rate:
-        values = np.clip(soxr.resample(values, rate, file_rate), -1.0, 1.0)  # the filter overshoots
-    try:
-        values = _integers(values) if audio_format.encoding == "PCM_16" else values
-        soundfile.write(buffer, values, file_rate, audio_format.encoding, format=audio_format.container)
-    except (soundfile.LibsndfileError, ValueError) as error:
-        reason = getattr(error, "error_string", error)  # without the address of the buffer
-        raise VoxportError(
-            f"{path}: cannot encode {len(values)} samples at {file_rate} Hz: {reason}; try .wav"
-        ) from None
-    return buffer.getvalue()

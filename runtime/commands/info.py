@@ -35,6 +35,7 @@ def _text(bundle: Bundle) -> str:
             f"  {entry.file}:{entry.entry_point}  {entry.purpose}"
             for entry in bundle.components
         ),
+        *(f"note: {remark}" for remark in bundle.remarks()),
     ]
     return "\n".join(lines)
 

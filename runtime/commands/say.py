@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from runtime.audio.files import AudioWriter
+
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
-FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
+FILE_FRAMES = 125  # 10 s: fewer calls, because nobody waits for the first sound of a file
 log = logging.getLogger(__name__)
 
 
@@ -247,38 +249,48 @@ def _open(path: Path) -> BufferedIOBase:
         raise UsageError(f"--file {path}: {error.strerror}; {advice}") from None
 
 
+@contextmanager
+def _keeping_partial(writer: AudioWriter | None) -> Iterator[None]:
+    """Keeps what was spoken before an error or an interruption."""
+    try:
+        yield
+    except BaseException:
+        if writer and writer.seconds:
+            log.warning("%.2f s of speech are kept in %s", writer.seconds, writer.keep_partial())
+        raise
+
+
 def _write(
     pieces: Generator[np.ndarray, None, str], rate: int, total: float | None, arguments: argparse.Namespace
 ) -> None:
     """`total` is about the number of seconds; None where the text still arrives."""
-    import numpy as np
-
-    from runtime.audio.files import pcm16, write_audio
+    from runtime.audio.files import audio_writer, pcm16
 
     started, first, seconds = time.perf_counter(), 0.0, 0.0
     status = "end"
-    kept: list[np.ndarray] = []
 
     def spoken() -> Iterator[np.ndarray]:
         nonlocal status
         status = yield from pieces
 
-    with nullcontext() if arguments.stream else Progress(total, "s of speech") as progress:
-        for piece in spoken():
-            first = first or time.perf_counter() - started
-            seconds += len(piece) / rate
-            if arguments.stream:
-                sys.stdout.buffer.write(pcm16(piece))
-                sys.stdout.buffer.flush()
-            if progress:
-                progress.update(seconds, f"{seconds:.1f} s of speech so far")
-            if arguments.output:
-                kept.append(piece)
-    elapsed = time.perf_counter() - started
-    if not seconds:
-        raise VoxportError("say: the model ended the speech before its first frame; leave out --allow-empty")
-    if arguments.output:
-        write_audio(arguments.output, np.concatenate(kept), rate)
+    output = audio_writer(arguments.output, rate) if arguments.output else nullcontext()
+    with output as writer, nullcontext() if arguments.stream else Progress(total, "s of speech") as progress:
+        with _keeping_partial(writer):
+            for piece in spoken():
+                first = first or time.perf_counter() - started
+                seconds += len(piece) / rate
+                if arguments.stream:
+                    sys.stdout.buffer.write(pcm16(piece))
+                    sys.stdout.buffer.flush()
+                if progress:
+                    progress.update(seconds, f"{seconds:.1f} s of speech so far")
+                if writer:
+                    writer.write(piece)
+        elapsed = time.perf_counter() - started
+        if not seconds:
+            raise VoxportError(
+                "say: the model ended the speech before its first frame; leave out --allow-empty"
+            )
     after = f", first sound after {first:.2f} s" if arguments.stream else ""
     if status in REASONS:
         log.warning("%s (after %.2f s)", REASONS[status], seconds)

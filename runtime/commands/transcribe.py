@@ -3,12 +3,11 @@
 import argparse
 import io
 import logging
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import numpy as np
 
 from bundle.command import integer
 from bundle.errors import UsageError
-from bundle.files import check_writable, write_whole
+from bundle.files import check_writable, partial_path, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
+from runtime.audio.files import SOUNDS
 from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
 from runtime.audio.opening import check_exists, raw_stdin
 from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
@@ -122,17 +122,13 @@ def transcribe(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
     task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # on every terminal, file and pipe
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # on every terminal, file and pipe
     (_transcribe_live if arguments.live else _transcribe_file)(task, arguments)
     return 0
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other. Sets the format and defaults of LIVE_ONLY."""
-    if arguments.output and arguments.output.exists() and arguments.audio != "-":
-        with suppress(OSError):
-            if os.path.samefile(arguments.output, arguments.audio):
-                raise UsageError(f"-o {arguments.output}: is the recording itself; name another file")
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
     arguments.format = arguments.format or (ending if ending in FORMATS else "text")
     if arguments.live and str(arguments.audio) != "-":
@@ -152,6 +148,8 @@ def check(arguments: argparse.Namespace) -> None:
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
     if arguments.output:
+        if arguments.output.suffix.lower() in SOUNDS:
+            raise UsageError(f"-o {arguments.output}: has the name of a recording; name a file for text")
         check_writable(arguments.output)
 
 
@@ -165,14 +163,22 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if gain:
         log.info("gain of %.1f dB", gain)
     blocks = amplified(source.blocks(), gain) if gain else source.blocks()
-    with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
-        for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
-            if prints_deltas:
-                print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
-            text += delta.text
-            words += delta.words
-            if progress:
-                progress.update(source.seconds, f"{source.seconds:.0f} s of sound so far, {len(words)} words")
+    try:
+        with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
+            for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
+                if prints_deltas:
+                    print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
+                text += delta.text
+                words += delta.words
+                if progress:
+                    so_far = f"{source.seconds:.0f} s of sound so far, {len(words)} words"
+                    progress.update(source.seconds, so_far)
+    except BaseException:
+        if arguments.output and words:
+            partial = partial_path(arguments.output)
+            write_whole(partial, _formatted(text, words, source.seconds, arguments).encode())
+            log.warning("%d words of %.1f s are kept in %s", len(words), source.seconds, partial)
+        raise
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file of the voice, .safetensors (default: the user's folder of voices, where say finds it)",
     )
+    parser.add_argument("--replace", action="store_true", help="replace a voice of this name or a file")
     add_task_arguments(parser)
 
 
@@ -68,6 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     weights = _weights(arguments.sources) if arguments.action == BLEND else {}
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     path = arguments.output or task.voice_path(arguments.name)
+    if not arguments.output and arguments.name in task.bundle_voices():
+        raise UsageError(
+            f"name {arguments.name}: the bundle has this voice; choose another name", field="name"
+        )
+    if path.exists() and not arguments.replace:
+        raise UsageError(f"replace: {path} exists; choose another name, or replace it", field="replace")
     check_writable(path)
     write_whole(path, _content(task, arguments, weights))
     print(path)

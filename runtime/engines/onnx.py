@@ -111,8 +111,6 @@ class OnnxEngine(Engine):
         options.inter_op_num_threads = 1
         # threads that spin after a call compete with those of the next session
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        folder = str(self.bundle.folder.resolve())  # of weights, where a graph is not read from its file
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         # The plan of shared buffers takes half a minute for a graph of 6,000 nodes, and saves little memory.
         options.enable_mem_reuse = False
         options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed

@@ -120,5 +120,7 @@ def _read(path: Path) -> object:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing, {OBJECT_FORM}; {REMEDY}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: cannot be read as JSON ({error}), {OBJECT_FORM}; {REMEDY}") from None

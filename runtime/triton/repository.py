@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundle.errors import IntegrityError, UsageError, VoxportError
+from bundle.files import reason_of
 from bundle.interruption import uninterrupted
 from bundle.manifest import Bundle, ComponentEntry
 from runtime.engines.onnx_graph import check_graph, weight_files
@@ -88,9 +89,7 @@ def _complete_or_not_at_all(out: Path) -> Iterator[Path]:
         folder.chmod(0o755)  # as of other folders: Triton may run as another user
         folder.replace(out)
     except OSError as error:
-        raise VoxportError(
-            f"{out.parent}: {error.strerror or error}; free space or name another place", field="out"
-        ) from None
+        raise VoxportError(f"{out.parent}: {reason_of(error)}", field="out") from None
     finally:
         with uninterrupted():
             if folder:

@@ -11,6 +11,7 @@ import pytest
 from support.stand_ins import stand_in
 
 from bundle.errors import IntegrityError
+from bundle.folder import check_links, unlisted
 from bundle.manifest import MANIFEST, Bundle, read_manifest
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from runtime.engines.base import Arrays
@@ -54,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def check(folder: Path) -> None:
     bundle = Bundle.__new__(Bundle)
     bundle.folder, bundle.manifest = folder, stand_in(files={"graph.mlpackage/weights": None})
-    bundle._check_links()
+    check_links(folder)
     bundle.check_unlisted()
 
 
@@ -62,17 +63,33 @@ def test_hidden_files_beside_the_manifest_are_left_alone(folder: Path) -> None:
     check(folder)
 
 
-@pytest.mark.parametrize("name", ["more.onnx", "graph.mlpackage/more", "graph.mlpackage/.hidden", "new/more"])
-def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str) -> None:
-    (folder / name).parent.mkdir(exist_ok=True)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"more{suffix}" for suffix in (".onnx", ".onnx.data", ".PTE", ".ptd", ".json", ".npz", ".bin")),
+        "new/more.safetensors",
+        "graph.mlpackage/more",
+        "graph.mlpackage/.hidden",
+        "new.mlpackage/Data/text.txt",
+    ],
+)
+def test_a_file_that_an_engine_could_read_and_that_is_not_listed_is_refused(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("x")
     with pytest.raises(IntegrityError, match=f"{name}: is not in the manifest"):
         check(folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["graph.mlpackage/weights", "graph.mlpackage/more", "README.md", ".hidden", "new"]
-)
+@pytest.mark.parametrize("name", ["LICENSE", "NOTES.txt", ".gitattributes", "notes/paper.pdf", "icon.png"])
+def test_a_file_that_no_engine_reads_is_mentioned(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("x")
+    check(folder)
+    listed = {"manifest.json", "README.md", "graph.mlpackage/weights"}
+    assert unlisted(folder, listed) == ([] if name.startswith(".") else [name])
+
+
+@pytest.mark.parametrize("name", ["graph.mlpackage/weights", "graph.mlpackage/more", "README.md", "new"])
 def test_a_link_is_refused_wherever_it_leads(folder: Path, name: str) -> None:
     for target in ("/etc", folder / "manifest.json"):
         (folder / name).unlink(missing_ok=True)

@@ -4,7 +4,11 @@ With integer activations a float sum in another order moves some values by a who
 the artifact is as near to eager as float32 allows, so a much smaller fault shows.
 """
 
+import os
+import shutil
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 from onnx import helper
@@ -37,8 +41,29 @@ class FloatActivationsEngine(OnnxEngine):
         content: bytes = model.SerializeToString()
         return content
 
+    @cached_property
+    def _weights_folder(self) -> Path:
+        """The folder of the bundle. ONNX Runtime refuses links out of it, so the weights of a bundle in the
+        cache of a model hub are linked, or copied, into a temporary folder.
+        """
+        folder = self.bundle.folder.resolve()
+        linked = [path for path in folder.glob("*.data") if path.is_symlink()]
+        if not linked:
+            return folder
+        self._temporary = TemporaryDirectory(prefix="voxport-")  # removed with the engine
+        for path in linked:
+            copy = Path(self._temporary.name, path.name)
+            try:
+                os.link(os.path.realpath(path), copy)
+            except OSError:  # another file system
+                shutil.copyfile(path, copy)
+        return Path(self._temporary.name)
+
     def _session_options(self) -> ort.SessionOptions:
         options = super()._session_options()
+        # the graph is not read from its file
+        key = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(key, str(self._weights_folder))
         # ONNX Runtime may turn a product with a dequantised weight into MatMulNBits, by default of level 4
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT32))
         return options

@@ -11,8 +11,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bundle.errors import UsageError
-from bundle.names import find_name
 from bundle.json_types import Json
+from bundle.names import find_name
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import StreamedResponse, with_body_limits
 from runtime.serve.limits import Limits
