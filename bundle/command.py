@@ -73,11 +73,7 @@ def run_command_line(
     Only `--help` and `--version` raise SystemExit. Unexpected errors are raised as they are.
     """
     parser, if_interrupted = Parser(prog=prog), ""
-    # Python starts without one of them where its descriptor is closed
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8
+    _set_up_streams()
     set_up_logging()
     interruption = _handle_signals()
     try:
@@ -107,6 +103,14 @@ def run_command_line(
         for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
             signal.signal(each, signal.SIG_DFL)
         return code
+
+
+def _set_up_streams() -> None:
+    # Python starts without one of them if its descriptor is closed
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8
 
 
 class _Interruption:

@@ -119,7 +119,14 @@ class AudioWriter:
         self._resampler = soxr.ResampleStream(rate, file_rate, 1, "float32") if file_rate != rate else None
         endian = "LITTLE" if audio_format is RAW else "FILE"  # `FILE`: as the format has it
         names = (audio_format.encoding, endian, audio_format.container)
-        self._encoder = soundfile.SoundFile(self._sink, "w", file_rate, 1, *names)
+        try:
+            self._encoder = soundfile.SoundFile(self._sink, "w", file_rate, 1, *names)
+        except (soundfile.LibsndfileError, ValueError) as error:
+            reason = getattr(error, "error_string", error)
+            path = staged.path
+            raise VoxportError(
+                f"{path}: cannot encode samples at {file_rate} Hz: {reason}; try .wav"
+            ) from None
 
     def write(self, samples: np.ndarray) -> None:
         """samples float32 [n]. Raises VoxportError on a sample that is not finite, or if writing fails."""

@@ -104,6 +104,6 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
 def test_a_folder_and_a_failed_write_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(tmp_path)
-    with pytest.raises(VoxportError, match="cannot write 1 bytes"):
+    with pytest.raises(VoxportError, match="cannot be written: Is a directory; name another place"):
         write_whole(tmp_path, b"x")
     assert not os.listdir(tmp_path)

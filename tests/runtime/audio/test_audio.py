@@ -180,7 +180,7 @@ except VoxportError as fault:
 """
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"{path}: cannot write" in done.stdout
+    assert f"{path}: cannot be written: File too large; raise the limit" in done.stdout
     assert done.stdout.count("\n") == 1
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [path.name]

@@ -1,0 +1,175 @@
+"""The output folder of an export: what replaces a bundle, and what is never removed."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.commands import error_line
+from support.files import contents
+
+from bundle.errors import UsageError
+from bundle.manifest import MANIFEST
+from export import output_folder
+from export.__main__ import main as export
+from export.output_folder import bundle_files, check_output, staging
+
+Files = dict[str, str]
+OLD = {"a.onnx": "old", "voices/x.safetensors": "old", "README.md": "old", "gone.mlpackage/Data/w": "old"}
+NEW = {"a.onnx": "new", "b/c.onnx": "new", "README.md": "new"}
+
+
+def write(folder: Path, files: Files) -> None:
+    """`files`, and a manifest that lists them."""
+    entries = {name: {"sha256": hashlib.sha256(text.encode()).hexdigest()} for name, text in files.items()}
+    manifest = {MANIFEST: json.dumps({"schema_version": 1, "files": entries})}
+    for name, text in (files | manifest).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def export_to(out: Path) -> None:
+    with staging(out) as folder:
+        write(folder, NEW)
+
+
+def texts(folder: Path) -> Files:
+    return {name: content.decode() for name, content in contents(folder).items() if name != MANIFEST}
+
+
+Place = Callable[[Path], None]
+
+
+def renamed(out: Path) -> None: ...
+
+
+def current(out: Path) -> None:
+    os.chdir(out)
+
+
+@pytest.fixture(autouse=True)
+def _stays_here() -> Iterator[None]:
+    here = os.getcwd()
+    yield
+    os.chdir(here)
+
+
+@pytest.mark.parametrize("place", [renamed, current])
+def test_only_files_of_the_old_bundle_are_replaced(tmp_path: Path, place: Place) -> None:
+    out = tmp_path / "out"
+    write(out, OLD)
+    foreign = {
+        "LICENSE": "mine",
+        ".git/config": "mine",
+        "notes/deep/a.txt": "mine",
+        "voices/mine.txt": "mine",
+    }
+    for name, text in foreign.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text)
+    (out / "empty").mkdir()
+    inode = out.stat().st_ino
+    place(out)
+    export_to(out)
+    assert texts(out) == NEW | foreign and (out / "empty").is_dir()
+    assert not (out / "gone.mlpackage").exists() and os.listdir(tmp_path) == ["out"]
+    assert (out.stat().st_ino == inode) == (place is current)
+    assert json.loads((out / MANIFEST).read_text())["files"].keys() == NEW.keys()
+
+
+@pytest.mark.parametrize("place", [renamed, current])
+def test_foreign_files_in_the_way_are_set_aside(
+    tmp_path: Path, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    write(out, OLD)
+    (out / "README.md").write_text("edited")
+    (out / "b").write_text("a file where the new bundle has a folder")
+    (out / "other.onnx").write_text("an engine could read it")
+    (out / "link").symlink_to("/etc")
+    place(out)
+    export_to(out)
+    aside = {"README.md": "edited", "b": "a file where the new bundle has a folder"}
+    aside |= {"other.onnx": "an engine could read it"}
+    assert texts(out) == NEW | {f".kept-1/{name}": text for name, text in aside.items()}
+    assert (out / ".kept-1" / "link").readlink() == Path("/etc")
+    assert sum("is not of the bundle; moved to" in record.message for record in caplog.records) == 4
+    (out / "README.md").write_text("edited again")
+    export_to(out)
+    assert (out / ".kept-2" / "README.md").read_text() == "edited again"
+    assert (out / ".kept-1" / "README.md").read_text() == "edited"
+
+
+def test_a_link_in_a_manifest_leads_to_nothing_that_is_removed(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    write(out, {"inner/a.onnx": "x", "../other/b": "x"} | OLD)
+    (out / "inner" / "a.onnx").unlink()
+    (out / "inner").rmdir()
+    (out / "inner").symlink_to(other)
+    (other / "a.onnx").write_text("mine")
+    export_to(out)
+    assert (other / "a.onnx").read_text() == "mine" and (other / "b").read_text() == "x"
+
+
+def test_a_folder_that_is_no_bundle_is_refused_with_the_names_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("thesis.txt", *"abcdef"):
+        (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    assert export(["--target", "onnx", "--quant", "w8", "--out", str(tmp_path), "--force"]) == 2
+    assert "is no bundle: it has a, b, c, d, e and 2 more; nothing there is replaced" in error_line(capsys)
+    assert contents(tmp_path) == before
+    with pytest.raises(UsageError, match="is a file, expected a folder"):
+        check_output(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "[]", "{}", '{"files": {}}', '{"schema_version": 2, "files": 3}', "\xff"]
+)
+def test_another_manifest_makes_no_bundle(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / MANIFEST).write_text(manifest)
+    assert bundle_files(tmp_path) == set()
+    with pytest.raises(UsageError, match=r"is no bundle: it has manifest\.json"):
+        check_output(tmp_path)
+
+
+def test_hidden_files_do_not_make_a_folder_full(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".git").mkdir(parents=True)
+    (out / ".git" / "config").write_text("mine")
+    (out / "lost+found").mkdir()
+    check_output(out)
+    export_to(out)
+    assert texts(out) == NEW | {".git/config": "mine"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["replace", "carry"])
+def test_what_a_killed_export_left_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    out = tmp_path / "out"
+    write(out, OLD)
+    (out / "LICENSE").write_text("mine")
+    old = tmp_path / ".out.old"
+    if step == "replace":  # between the two renames
+        out.rename(old)
+    else:
+
+        def die(*given: object) -> None:
+            raise Killed
+
+        monkeypatch.setattr(output_folder, "_carry_over", die)
+        with suppress(Killed):
+            export_to(out)
+        monkeypatch.undo()
+        assert (old / "LICENSE").exists()
+    export_to(out)
+    assert texts(out) == NEW | {"LICENSE": "mine"} and not old.exists()
