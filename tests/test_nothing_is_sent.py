@@ -1,0 +1,117 @@
+"""Every command: what it writes outside of its output, and what it asks the network."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+from support.runtime.recordings import noise, write_recording
+from support.serve.http_server import free_port
+
+from voxport.commands import COMMANDS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace, which shows system calls, is missing"),
+]
+STRACE = ("strace", "-f", "--seccomp-bpf", "-e", "trace=network,openat", "-o")
+# An address outside of the process, and the files that a look-up of a name reads first. A socket alone sends
+# nothing; urllib3 binds one to the loopback interface to see whether the machine has IPv6.
+ASKS = re.compile(r"sa_family=AF_INET|/etc/resolv\.conf|/etc/hosts")
+HARMLESS = re.compile(r'bind\(.*("127\.0\.0\.1"|"::1")|getsockname\(')
+# Command: its arguments. `TTS` and `MADE` are written by the first two.
+ARGUMENTS = {
+    "export": "--target onnx --quant w8 --out TTS --no-verify",
+    "synth": "MADE",
+    "verify": "TTS --steps 3 --report out/report.html",
+    "evaluate": "TTS --alone --count 1 -o out/evaluation.json",
+    "sweep": "TTS --count 1 --plot out/sweep.svg",
+    "list": "--json",
+    "bench": "TTS --frames 3",
+    "trace-eager": "--inputs INPUTS.npz -o out/eager.npz",
+    "say": "Hello. --bundle TTS -o out/hello.wav",
+    "transcribe": "SOUND --bundle STT -o out/text.srt",
+    "voice": "add anna SOUND --bundle QWEN",
+    "codec": "encode SOUND out/codes.npz --bundle QWEN",
+    "serve": f"--bundle TTS --port {free_port()}",
+    "triton": "TTS --out out/models",
+    "voices": "TTS",
+    "info": "TTS",
+    "trace": "TTS --inputs INPUTS.npz -o out/trace.npz",
+    "mil": "COREML",
+    "inspect": "MADE",
+    "convert": "MADE out/mlx --to mlx",
+    "completion": "bash",
+}
+# Places of the user that commands write, as SECURITY.md says.
+OWN = ("cache/voxport/", "cache/matplotlib/", "data/voxport/voices/")
+
+
+@pytest.fixture(scope="module")
+def home(
+    tmp_path_factory: pytest.TempPathFactory, bundles: Path, realtime_bundles: Path, qwen_bundles: Path
+) -> Path:
+    """A home of its own, whose folder `work` has links to what commands read."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("user", "cache", "data", "config", "tmp", "work/out"):
+        (home / name).mkdir(parents=True)
+    links = {"STT": realtime_bundles / "onnx", "QWEN": qwen_bundles / "onnx"}
+    links["COREML"] = bundles / "coreml" / "codec.mlpackage"
+    for name, path in links.items():
+        (home / "work" / name).symlink_to(path)
+    write_recording(home / "work" / "SOUND", noise(2, 24000), 24000, format="WAV")
+    inputs = {"ids": np.arange(5), "voice": np.zeros((0, 256), np.float32)}
+    np.savez(home / "work" / "INPUTS.npz", noise=np.zeros((3, 24), np.float32), **inputs)
+    return home
+
+
+def run(home: Path, command: str) -> tuple[str, set[str]]:
+    """The system calls of a command, and the files that it wrote outside of `work`."""
+    folders = {"HOME": "user", "TMPDIR": "tmp"}
+    folders |= {f"XDG_{name}_HOME": name.lower() for name in ("CACHE", "DATA", "CONFIG")}
+    environment = os.environ | {name: str(home / folder) for name, folder in folders.items()}
+    for name in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "MPLCONFIGDIR"):
+        environment.pop(name, None)
+    before = files(home)
+    words = [sys.executable, "-m", "voxport", command, *ARGUMENTS[command].split()]
+    process = subprocess.Popen(
+        [*STRACE, str(home / "calls"), *words],
+        cwd=home / "work",
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    if command == "serve":
+        for line in process.stderr:
+            if " serving " in line:
+                break
+        traced = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(traced[0]), signal.SIGINT)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode in ((0, 130) if command == "serve" else (0,)), error
+    return (home / "calls").read_text(errors="replace"), files(home) - before
+
+
+def files(home: Path) -> set[str]:
+    found = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
+    return {name for name in found if not name.startswith(("work/", "calls"))}
+
+
+def test_every_command_is_tried() -> None:
+    assert ARGUMENTS.keys() == {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_a_command_asks_nobody_and_writes_its_own_places_only(home: Path, command: str) -> None:
+    calls, written = run(home, command)
+    asked = [line for line in calls.splitlines() if ASKS.search(line) and not HARMLESS.search(line)]
+    assert calls.count("openat(") > 10 and not asked, "\n".join(asked[:5])
+    assert not [name for name in written if not name.startswith(OWN)]
