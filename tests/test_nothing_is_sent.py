@@ -25,16 +25,16 @@ STRACE = ("strace", "-f", "--seccomp-bpf", "-e", "trace=network,openat", "-o")
 # nothing; urllib3 binds one to the loopback interface to see whether the machine has IPv6.
 ASKS = re.compile(r"sa_family=AF_INET|/etc/resolv\.conf|/etc/hosts")
 HARMLESS = re.compile(r'bind\(.*("127\.0\.0\.1"|"::1")|getsockname\(')
-# Command: its arguments. `TTS` and `MADE` are written by the first two.
+# Command: its arguments. The names in capitals are in the folder `work`.
 ARGUMENTS = {
-    "export": "--target onnx --quant w8 --out TTS --no-verify",
-    "synth": "MADE",
-    "verify": "TTS --steps 3 --report out/report.html",
+    "export": "--checkpoint CHECKPOINT --target onnx --quant w8 --out out/made --no-verify",
+    "synth": "out/checkpoint",
+    "verify": "TTS --checkpoint CHECKPOINT --steps 3 --report out/report.html",
     "evaluate": "TTS --alone --count 1 -o out/evaluation.json",
-    "sweep": "TTS --count 1 --plot out/sweep.svg",
+    "sweep": "TTS --checkpoint CHECKPOINT --count 1 --plot out/sweep.svg",
     "list": "--json",
     "bench": "TTS --frames 3",
-    "trace-eager": "--inputs INPUTS.npz -o out/eager.npz",
+    "trace-eager": "--checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz",
     "say": "Hello. --bundle TTS -o out/hello.wav",
     "transcribe": "SOUND --bundle STT -o out/text.srt",
     "voice": "add anna SOUND --bundle QWEN",
@@ -45,8 +45,8 @@ ARGUMENTS = {
     "info": "TTS",
     "trace": "TTS --inputs INPUTS.npz -o out/trace.npz",
     "mil": "COREML",
-    "inspect": "MADE",
-    "convert": "MADE out/mlx --to mlx",
+    "inspect": "CHECKPOINT",
+    "convert": "CHECKPOINT out/mlx --to mlx",
     "completion": "bash",
 }
 # Places of the user that commands write, as SECURITY.md says.
@@ -55,18 +55,23 @@ OWN = ("cache/voxport/", "cache/matplotlib/", "data/voxport/voices/")
 
 @pytest.fixture(scope="module")
 def home(
-    tmp_path_factory: pytest.TempPathFactory, bundles: Path, realtime_bundles: Path, qwen_bundles: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    checkpoint: Path,
+    bundles: Path,
+    realtime_bundles: Path,
+    qwen_bundles: Path,
 ) -> Path:
     """A home of its own, whose folder `work` has links to what commands read."""
     home = tmp_path_factory.mktemp("home")
     for name in ("user", "cache", "data", "config", "tmp", "work/out"):
         (home / name).mkdir(parents=True)
-    links = {"STT": realtime_bundles / "onnx", "QWEN": qwen_bundles / "onnx"}
+    shutil.copytree(bundles / "onnx", home / "work" / "TTS")
+    links = {"CHECKPOINT": checkpoint, "STT": realtime_bundles / "onnx", "QWEN": qwen_bundles / "onnx"}
     links["COREML"] = bundles / "coreml" / "codec.mlpackage"
     for name, path in links.items():
         (home / "work" / name).symlink_to(path)
     write_recording(home / "work" / "SOUND", noise(2, 24000), 24000, format="WAV")
-    inputs = {"ids": np.arange(5), "voice": np.zeros((0, 256), np.float32)}
+    inputs = {"ids": np.arange(5), "voice": np.zeros((0, 96), np.float32)}
     np.savez(home / "work" / "INPUTS.npz", noise=np.zeros((3, 24), np.float32), **inputs)
     return home
 
@@ -89,13 +94,14 @@ def run(home: Path, command: str) -> tuple[str, set[str]]:
         text=True,
     )
     assert process.stderr
+    error = ""
     if command == "serve":
         for line in process.stderr:
+            error = f"{error}{line}"
             if " serving " in line:
                 break
-        traced = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(traced[0]), signal.SIGINT)
-    _, error = process.communicate(timeout=300)
+        os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()), signal.SIGINT)
+    error += process.communicate(timeout=300)[1]
     assert process.returncode in ((0, 130) if command == "serve" else (0,)), error
     return (home / "calls").read_text(errors="replace"), files(home) - before
 
