@@ -29,7 +29,7 @@ def check_other_weights(folder: Path, family: Family) -> list[str]:
     read, checkpoint = [file.path for file in files], Checkpoint(files)
     name, notes = read[0].name, []
     for place, prefix in {file.path.parent: file.prefix for file in files}.items():
-        for path in sorted(set(place.glob(f"*{SUFFIX}")).difference(read)):
+        for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
             if reason := unfinished(path):
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
                 continue
@@ -54,10 +54,10 @@ def _difference(checkpoint: Checkpoint, other: Checkpoint, mlx: MlxModel) -> str
     shapes, rows = set(map(checkpoint.shape, checkpoint.names)), set[bytes]()
     for name in sorted(other.names):
         published, shape = mlx.published(name), other.shape(name)
-        is_known, is_float = published in checkpoint.names, other.dtype(name) in DTYPES
+        is_known = published in checkpoint.names
         if not is_known and shape not in shapes:
             continue
-        if not is_float:
+        if not {other.dtype(name), checkpoint.dtype(published) if is_known else "F32"} <= DTYPES.keys():
             return name
         if is_known:
             pair = checkpoint.tensor(published).float(), other.tensor(name).float()
@@ -65,7 +65,8 @@ def _difference(checkpoint: Checkpoint, other: Checkpoint, mlx: MlxModel) -> str
                 pair = pair[0].flatten().sort().values, pair[1].flatten().sort().values
             is_equal = torch.equal(*pair)
         else:
-            rows = rows or {_sum_of_rows(checkpoint.tensor(each)) for each in checkpoint.names}
+            floats = (each for each in checkpoint.names if checkpoint.dtype(each) in DTYPES)
+            rows = rows or {_sum_of_rows(checkpoint.tensor(each)) for each in floats}
             is_equal = _sum_of_rows(other.tensor(name)) in rows
         if not is_equal:
             return name

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from bundle.errors import CheckpointError
+from bundle.errors import CheckpointError, IntegrityError
 from model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
 from model.checkpoint_format import Config
 from model.family import Family
@@ -315,6 +315,6 @@ def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
     """Whether the weights are complete, and those of mlx-audio."""
     try:
         stored = StoredWeights(folder, family, config)
-    except CheckpointError:
+    except IntegrityError:
         return False
     return stored.is_for_mlx

@@ -131,9 +131,25 @@ def test_unknown_names_are_compared_by_shape_in_any_order_of_rows(copies: Callab
 
 
 def test_a_file_of_another_use_is_no_second_set(copies: Callable[[str], Path]) -> None:
+    """Nor is what macOS leaves beside each file on other disks."""
     folder = copies(TTS)
+    (folder / "._model.safetensors").write_bytes(b"Mac OS X")
     save_file({"statistics": torch.ones(7, 11, 3)}, folder / "statistics.safetensors")
     assert inspect_checkpoint(folder)["loadable"]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_quantised_copy_is_a_different_set(copies: Callable[[str], Path], is_read: bool) -> None:
+    folder = copies(TTS)
+    float8 = lambda name, value: value.to(torch.float8_e4m3fn) if name == TUNED else value
+    write_beside(folder, PUBLISHED[TTS], "model.safetensors", float8)
+    if is_read:
+        (folder / "model.safetensors").rename(folder / "float8")
+        (folder / PUBLISHED[TTS]).rename(folder / "model.safetensors")
+        (folder / "float8").rename(folder / PUBLISHED[TTS])
+    with pytest.raises(UsageError, match=f"differ, first in {TUNED}"):
+        inspect_checkpoint(folder)
+    assert export_dry(folder, "--weights", "model.safetensors") == (0 if is_read else 5)
 
 
 def shard(folder: Path, name: str, tensors: dict[str, torch.Tensor]) -> None:
