@@ -147,7 +147,7 @@ class Checkpoint:
 
 
 def refuse_other_names(path: Path, extra: list[str], absent: list[str]) -> None:
-    """Raises CheckpointError if names in a file are those of transformers, or have parts of a wrapper."""
+    """Raises CheckpointError if a file has the names of transformers, or names with parts of a wrapper."""
     if any(".self_attn." in name for name in extra) and not any(".self_attn." in name for name in absent):
         raise CheckpointError(f"{path}: {TRANSFORMERS}")
     parts = extra[0].split(".")

@@ -123,8 +123,8 @@ def open_family_of(folder: Path, weights: Collection[str] = ()) -> Family:
 def check_parts(
     folder: Path, family: Family, config: Config | None, checkpoint: Checkpoint | None, notes: list[str]
 ) -> list[str]:
-    """Faults besides those of the configuration and of the files of weights, which may be missing because of
-    faults. Adds to `notes`. Raises UsageError on two sets of weights.
+    """Faults of all parts but the configuration and the files of weights, which are None if they have faults.
+    Adds to `notes`. Raises UsageError on two sets of weights.
     """
     faults: list[str] = []
     with collected(faults):
