@@ -66,6 +66,15 @@ def check_utf8(path: Path) -> None:
         ) from None
 
 
+def folder_name(folder: Path) -> str:
+    """The name of a folder or of what it links to. A snapshot of the hub has the name of its repository."""
+    folder = folder.resolve()
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.split("--", 2)[-1]  # models--OWNER--NAME; NAME may have dashes
+    return folder.name
+
+
 def check_writable(path: Path) -> None:
     """Checks before the work starts that its result can be written at `path`. Raises UsageError."""
     path = _target(path)

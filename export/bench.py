@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bundle.files import folder_name
 from bundle.spec import LayoutName
 from export.estimate import graph_weights
 from export.resolve import Resolved
@@ -35,7 +36,7 @@ def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
     )
     return {
         "bundle": {
-            "name": source.folder.resolve().name,
+            "name": folder_name(source.folder),
             "family": family.name,
             "target": "eager",
             "recipe": "bfloat16",

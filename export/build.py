@@ -41,7 +41,7 @@ from export.verify.eager import check_signatures
 from export.verify.modes import DEFAULTS
 from export.verify.report import VerificationResult, failures
 from export.verify.run import count_steps, verify, verify_graph
-from runtime.families import open_family, read_constants
+from runtime.families import read_constants
 
 log = logging.getLogger(__name__)
 MAX_DIFFERENCES = 4  # in one line
@@ -73,9 +73,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
     Raises ExportError, VerificationError, UsageError or IntegrityError; then no finished bundle is left
     behind.
     """
-    source = resolved.source
     read_constants(job)  # a job that the runtime cannot read fails before anything is lowered
-    _check_tokenizer(source)
     check_output(output.folder)
     if not output.force and _is_current(output.folder, job, output.verify):
         return False
@@ -92,12 +90,6 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
             _verify(export, manifest, folder, checked, output)
         (folder / RECORD).unlink()
     return True
-
-
-def _check_tokenizer(source: Source) -> None:
-    paths = [source.folder / name for name in source.tokenizer_files]
-    if paths:
-        open_family(source.family.name).open_tokenizer(paths)
 
 
 def _lower(

@@ -1,6 +1,8 @@
 """Opens a checkpoint and resolves a request against it: once, at the edge. Later code reads the result."""
 
 import copy
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,14 +20,13 @@ from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
 from bundle.spec import LayoutName
 from model.checkpoint import is_below
 from model.component import Component
-from model.families import family_of, open_family
 from model.family import Family
-from model.mlx.files import check_one_place
-from model.mlx.model import MLX_WEIGHTS
-from model.stored_weights import is_for_mlx
+from model.foreign import foreign_format_named
+from model.inspection import check_parts, open_family_of
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
 
 MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
+log = logging.getLogger(__name__)
 MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
 
 
@@ -35,22 +36,19 @@ class Source:
     Loads no weight. Raises an error of `bundle.errors` that names the fault.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, weights: Collection[str] = ()):
+        """`weights` are names of files of weights to read in place of the usual ones."""
         self.folder = folder
-        self.family = open_family(family_of(folder))
-        self.config = self.family.load_config(folder)
-        check_one_place(folder, self.family)
-        self.checkpoint = self.family.open_checkpoint(folder)
-        self.family.format.check_tokenizer(folder)
-        self._root = self._open_root()
-
-    def _open_root(self) -> nn.Module:
-        try:
-            return self.family.open_root(self.config, self.checkpoint)
-        except CheckpointError:
-            if is_for_mlx(self.folder, self.family, self.config):
-                raise CheckpointError(f"{self.folder}: {MLX_WEIGHTS}") from None
-            raise
+        with foreign_format_named(folder):
+            self.family = open_family_of(folder, weights)
+            self.config = self.family.load_config(folder)
+            self.checkpoint = self.family.open_checkpoint(folder)
+            notes: list[str] = []
+            if faults := check_parts(folder, self.family, self.config, self.checkpoint, notes):
+                raise CheckpointError(*faults)
+        self._root = self.family.build_root(self.config)
+        for note in notes:
+            log.info("%s: %s", folder, note)
 
     def root(self) -> nn.Module:
         """A new root module on the meta device."""

@@ -1,6 +1,7 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch import nn
 from bundle.errors import CheckpointError
 from model.checkpoint_format import RANDOM_WEIGHTS, WeightFile
 from model.download import missing, truncated, unfinished
+from model.foreign import TRANSFORMERS
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
@@ -38,13 +40,21 @@ class Checkpoint:
     def __init__(self, files: Sequence[WeightFile]):
         self.files = tuple(files)
         self._entries: dict[str, _Entry] = {}
+        faults: list[str] = []
         for file in self.files:
-            for name, entry in _read_header(file).items():
+            try:
+                header = _read_header(file)
+            except CheckpointError as error:
+                faults += error.faults
+                continue
+            for name, entry in header.items():
                 if name in self._entries:
                     raise CheckpointError(
                         f"{file.path}: tensor {name}: also in {self._entries[name].path}; expected it once"
                     )
                 self._entries[name] = entry
+        if faults:
+            raise CheckpointError(*faults)
         self.names = frozenset(self._entries)
         self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
 
@@ -109,6 +119,8 @@ class Checkpoint:
                 f"{self._entries[extra[0]].path}: tensor {extra[0]}: the weights were quantised for MLX; "
                 "give the published checkpoint, or first run: voxport convert FOLDER OUT --to published"
             )
+        if extra and absent:
+            refuse_other_names(self._entries[extra[0]].path, extra, absent)
         if absent:
             faults.append(
                 f"{self._expected_file(absent[0])}: tensor {_first_of(absent)} missing; "
@@ -132,6 +144,19 @@ class Checkpoint:
         """The first file whose prefix fits best."""
         fitting = [file for file in self.files if name.startswith(file.prefix)] or list(self.files)
         return max(fitting, key=lambda file: len(file.prefix)).path
+
+
+def refuse_other_names(path: Path, extra: list[str], absent: list[str]) -> None:
+    """Raises CheckpointError if a file has the names of transformers, or names with parts of a wrapper."""
+    if any(".self_attn." in name for name in extra) and not any(".self_attn." in name for name in absent):
+        raise CheckpointError(f"{path}: {TRANSFORMERS}")
+    parts = extra[0].split(".")
+    for added in (f"{part}." for part in (*parts, *map(".".join, pairwise(parts)))):
+        if {name.replace(added, "", 1) for name in extra} <= set(absent):
+            raise CheckpointError(
+                f"{path}: {added!r} is in names, as in {extra[0]}; a wrapper of training added it: "
+                "save the weights of the model inside"
+            )
 
 
 def _faults(name: str, found: _Entry, shape: tuple[int, ...]) -> Iterator[str]:

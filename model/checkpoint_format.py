@@ -5,18 +5,22 @@ An index may split the weights of a checkpoint into shards.
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from bundle.errors import CheckpointError
+from bundle.errors import CheckpointError, UsageError
 from model.download import unfinished
 
 if TYPE_CHECKING:
     import torch
 
+SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
 Config = Any  # each family has its own class of configuration, which callers only pass on
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
@@ -34,10 +38,12 @@ class CheckpointFormat(ABC):
     """The files of a family's checkpoints.
 
     `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the format has
-    such files; export warns where a checkpoint lacks them.
+    such files; export warns where a checkpoint lacks them. `chosen` are the files of weights to read, if the
+    caller has named any.
     """
 
     marker: str
+    chosen: tuple[Path, ...] = ()
     has_tokenizer: bool = False
     has_voices: bool = False
 
@@ -61,7 +67,27 @@ class CheckpointFormat(ABC):
         one. Raises CheckpointError.
         """
         files = self.single_files(folder)
-        return [WeightFile(path, file.prefix) for file in files for path in weight_paths(file.path)]
+        return [WeightFile(path, file.prefix) for file in files for path in self._paths(file.path)]
+
+    def _paths(self, path: Path) -> list[Path]:
+        return [each for each in self.chosen if each.parent == path.parent] or weight_paths(path)
+
+    def choosing(self, folder: Path, names: Collection[str]) -> Self:
+        """The format of a folder whose weights of these names are read in place of the usual ones.
+
+        A name of a shard stands for all shards. Raises UsageError on a name of no such file.
+        """
+        places = {file.path.parent.resolve(): file.path.parent for file in self.single_files(folder)}
+        chosen: list[Path] = []
+        for name in names:
+            path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+            place = places.get(path.parent.resolve()) if path else None
+            if not path or not place or path.suffix != SUFFIX:
+                raise UsageError(f"weights {name}: expected a file {SUFFIX} of {folder}", field="weights")
+            chosen += sorted(place.glob(re.sub(r"\d+(?=-of-)", "*", path.name)))
+        other = copy.copy(self)
+        other.chosen = tuple(dict.fromkeys(chosen))
+        return other
 
     def tokenizer_files(self, folder: Path) -> list[str]:
         """Paths of the tokenizer files that exist, below `folder`."""
@@ -76,7 +102,16 @@ class CheckpointFormat(ABC):
 
         Raises CheckpointError.
         """
-        return {Path(name).stem: self.voice(folder / name, config) for name in self.voice_files(folder)}
+        rows: dict[str, torch.Tensor] = {}
+        faults: list[str] = []
+        for name in self.voice_files(folder):
+            try:
+                rows[Path(name).stem] = self.voice(folder / name, config)
+            except CheckpointError as error:
+                faults += error.faults
+        if faults:
+            raise CheckpointError(*faults)
+        return rows
 
     def voice(self, path: Path, config: Config) -> torch.Tensor:
         """Rows [N, dim] of one voice. Raises CheckpointError."""
@@ -86,8 +121,10 @@ class CheckpointFormat(ABC):
         """The voices that the configuration lists, whether their files exist or not."""
         return []
 
-    def check_tokenizer(self, folder: Path) -> None:
-        """Raises CheckpointError where a tokenizer file is not complete."""
+    def check_tokenizer(self, folder: Path, config: Config | None) -> None:
+        """Raises IntegrityError if a tokenizer file is not complete, or does not fit the configuration, which
+        may be missing.
+        """
         for path in (folder / name for name in self.tokenizer_files(folder)):
             reason = unfinished(path)
             if not reason and path.suffix == ".json":
@@ -113,22 +150,11 @@ def not_json(path: Path) -> str | None:
 
 
 def weight_paths(path: Path) -> list[Path]:
-    """A weight file, or the shards that an index beside it names.
-
-    Raises CheckpointError, also where both are there.
-    """
+    """A weight file, or without it the shards that an index beside it names. Raises CheckpointError."""
     index = path.with_name(path.name + INDEX_SUFFIX)
-    if not index.is_file():
+    if path.exists() or not index.is_file():
         return [path]
-    shards = [path.with_name(name) for name in _shards(index)]
-    if not path.exists():
-        return shards
-    for shard in shards:
-        if shard != path and shard.exists():
-            raise CheckpointError(
-                f"{path}: has the weights, and so has {shard.name} of {index.name}; remove one of the two"
-            )
-    return [path]
+    return [path.with_name(name) for name in _shards(index)]
 
 
 def _shards(index: Path) -> list[str]:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".aria2")  # of the hub's client, browsers, aria2
+# of the hub's client, of browsers, of aria2
+PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".download", ".aria2")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 HUB_DOWNLOADS = ".cache/huggingface/download"  # below a folder that the hub's client fills
 MAX_HEADER = 100_000_000  # bytes of a safetensors header, as the library bounds it
@@ -45,14 +47,33 @@ def truncated(path: Path) -> str | None:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= MAX_HEADER:
             return None
-        expected = 8 + length
-        if size >= expected:
-            try:
-                entries = json.loads(file.read(length))
-                expected += max(entry["data_offsets"][1] for entry in entries.values() if "shape" in entry)
-            except (ValueError, LookupError, TypeError, AttributeError):
-                return None
+    expected = 8 + length
+    if size >= expected:
+        try:
+            expected += max(entry["data_offsets"][1] for entry in read_header(path).values())
+        except (ValueError, LookupError, TypeError):
+            return None
     return f"holds {size:,} of at least {expected:,} bytes" if size < expected else None
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The entries of a safetensors file by name of the tensor; empty if it has no readable header."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            content = json.loads(file.read(length)) if length <= MAX_HEADER else {}
+            return {name: entry for name, entry in content.items() if "shape" in entry}
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
+        return {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if it is not a readable object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def partial_downloads(folder: Path) -> list[Path]:

@@ -5,14 +5,16 @@ The table, `family_of`, `format_of` and `options_of` import no torch.
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
-from model.download import partial_downloads, snapshots, unfinished
+from model.download import partial_downloads, read_object, snapshots, unfinished
 from model.mlx.model import CONFIG as MLX_CONFIG
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ class Row:
     title: str
     package: str
 
+
+MAX_FOLDERS = 1000  # that are looked at below a folder that is no checkpoint
+HUB_NAME = re.compile(r"(?:https?:/+[^/]+/|hf:/+)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob)/.*)?")  # or its address
 
 FAMILIES = {
     "voxtral_tts": Row("Voxtral-TTS", "model.voxtral_tts"),
@@ -56,12 +61,9 @@ def public_name(key: str) -> str:
 def family_of(checkpoint: Path) -> str:
     """Key of the family whose format recognises the folder. Raises CheckpointNotFound or ConfigError."""
     if not checkpoint.is_dir():
-        raise CheckpointNotFound(f"{checkpoint}: no such folder; give the folder of a published checkpoint")
+        raise CheckpointNotFound(f"{checkpoint}: {_reason_for_no_folder(checkpoint)}")
     formats = {key: format_of(key) for key in FAMILIES}
-    for key, found in formats.items():
-        if found.detect(checkpoint):
-            return key
-    if (key := _mlx_family(checkpoint)) in FAMILIES:
+    if key := _detected(checkpoint, formats):
         return key
     known = ", ".join(f"{formats[key].marker} ({row.title})" for key, row in FAMILIES.items())
     names = dict.fromkeys(name for found in formats.values() for name in found.config_files(checkpoint))
@@ -71,16 +73,27 @@ def family_of(checkpoint: Path) -> str:
             raise ConfigError(f"{checkpoint / name}: {reason}")
     if present:
         raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
+    below = sorted(path for path in islice(checkpoint.glob("*/"), MAX_FOLDERS) if _detected(path, formats))
+    if below:
+        several = f"holds {len(below)} checkpoints" if len(below) > 1 else "holds a checkpoint"
+        raise CheckpointNotFound(f"{checkpoint}: {several}; give the folder {' or '.join(map(str, below))}")
     raise _not_a_checkpoint(checkpoint, f"it has none of {', '.join(names)}")
 
 
-def _mlx_family(folder: Path) -> str:
-    """`model_type` of a folder of mlx-audio, which is the key of the family there too; empty without one."""
-    try:
-        content = json.loads((folder / MLX_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return ""
-    return str(content.get("model_type", "")) if isinstance(content, dict) else ""
+def _detected(folder: Path, formats: Mapping[str, CheckpointFormat]) -> str | None:
+    """Key of the family of a folder. Raises ConfigError if a file of the format is damaged."""
+    kind = read_object(folder / MLX_CONFIG).get("model_type")  # of mlx-audio, which has our keys
+    return next((key for key, found in formats.items() if found.detect(folder) or kind == key), None)
+
+
+def _reason_for_no_folder(path: Path) -> str:
+    """What else was given, and what to do."""
+    if path.exists():
+        return f"a file; give its folder {path.parent}"
+    advice, found = "give the folder of a published checkpoint", HUB_NAME.fullmatch(str(path))
+    if found and not path.parent.exists():
+        advice += f"; a model of the hub is fetched first: hf download {found[1]} --local-dir DIR"
+    return f"no such folder; {advice}"
 
 
 def _not_a_checkpoint(folder: Path, reason: str) -> VoxportError:

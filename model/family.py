@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel
 from torch import nn
 
-from bundle.errors import CheckpointError, CheckpointNotFound
+from bundle.errors import CheckpointError
 from bundle.json_types import Json
 from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
@@ -253,9 +253,7 @@ class Family:
         return found
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
-        """The tensors of a checkpoint. Raises CheckpointNotFound or CheckpointError."""
-        if not folder.is_dir():
-            raise CheckpointNotFound(f"{folder}: no such folder; give the folder of a published checkpoint")
+        """The tensors of a checkpoint. Raises CheckpointError."""
         files = self.format.weight_files(folder)
         there = any((folder / name).exists() for _, name in self.mlx.weights)
         if there and not any(file.path.exists() for file in files):

@@ -1,24 +1,26 @@
 """Inspects a checkpoint: whether it is loadable, every problem with what to do, and what it holds."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TypedDict
 
 from pydantic import JsonValue
 
-from bundle.errors import ConfigError, IntegrityError
+from bundle.errors import CheckpointError, ConfigError, IntegrityError
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.checkpoint_format import Config
 from model.download import partial_downloads
 from model.families import family_of, open_family
 from model.family import Family
-from model.mlx.files import check_one_place, is_mlx_folder
-from model.mlx.layout_tags import check_layout_tags
-from model.mlx.model import QUANTIZATION, read_mlx_config
-from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights
+from model.foreign import adapter, foreign_format_named
+from model.mlx.files import is_mlx_folder
+from model.mlx.model import MLX_WEIGHTS, QUANTIZATION, read_mlx_config
+from model.other_weights import check_other_weights
+from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_for_mlx
 
 PUBLISHED = "published"
 MAX_NAMED = 3  # tensors of a kind that a note names
@@ -79,8 +81,9 @@ class Inspection(Contents):
     notes: list[str]
 
 
-def inspect_checkpoint(folder: Path) -> Inspection:
-    """Contents of a checkpoint as JSON values, after the checks of an export. Loads no weights.
+def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspection:
+    """Contents of a checkpoint as JSON values, after the checks of an export. Reads values of weights only to
+    compare two sets of them. `weights` are names of files to read in place of the usual ones.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
     `loadable` is for an export; a folder of mlx-audio is converted first. `layout` is that of the weights,
@@ -88,31 +91,62 @@ def inspect_checkpoint(folder: Path) -> Inspection:
     Raises UsageError if `folder` is not a checkpoint.
     """
     problems: list[str] = []
+    faults: list[str] = []
     notes: list[str] = []
     found: Contents = {}
-    with _collected(problems):
-        family = open_family(family_of(folder))
-        found = {"family": family.name, "languages": list(family.languages)}
-        found |= _contents(family, folder, problems, notes)
-    problems[:] = dict.fromkeys(problems)  # a damaged index is found wherever it is read
+    with collected(problems), foreign_format_named(folder):
+        with collected(faults):
+            family = open_family_of(folder, weights)
+            found = {"family": family.name, "languages": list(family.languages)}
+            found |= _contents(family, folder, faults, notes)
+        if faults:
+            raise CheckpointError(*dict.fromkeys(faults))  # a damaged index is found wherever it is read
     if problems:
         notes += [f"{path}: a download that has not ended" for path in partial_downloads(folder)]
     is_loadable = not problems and found.get("layout", PUBLISHED) == PUBLISHED
     return {"loadable": is_loadable, "problems": problems, "notes": notes, **found}
 
 
+def open_family_of(folder: Path, weights: Collection[str] = ()) -> Family:
+    """The family of a checkpoint, which reads the files `weights` if any are named.
+
+    Raises CheckpointError on an adapter beside weights that are not named.
+    """
+    family = open_family(family_of(folder))
+    if weights:
+        return replace(family, format=family.format.choosing(folder, weights))
+    if found := adapter(folder):
+        raise CheckpointError(f"{folder}: {found}")
+    return family
+
+
+def check_parts(
+    folder: Path, family: Family, config: Config | None, checkpoint: Checkpoint | None, notes: list[str]
+) -> list[str]:
+    """Faults of all parts but the configuration and the files of weights, which are None if they have faults.
+    Adds to `notes`. Raises UsageError on two sets of weights.
+    """
+    faults: list[str] = []
+    with collected(faults):
+        notes += check_other_weights(folder, family)
+        family.format.check_tokenizer(folder, config)
+    if config:
+        with collected(faults):
+            family.format.voices(folder, config)
+    if config and checkpoint:
+        wrong: list[str] = []
+        with collected(wrong):
+            family.open_root(config, checkpoint)
+        faults += [f"{folder}: {MLX_WEIGHTS}"] if wrong and is_for_mlx(folder, family, config) else wrong
+    return faults
+
+
 def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> Contents:
     config = checkpoint = None
-    with _collected(problems):
-        check_one_place(folder, family)
-    found: Contents = {"tokenizer": False}
-    with _collected(problems):
-        family.format.check_tokenizer(folder)
-        found["tokenizer"] = bool(family.format.tokenizer_files(folder))
-        if family.format.has_tokenizer and not found["tokenizer"]:
-            notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
-    with _collected(problems):
+    with collected(problems):
         config = family.config_of(folder)
+    found: Contents = {"tokenizer": bool(family.format.tokenizer_files(folder))}
+    if config:
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
     stored = _stored(family, folder, config, problems) if config else None
     if stored:
@@ -122,17 +156,21 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
     if stored and found["layout"] != PUBLISHED:
         found["licence"] = family.licence_of(stored, config)
     elif not is_mlx_folder(folder, family):
-        with _collected(problems):
-            checkpoint = _open(family, folder, problems)
-    if checkpoint:
-        found["bytes"] = checkpoint.size
+        with collected(problems):
+            checkpoint = family.open_checkpoint(folder)
+    problems += check_parts(folder, family, config, checkpoint, notes)
+    if family.format.has_tokenizer and not found["tokenizer"]:
+        notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
     if config and checkpoint:
-        found["licence"] = family.licence_of(checkpoint, config)
+        found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint, config)}
         for use, names in family.unused_tensors(checkpoint, config).items():
             notes.append(f"unused: {_named(names)}; for {use}")
-        found |= _weights(family, config, checkpoint, problems)
-    if config and family.format.has_voices:
-        found["voices"] = _voices(family, folder, config, problems, notes)
+        with collected(problems):
+            found |= _weights(family, config, checkpoint)
+    if config and family.format.has_voices and not problems:
+        found["voices"] = {name: len(rows) for name, rows in family.format.voices(folder, config).items()}
+        if absent := sorted(set(family.format.voice_names(config)) - found["voices"].keys()):
+            notes.append(f"voices without a file: {', '.join(absent)}; fetch them if you need them")
     return found
 
 
@@ -141,7 +179,7 @@ def _stored(family: Family, folder: Path, config: Config, problems: list[str]) -
     of mlx-audio; the others are checked as a published checkpoint.
     """
     faults: list[str] = []
-    with _collected(faults):
+    with collected(faults):
         return StoredWeights(folder, family, config)
     has_one_config = family.mlx.published_config is None
     if is_mlx_folder(folder, family) or (has_one_config and read_mlx_config(folder).get(QUANTIZATION)):
@@ -202,23 +240,8 @@ def _tensor_row(
     }
 
 
-def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | None:
-    """The tensors, if each file is whole; the fault of each other file is added to `problems`."""
-    files, whole = family.format.weight_files(folder), True
-    for file in files:
-        before = len(problems)
-        with _collected(problems):
-            Checkpoint([file])
-        whole = whole and len(problems) == before
-    return Checkpoint(files) if whole else None
-
-
-def _weights(family: Family, config: Config, checkpoint: Checkpoint, problems: list[str]) -> Contents:
-    root = family.build_root(config)
-    shapes = expected_tensors(root)
-    with _collected(problems):
-        checkpoint.check(shapes, tuple(family.unused))
-        check_layout_tags(root, checkpoint, family.mlx)
+def _weights(family: Family, config: Config, checkpoint: Checkpoint) -> Contents:
+    shapes = expected_tensors(family.build_root(config))
     present = checkpoint.names & shapes.keys()
     return {
         "tensors": len(shapes),
@@ -238,30 +261,13 @@ def _parameters(shapes: Shapes, groups: dict[str, str]) -> dict[str, int]:
     return counts
 
 
-def _voices(
-    family: Family, folder: Path, config: Config, problems: list[str], notes: list[str]
-) -> dict[str, int]:
-    """Rows of each voice that is readable."""
-    rows: dict[str, int] = {}
-    names: list[str] = []
-    with _collected(problems):
-        names = family.format.voice_files(folder)
-    for name in names:
-        with _collected(problems):
-            rows[Path(name).stem] = family.format.voice(folder / name, config).shape[0]
-    absent = sorted(set(family.format.voice_names(config)) - {Path(name).stem for name in names})
-    if absent:
-        notes.append(f"voices without a file: {', '.join(absent)}; fetch them if you need them")
-    return rows
-
-
 @contextmanager
-def _collected(problems: list[str]) -> Iterator[None]:
-    """Adds the faults of an IntegrityError to `problems`."""
+def collected(faults: list[str]) -> Iterator[None]:
+    """Adds the faults of an IntegrityError to `faults`."""
     try:
         yield
     except IntegrityError as error:
-        problems += error.faults
+        faults += error.faults
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -3,13 +3,13 @@
 Imports no torch.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import CheckpointNotFound, ConfigError
-from model.checkpoint_format import CheckpointFormat, WeightFile
-from model.download import unfinished
+from bundle.errors import CheckpointError
+from bundle.tekken import load_tekken, special_id
+from model.checkpoint_format import CheckpointFormat, Config, WeightFile
+from model.config import read_json
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"
@@ -21,8 +21,9 @@ class MistralFormat(CheckpointFormat):
 
     has_tokenizer = True
 
-    def __init__(self, section: str):
-        self._section = section
+    def __init__(self, section: str, control_tokens: tuple[str, ...]):
+        """`control_tokens` are those that the family needs of its tokenizer."""
+        self._section, self._control_tokens = section, control_tokens
         self.marker = f"{PARAMS} with multimodal.{section}"
 
     def detect(self, folder: Path) -> bool:
@@ -41,17 +42,28 @@ class MistralFormat(CheckpointFormat):
     def tokenizer_files(self, folder: Path) -> list[str]:
         return [TOKENIZER] if (folder / TOKENIZER).is_file() else []
 
+    def check_tokenizer(self, folder: Path, config: Config | None) -> None:
+        super().check_tokenizer(folder, config)
+        path = folder / TOKENIZER
+        if not path.is_file():
+            return
+        tekken = load_tekken(path)
+        ids = {token: special_id(tekken, token, path) for token in self._control_tokens}
+        if config is None:
+            return
+        pairs = [("size of the vocabulary", tekken.n_words, config.vocab_size)]
+        pairs += [(f"id of {token}", ids[token], each) for token, each in self.control_ids(config).items()]
+        for what, found, expected in pairs:
+            if found != expected:
+                raise CheckpointError(
+                    f"{path}: {what}: {found}, expected {expected} from {PARAMS}; fetch both from one release"
+                )
+
+    def control_ids(self, config: Config) -> dict[str, int]:
+        """Ids of control tokens that the configuration has."""
+        return {}
+
 
 def read_params(checkpoint: Path) -> Any:
     """The parsed content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
-    path = checkpoint / PARAMS
-    if not path.is_file():
-        raise CheckpointNotFound(
-            f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published"
-        )
-    if reason := unfinished(path):
-        raise ConfigError(f"{path}: {reason}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
-        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
+    return read_json(checkpoint, PARAMS)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from bundle.errors import CheckpointError
-from model.checkpoint import DTYPES, Checkpoint, Shapes
+from bundle.errors import CheckpointError, IntegrityError
+from model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
 from model.checkpoint_format import Config
 from model.family import Family
 from model.mlx.config import config_faults
-from model.mlx.files import check_one_place, is_mlx_folder, weight_files
+from model.mlx.files import is_mlx_folder, weight_files
 from model.mlx.integers import BITS, GROUPS, WORD, dequantized
 from model.mlx.layout_tags import tagged_layout
 from model.mlx.layouts import (
@@ -61,7 +61,6 @@ class StoredWeights:
     """
 
     def __init__(self, folder: Path, family: Family, config: Config):
-        check_one_place(folder, family)
         mlx = family.mlx
         self.folder, self.files = folder, weight_files(folder, family)
         self.is_mlx = is_mlx_folder(folder, family)
@@ -106,10 +105,13 @@ class StoredWeights:
 
     def _find(self, names: dict[str, str], expected: dict[str, Stored], unused: tuple[str, ...]) -> list[str]:
         """Fills `tensors` from names in the files by published name. Returns faults."""
+        absent, extra = sorted(expected.keys() - names.keys()), sorted(names.keys() - expected.keys())
+        if extra and absent:
+            refuse_other_names(self._checkpoint.path(names[extra[0]]), extra, absent)
         faults = [
             f"{self.folder}: tensor {name} missing, also as {self.mlx_name(name)}; the folder was converted "
             "in part, or its configuration is that of another model; convert again"
-            for name in sorted(expected.keys() - names.keys())
+            for name in absent
         ]
         for name, stored_name in sorted(names.items()):
             if name not in expected and name.rpartition(".")[2] in COMPUTED:
@@ -313,6 +315,6 @@ def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
     """Whether the weights are complete, and those of mlx-audio."""
     try:
         stored = StoredWeights(folder, family, config)
-    except CheckpointError:
+    except IntegrityError:
         return False
     return stored.is_for_mlx

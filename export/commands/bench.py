@@ -7,7 +7,7 @@ import argparse
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle, ExportRequest
-from export.commands.request import add_checkpoint_argument, open_source
+from export.commands.request import add_checkpoint_argument, open_source_of
 from runtime.commands import bench as bundle_bench
 
 
@@ -24,12 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("bench: --checkpoint needs --compare; give both or none")
         return bundle_bench.run(arguments)
     job = Bundle(arguments.bundle).job
-    source = open_source(arguments.checkpoint, job.family)
+    source = open_source_of(job, arguments)
     from export.bench import bench_eager
     from export.resolve import resolve
-    from export.verify.manifest_check import check_source
 
-    check_source(job.source.files, source, arguments.checkpoint is None)
     result = bundle_bench.measure_bundle(arguments)
     result["eager"] = bench_eager(resolve(source, ExportRequest(options=job.options)), result)
     bundle_bench.print_result(result, arguments.json)

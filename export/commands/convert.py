@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bundle.completion import complete_values
 from bundle.errors import UsageError
+from model.commands.inspect import add_weights_argument
 from quantize.recipe import RECIPES, Recipe, find_recipe
 from quantize.schemes import IntegerScheme
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
+    add_weights_argument(parser)
     parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
     parser.add_argument(
         "--layout",
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
     conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)
-    found = convert(arguments.folder, arguments.out, conversion)
+    found = convert(arguments.folder, arguments.out, conversion, arguments.weights)
     if arguments.json:
         result = {
             "out": str(found.out),

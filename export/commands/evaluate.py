@@ -8,7 +8,7 @@ from bundle.command import integer
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from bundle.manifest import Bundle
-from export.commands.request import add_checkpoint_argument, open_source
+from export.commands.request import add_checkpoint_argument, open_source_of
 from runtime.engines.trial import trial_run
 
 log = logging.getLogger(__name__)
@@ -68,13 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     from export.evaluation.run import evaluate, evaluation_options
     from export.evaluation.utterances import HELD_OUT, read_utterances
     from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest, check_source
+    from export.verify.manifest_check import check_manifest
 
     utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
     target, resolved = target_of_job(bundle.job), None
     if not arguments.alone:
-        source = open_source(arguments.checkpoint, bundle.job.family)
-        check_source(bundle.job.source.files, source, arguments.checkpoint is None)
+        source = open_source_of(bundle.job, arguments)
         resolved = check_manifest(bundle, source, target)
     trial_run(bundle)
     if not bundle.is_verified:

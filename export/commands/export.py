@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bundle.completion import complete_values
 from bundle.errors import UsageError
-from bundle.files import check_writable
+from bundle.files import check_writable, folder_name
 from bundle.json_types import Json
 from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
@@ -97,7 +97,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     from model.embedded import embedded_name
 
     source, verifies = resolved.source, not arguments.no_verify
-    name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
+    name = folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(source.family.name)
     out = _output_folder(arguments, resolved, name, target)
     expected = estimate(resolved, target, verifies)
     if arguments.dry_run:

@@ -6,7 +6,7 @@ Model families may have options of the same name.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -17,8 +17,10 @@ from bundle.command import integer
 from bundle.completion import complete_values
 from bundle.errors import UsageError
 from bundle.json_types import Json
-from bundle.manifest import ExportRequest, Precision
-from model.families import DEFAULT, FAMILIES, find_family, options_of, public_name
+from bundle.manifest import ExportJob, ExportRequest, Precision
+from model.checkpoint_format import SUFFIX
+from model.commands.inspect import add_weights_argument
+from model.families import DEFAULT, FAMILIES, find_family, format_of, options_of, public_name
 from quantize.recipe import RECIPES, find_recipe
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ OptionModels = Mapping[str, type[BaseModel]]  # by family
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
     help_text = f"{purpose} (default: the embedded tiny model)"
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help=help_text)
+    add_weights_argument(parser)
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,8 +136,9 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description}{values} (default: {field.default})".replace("%", "%%")
 
 
-def open_source(checkpoint: Path | None, model: str | None) -> Source:
-    """The checkpoint, or the embedded one of family `model`.
+def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:
+    """The checkpoint, or the embedded one of family `model`. `weights` are names of files to read in place of
+    the usual ones.
 
     Raises UsageError if the checkpoint has another family.
     """
@@ -142,12 +146,29 @@ def open_source(checkpoint: Path | None, model: str | None) -> Source:
     from model.embedded import embedded_default
 
     key = find_family(model) if model else DEFAULT
-    source = Source(checkpoint or embedded_default(key))
+    source = Source(checkpoint or embedded_default(key), weights)
     if model and source.family.name != key:
         raise UsageError(
             f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; "
             "give another --checkpoint"
         )
+    return source
+
+
+def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
+    """The checkpoint of a bundle, with the weights that it was made from.
+
+    Raises UsageError if it is another one.
+    """
+    from export.verify.manifest_check import check_source
+    from model.embedded import embedded_default
+
+    folder = arguments.checkpoint or embedded_default(job.family)
+    places = {file.path.parent for file in format_of(job.family).single_files(folder)}
+    recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
+    recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
+    source = open_source(folder, job.family, arguments.weights or recorded)
+    check_source(job.source.files, source, arguments.checkpoint is None)
     return source
 
 
@@ -161,7 +182,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
         find_family(arguments.model)
     from export.resolve import resolve
 
-    source, overrides = open_source(arguments.checkpoint, arguments.model), []
+    source, overrides = open_source(arguments.checkpoint, arguments.model, arguments.weights), []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
         if not separator:

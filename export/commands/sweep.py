@@ -7,7 +7,7 @@ from pathlib import Path
 from bundle.files import check_writable, write_whole
 from bundle.manifest import Bundle
 from export.commands.evaluate import add_evaluation_arguments
-from export.commands.request import add_checkpoint_argument, open_source
+from export.commands.request import add_checkpoint_argument, open_source_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     from export.evaluation.sweep import sweep
     from export.evaluation.utterances import HELD_OUT, read_utterances
     from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest, check_source
+    from export.verify.manifest_check import check_manifest
 
     if arguments.plot:
         check_plot(arguments.plot)
     utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
-    source, target = open_source(arguments.checkpoint, bundle.job.family), target_of_job(bundle.job)
-    check_source(bundle.job.source.files, source, arguments.checkpoint is None)
+    source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
     resolved = check_manifest(bundle, source, target)
     family = bundle.job.family
     options = evaluation_options(family, utterances, arguments.recogniser, arguments.voice)

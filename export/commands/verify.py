@@ -12,7 +12,7 @@ from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import check_writable, write_whole
 from bundle.manifest import REPORT, Bundle
 from bundle.progress import Progress
-from export.commands.request import add_checkpoint_argument, open_source
+from export.commands.request import add_checkpoint_argument, open_source_of
 from runtime.commands import add_engine_options, engine_options
 from runtime.engines import check_options
 from runtime.engines.trial import trial_run
@@ -63,12 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         log.info("%s: %s", bundle.folder, remark)
     from export.model import Export
     from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest, check_source
+    from export.verify.manifest_check import check_manifest
     from export.verify.report import failures, summary, table
     from export.verify.run import count_steps, verify
 
-    source = open_source(arguments.checkpoint, job.family)
-    check_source(job.source.files, source, arguments.checkpoint is None)
+    source = open_source_of(job, arguments)
     target = target_of_job(job)
     resolved = check_manifest(bundle, source, target)
     trial_run(bundle)

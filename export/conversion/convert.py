@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from export.job import code_hash
 from export.output_folder import staging
 from export.resume import RECORD, ResumeCache
 from model.checkpoint_format import RANDOM_WEIGHTS
-from model.families import family_of, open_family
 from model.family import Family
+from model.foreign import foreign_format_named
+from model.inspection import open_family_of
 from model.mlx.files import weight_files
 from model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
+from model.other_weights import check_other_weights
 from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
@@ -46,8 +49,9 @@ class Converted:
     dropped: tuple[str, ...]
 
 
-def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
-    """Writes `folder` in another layout or precision to `out`, which must be free.
+def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection[str] = ()) -> Converted:
+    """Writes `folder` in another layout or precision to `out`, which must be free. `weights` names files to
+    read in place of the usual ones.
 
     Raises UsageError, CheckpointError or ExportError. After an interruption and on a full disk, the finished
     files stay in a hidden folder beside `out`, and the next run continues with them. After another error
@@ -55,9 +59,12 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
-    family = open_family(family_of(folder))
-    config = family.config_of(folder)
-    source = StoredWeights(folder, family, config)
+    with foreign_format_named(folder):
+        family = open_family_of(folder, weights)
+        config = family.config_of(folder)
+        source = StoredWeights(folder, family, config)
+    for note in check_other_weights(folder, family):
+        log.info("%s: %s", folder, note)
     conversion = replace(
         conversion,
         recipe=_with_family_rules(conversion.recipe, family),

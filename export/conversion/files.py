@@ -28,7 +28,7 @@ def check_files(folder: Path, family: Family, config: Config) -> None:
     """Raises CheckpointError where a file is not complete or a voice has a fault. Warns where there is no
     tokenizer.
     """
-    family.format.check_tokenizer(folder)
+    family.format.check_tokenizer(folder, config)
     faults = []
     for path in (folder / name for name in _copied(folder, family)):
         reason = unfinished(path)

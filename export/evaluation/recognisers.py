@@ -8,6 +8,7 @@ import numpy as np
 import soxr
 
 from bundle.errors import UsageError
+from bundle.files import folder_name
 from export.embedded_bundle import embedded_bundle
 from model.embedded import trained_checkpoint
 from model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
@@ -46,7 +47,7 @@ class BundleRecogniser:
 
     def __init__(self, folder: Path):
         self._task = open_task(SpeechToText, folder)
-        self.name = folder.resolve().name
+        self.name = folder_name(folder)
 
     def transcribe(self, samples: np.ndarray, rate: int) -> str:
         return transcript(self._task, samples, rate, max(self._task.delays_ms))

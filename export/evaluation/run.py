@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bundle.errors import UsageError
+from bundle.files import folder_name
 from bundle.manifest import NO_LICENCE_NEEDED, Bundle
 from bundle.progress import Progress
 from export.evaluation.recognisers import Recogniser, open_recogniser
@@ -82,7 +83,7 @@ def evaluate(
         else:
             name, full_text = "the bundle", cast("SpeechToText | None", reference)
             figures, rows = evaluate_recognition(task, full_text, options.utterances)
-    folder = bundle.folder.resolve().name
+    folder = folder_name(bundle.folder)
     machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
     quant, size = job.request.quant, bundle.size
     return Evaluation(folder, job.family, job.target, quant, size, name, machine, figures, tuple(rows))

@@ -20,16 +20,25 @@ if TYPE_CHECKING:
 MAX_PROBLEMS = 20  # in the text; --json has all
 
 
+def add_weights_argument(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that reads a checkpoint."""
+    help_text = (
+        "file of weights in the checkpoint to read, or index of its shards (default: the published one)"
+    )
+    parser.add_argument("--weights", nargs=1, default=(), metavar="FILE", help=help_text)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoint = "folder of a checkpoint as published, or of mlx-audio"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
+    add_weights_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from model.inspection import inspect_checkpoint
 
-    found = inspect_checkpoint(arguments.checkpoint)
+    found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
     layouts = found.pop("layouts", [])
     if arguments.json:
         details = {"layouts": layouts} if arguments.verbosity == logging.DEBUG else {}

@@ -1,6 +1,5 @@
 """`MlxModel`: how mlx-audio stores the checkpoints of a family. A hook of the family; imports no torch."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from bundle.errors import CheckpointError
 from bundle.json_types import Json
-from model.download import unfinished
+from model.config import read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -96,16 +95,9 @@ def without_integers(content: Json) -> Json:
 
 
 def read_mlx_config(folder: Path) -> Json:
-    """The contents of `config.json`; empty without one. Raises CheckpointError."""
+    """The contents of `config.json`; empty without one. Raises IntegrityError."""
     path = folder / CONFIG
-    if not path.is_file():
-        return {}
-    if reason := unfinished(path):
-        raise CheckpointError(f"{path}: {reason}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {error}") from None
+    content = read_json(folder, CONFIG) if path.is_file() else {}
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected an object")
     return content

@@ -3,7 +3,6 @@
 The defaults of the official configuration classes are not those of any checkpoint, so every key is required.
 """
 
-import json
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,17 +10,15 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from bundle.bounds import Codebooks, SampleRate
-from bundle.errors import CheckpointNotFound, ConfigError
 from bundle.manifest import Record
-from model.config import Few, Positive, Section, Size, parse_params, require
-from model.download import unfinished
+from model.config import Few, Positive, Section, Size, parse_params, read_json, require
 from model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
 TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
-TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
+FRAME_RATE = 12.5  # frames a second of the 12 Hz tokenizer
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 Id = int
 
@@ -206,6 +203,14 @@ class CodecConfig(Section):
             self.decode_upsample_rate == made,
             f"decode_upsample_rate {self.decode_upsample_rate}, but the decoder makes {made}",
         )
+        for rate, samples in (
+            ("output_sample_rate", "decode_upsample_rate"),
+            ("input_sample_rate", "encode_downsample_rate"),
+        ):
+            found, expected = getattr(self, rate), FRAME_RATE * getattr(self, samples)
+            require(
+                found == expected, f"{rate} {found}, but {FRAME_RATE} frames of {samples} are {expected:.0f}"
+            )
         return self
 
 
@@ -269,7 +274,6 @@ class Qwen3TTSConfig(Section):
             ("speaker_encoder_config.mel_dim", speaker.mel_dim, 128),  # bands that the runtime computes
             ("speaker_encoder_config.sample_rate", speaker.sample_rate, codec.output_sample_rate),
             ("input_sample_rate of the codec", codec.input_sample_rate, codec.output_sample_rate),
-            ("encode_downsample_rate of the codec", codec.encode_downsample_rate, codec.decode_upsample_rate),
         ):
             require(found == expected, f"{name} {found}, but the model takes {expected}")
 
@@ -316,35 +320,14 @@ def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:
 
     Raises ConfigError.
     """
-    _refuse_25_hz(content, "tokenizer_type", source)
     return parse_params(Qwen3TTSConfig, content, source)
-
-
-def _refuse_25_hz(content: Any, key: str, source: str) -> None:
-    if isinstance(content, dict) and content.get(key) == TOKENIZER_25_HZ:
-        raise ConfigError(f"{source}: {key} {TOKENIZER_25_HZ} is not supported; give a 12 Hz checkpoint")
 
 
 def load_config(folder: Path) -> Qwen3TTSConfig:
     """Raises CheckpointNotFound or ConfigError."""
     content = read_json(folder, CONFIG)
     if isinstance(content, dict):
-        codec = read_json(folder, CODEC_CONFIG)
-        _refuse_25_hz(codec, "model_type", str(folder / CODEC_CONFIG))
-        content = content | {"codec": codec}
+        content = content | {"codec": read_json(folder, CODEC_CONFIG)}
         if (folder / GENERATION_CONFIG).is_file():
             content["generation"] = read_json(folder, GENERATION_CONFIG)
     return parse_config(content, str(folder / CONFIG))
-
-
-def read_json(folder: Path, name: str) -> Any:
-    """Raises CheckpointNotFound or ConfigError."""
-    path = folder / name
-    if not path.is_file():
-        raise CheckpointNotFound(f"{folder} is no checkpoint: it has no {name}; give a folder as published")
-    if reason := unfinished(path):
-        raise ConfigError(f"{path}: {reason}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not readable as JSON: {error}") from None

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from bundle.errors import CheckpointError
+from bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
 from model.checkpoint_format import CheckpointFormat, WeightFile
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER
+from model.download import read_object
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
 from model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix
-VOCABULARY = ("vocab.json", "merges.txt")
-TOKENIZER_FILES = (*VOCABULARY, "tokenizer_config.json")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = (*VOCABULARY, TOKENIZER_CONFIG)
+CONTROL_TOKENS = {
+    "im_start_token_id": "<|im_start|>",
+    "im_end_token_id": "<|im_end|>",
+    "assistant_token_id": "assistant",
+    "tts_pad_token_id": "<tts_pad>",
+    "tts_bos_token_id": "<tts_text_bos>",
+    "tts_eos_token_id": "<tts_text_eod>",
+}
 TEXT_PREPROCESSOR = "preprocessor_config.json"
 AUDIO_PREPROCESSOR = f"{SPEECH_TOKENIZER}/preprocessor_config.json"
 CODEC_CONFIGURATION = f"{SPEECH_TOKENIZER}/configuration.json"
@@ -27,11 +36,7 @@ class Qwen3TTSFormat(CheckpointFormat):
     has_tokenizer = True
 
     def detect(self, folder: Path) -> bool:
-        try:
-            content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return False
-        return isinstance(content, dict) and content.get("model_type") == MODEL_TYPE
+        return read_object(folder / CONFIG).get("model_type") == MODEL_TYPE
 
     def config_files(self, folder: Path) -> list[str]:
         return [CONFIG, CODEC_CONFIG, GENERATION_CONFIG]
@@ -39,13 +44,33 @@ class Qwen3TTSFormat(CheckpointFormat):
     def single_files(self, folder: Path) -> list[WeightFile]:
         return [WeightFile(folder / name, prefix) for prefix, name in WEIGHT_FILES]
 
-    def check_tokenizer(self, folder: Path) -> None:
-        super().check_tokenizer(folder)
+    def check_tokenizer(self, folder: Path, config: Qwen3TTSConfig | None) -> None:
+        super().check_tokenizer(folder, config)
         there = [name for name in VOCABULARY if (folder / name).is_file()]
         if len(there) == 1:
             (missing,) = set(VOCABULARY) - set(there)
             raise CheckpointError(
                 f"{folder / missing}: is missing, and {there[0]} is there; fetch both from one release"
+            )
+        if there and config:
+            self._check_ids(folder, config)
+
+    def _check_ids(self, folder: Path, config: Qwen3TTSConfig) -> None:
+        """Raises CheckpointError if ids of the vocabulary, or of tokens beside it, are not the model's."""
+        ids = QwenTokenizer([folder / name for name in VOCABULARY]).vocabulary
+        added = read_object(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+        for each, entry in added.items() if isinstance(added, dict) else ():
+            if isinstance(entry, dict) and each.isdecimal():
+                ids[str(entry.get("content"))] = int(each)
+        rows = config.talker_config.text_vocab_size
+        wrong = [f"{token!r} is {each}, below {rows} expected" for token, each in ids.items() if each >= rows]
+        for key, token in CONTROL_TOKENS.items():
+            expected = getattr(config, key)
+            if ids.get(token, expected) != expected:
+                wrong.append(f"{token!r} is {ids[token]}, {expected} expected from {key}")
+        if wrong:
+            raise CheckpointError(
+                f"{folder}: ids of the tokenizer: {wrong[0]}; fetch all files from one release"
             )
 
     def tokenizer_files(self, folder: Path) -> list[str]:

@@ -1,9 +1,13 @@
 """`generation_config.json` of Qwen3-TTS: how codes are drawn, and how many."""
 
+from typing import Annotated
+
 from pydantic import Field
 
-from model.config import Positive, Section
+from model.config import Section
 
+MOST = 1 << 24  # as the runtime bounds the constants of a bundle
+Factor = Annotated[float, Field(gt=0, le=100)]
 GENERATION_CONFIG = "generation_config.json"
 
 
@@ -11,15 +15,15 @@ class GenerationConfig(Section):
     """`generation_config.json`. The defaults are those of the published package where the file is missing."""
 
     do_sample: bool = True
-    temperature: Positive = 0.9
-    top_k: int = Field(default=50, ge=0)
+    temperature: Factor = 0.9
+    top_k: int = Field(default=50, ge=0, le=MOST)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    repetition_penalty: Positive = 1.05
+    repetition_penalty: Factor = 1.05
     subtalker_dosample: bool = True
-    subtalker_temperature: Positive = 0.9
-    subtalker_top_k: int = Field(default=50, ge=0)
+    subtalker_temperature: Factor = 0.9
+    subtalker_top_k: int = Field(default=50, ge=0, le=MOST)
     subtalker_top_p: float = Field(default=1.0, gt=0, le=1)
-    max_new_tokens: int = Field(default=2048, ge=2)
+    max_new_tokens: int = Field(default=2048, ge=2, le=MOST)
 
     @property
     def max_frames(self) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import CheckpointError
 from bundle.manifest import VOICE_KEY
+from bundle.tekken import SPEECH_MARKERS
 from model.download import unfinished
 from model.mistral_format import MistralFormat
 
@@ -26,6 +27,10 @@ class VoxtralTTSFormat(MistralFormat):
     """`voice_embedding/NAME.pt` holds the rows of a voice, or in a folder of mlx-audio `NAME.safetensors`."""
 
     has_voices = True
+
+    def control_ids(self, config: VoxtralTTSConfig) -> dict[str, int]:
+        audio = config.audio
+        return {"[AUDIO]": audio.audio_token_id, "[BEGIN_AUDIO]": audio.begin_audio_token_id}
 
     def voice_files(self, folder: Path) -> list[str]:
         paths = sorted(path for path in (folder / VOICES).glob("*") if path.suffix in READERS)
@@ -104,4 +109,4 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")[:120]
 
 
-FORMAT = VoxtralTTSFormat("audio_model_args")
+FORMAT = VoxtralTTSFormat("audio_model_args", SPEECH_MARKERS)

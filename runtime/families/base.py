@@ -177,7 +177,6 @@ class RuntimeFamily(Generic[Constants]):
     calls(job): the components that the runtime calls; they are checked when a bundle is opened.
     parse_constants(constants, options): what the runtime needs of these values of a job; raises
         IntegrityError that names a wrong one.
-    open_tokenizer(paths): the tokenizer, from its files; raises IntegrityError that names the file.
     voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
     open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
         raises UsageError where the bundle lacks tokenizer files that the task needs.
@@ -188,7 +187,6 @@ class RuntimeFamily(Generic[Constants]):
     task: type[TextToSpeech] | type[SpeechToText]
     calls: Callable[[ExportJob], Mapping[str, Call]]
     parse_constants: Callable[[Values, Values], Constants]
-    open_tokenizer: Callable[[Sequence[Path]], object]
     voices: Callable[[Bundle], dict[str, int]]
     open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
     trace: TraceWorkload[Constants]

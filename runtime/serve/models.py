@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bundle.errors import UsageError
+from bundle.files import folder_name
 from runtime.engines import DEFAULT
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_bundle
@@ -105,7 +106,7 @@ def open_bundles(
     """Tasks by the names of their folders. Raises UsageError or IntegrityError."""
     tasks: dict[str, TextToSpeech | SpeechToText] = {}
     for folder in folders:
-        name = folder.resolve().name
+        name = folder_name(folder)
         if name in tasks:
             raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
         log.info("opening %s", folder)

@@ -1,19 +1,24 @@
 """Default names of bundles never collide, and a refusal names the options that differ."""
 
+import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bundle.files import folder_name
 from bundle.manifest import ExportRequest
 from export.__main__ import main as export
 from export.job import make_job
 from export.naming import MAX_NAME, bundle_name, differences
 from export.resolve import Resolved, Source, resolve
 from export.targets import open_target
+from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import random_checkpoint
 
+REVISION = "5d83992436eae1d760afd27aff78a71d676296fc"
 CHOICES: dict[str, dict[str, list[Any]]] = {  # of each family; the first value is the default
     "voxtral_tts": {
         "first_frame": ["prefill", "audio_token"],
@@ -117,3 +122,44 @@ def test_the_dry_run_shows_the_default_name(
     monkeypatch.chdir(tmp_path)
     assert export(["--target", "onnx", "--quant", "w8", "--euler-steps", "3", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("artifacts/voxtral-tts-tiny-onnx-w8-euler-steps-3: would be")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (f"hub/models--org--My.Model/snapshots/{REVISION}", "My.Model"),
+        (f"hub/models--org--My.Model/snapshots/{REVISION}/", "My.Model"),
+        (f"hub/models--org--one--two/snapshots/{REVISION}", "one--two"),
+        (f"hub/models--alone/snapshots/{REVISION}", "alone"),
+        (f"work/snapshots/{REVISION}", REVISION),
+        ("models--org--My.Model", "models--org--My.Model"),
+        ("plain/", "plain"),
+    ],
+)
+def test_a_checkpoint_of_the_hub_has_the_name_of_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, name: str
+) -> None:
+    folder = tmp_path / path
+    folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for given in (folder, Path("."), Path(f"../{folder.name}"), tmp_path / "link"):
+        assert folder_name(given) == name
+
+
+def test_a_bundle_of_a_snapshot_is_called_by_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files are links to blobs."""
+    repository = tmp_path / "hub/models--org--My.Model"
+    snapshot, source = repository / "snapshots" / REVISION, random_checkpoint("voxtral_realtime")
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for number, path in enumerate(sorted(source.iterdir())):
+        shutil.copy(path, repository / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    monkeypatch.chdir(snapshot)
+    for given in (str(snapshot), "."):
+        assert export(["--target", "onnx", "--checkpoint", given, "--dry-run", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["out"] == "artifacts/My.Model-onnx-none"
+    assert export(["--target", "onnx", "--checkpoint", ".", "--weights", WEIGHTS, "--dry-run"]) == 0

@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bundle.bounds import MAX_VOICE_BYTES
-from bundle.errors import CheckpointError, CheckpointNotFound
+from bundle.errors import CheckpointError
 from model.checkpoint import Checkpoint, expected_tensors, materialize
 from model.checkpoint_format import WeightFile
-from model.families import open_family
 from model.mistral_format import WEIGHTS
 from model.voxtral_tts.config import load_config, parse_config
 from model.voxtral_tts.family import FAMILY
@@ -145,12 +144,6 @@ def test_a_truncated_file_is_named(folder: Path, kept: float) -> None:
 def test_a_missing_weight_file_is_named(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     assert f"{WEIGHTS}: missing" in refusal(folder)
-
-
-def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound) as caught:
-        open_family("voxtral_tts").open_checkpoint(tmp_path / "nowhere")
-    assert caught.value.exit_code == 2
 
 
 @pytest.fixture

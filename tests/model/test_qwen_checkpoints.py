@@ -53,12 +53,12 @@ def message(folder: Path) -> str:
         (
             "config.json",
             {"tokenizer_type": "qwen3_tts_tokenizer_25hz"},
-            "25hz is not supported",
+            "qwen3_tts_tokenizer_25hz, which is not supported; give a 12 Hz checkpoint",
         ),
         (
             "speech_tokenizer/config.json",
             {"model_type": "qwen3_tts_tokenizer_25hz"},
-            "speech_tokenizer/config.json: model_type qwen3_tts_tokenizer_25hz is not supported",
+            "qwen3_tts_tokenizer_25hz, which is not supported; give a 12 Hz checkpoint",
         ),
         ("config.json", {"tokenizer_type": "other"}, "tokenizer_type"),
         ("config.json", {"tts_model_type": "singer"}, "tts_model_type"),
@@ -114,12 +114,12 @@ def message(folder: Path) -> str:
         (
             "speech_tokenizer/config.json",
             {"input_sample_rate": 16000},
-            "input_sample_rate of the codec 16000, but the model takes 24000",
+            "input_sample_rate 16000, but 12.5 frames of encode_downsample_rate are 24000",
         ),
         (
             "speech_tokenizer/config.json",
             {"encode_downsample_rate": 960},
-            "encode_downsample_rate of the codec 960, but the model takes 1920",
+            "input_sample_rate 24000, but 12.5 frames of encode_downsample_rate are 12000",
         ),
         ("generation_config.json", {"top_p": 2}, "top_p"),
         ("generation_config.json", {"max_new_tokens": 1}, "max_new_tokens"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from bundle.tekken import load_tekken
 from model.synthetic.tokenizer import PATTERN, SPECIALS
 from model.training.data.espeak import Event, phoneme_at, word_ends
 from model.training.data.phonemes import PHONEMES, phoneme_class
@@ -30,7 +31,6 @@ from model.training.speech.batches import IGNORED, make_sequence
 from model.training.voxtral_realtime import schedule_of
 from model.training.voxtral_tts import hash_of
 from model.training.word_errors import word_error_rate
-from runtime.text.tokenizer import load_tekken
 
 PAD, WORD = SCHEDULE.pad_id, SCHEDULE.word_id
 TEXTS = ["The cat sat on the mat.", "A cat and the hat.", "That is the hat."] * 5

@@ -10,6 +10,7 @@ import torch
 from support.export.rounding import float32_bar
 from torch.nn.modules.module import Module
 
+from bundle.tekken import load_tekken
 from model.checkpoint import Checkpoint, expected_tensors
 from model.families import open_family
 from model.family import Family
@@ -32,7 +33,6 @@ from model.voxtral_tts.config import Options as SpeechOptions
 from model.voxtral_tts.config import VoxtralTTSConfig
 from model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.text.tokenizer import load_tekken
 
 TOKENS = 40  # beyond the window of the encoder, 64 frames
 

@@ -15,6 +15,7 @@ import torch
 from support.runtime.prefix_caches import private_prefix_cache
 
 from bundle.errors import UsageError
+from bundle.qwen_tokenizer import QwenTokenizer
 from export.verify.eager import EagerEngine
 from model.checkpoint import Checkpoint, expected_tensors, materialize
 from model.qwen3_tts.codec.decoder import CodecDecoder
@@ -34,7 +35,6 @@ from runtime.families.qwen3_tts.mel import speaker_mel
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.reference_audio import ReferenceStates
 from runtime.families.qwen3_tts.task import SpeechSlots
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.sampler import GREEDY, SamplerSettings
 from runtime.speech_request import SpeechRequest
 

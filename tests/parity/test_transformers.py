@@ -15,10 +15,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from bundle.errors import CheckpointError, UsageError
 from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
+from model.inspection import inspect_checkpoint
 from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
@@ -286,3 +288,32 @@ def test_a_wrong_delay_or_rotation_base_is_detected(fault: str, tmp_path: Path) 
         (folder / "params.json").write_text(json.dumps(content))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         test_embeddings_logits_and_tokens_equal_transformers(lambda _: (model, folder), sizes, False)
+
+
+def test_a_folder_with_both_layouts_is_compared(tmp_path: Path) -> None:
+    """As official repositories have them. A change of one row of a query is found as well."""
+    model, sizes = build(Sizes()), Sizes()
+    folder = published(model, sizes, tmp_path / "checkpoint")
+    model.save_pretrained(folder)
+    found = inspect_checkpoint(folder)
+    assert found["loadable"] and "model.safetensors has no other values" in found["notes"][0]
+    for name in ("model.language_model.layers.1.self_attn.q_proj.weight", "model.audio_tower.norm.weight"):
+        with torch.no_grad():
+            model.get_parameter(name)[-1] += 0.125
+        model.save_pretrained(folder)
+        with pytest.raises(UsageError, match=f"differ, first in .*{name.split('.')[-2]}"):
+            inspect_checkpoint(folder)
+        assert inspect_checkpoint(folder, ["consolidated.safetensors"])["loadable"]
+        problems = inspect_checkpoint(folder, ["model.safetensors"])["problems"]
+        assert len(problems) == 1 and "model.safetensors: the layout of transformers" in problems[0]
+        with torch.no_grad():
+            model.get_parameter(name)[-1] -= 0.125
+
+
+@pytest.mark.parametrize("shard_size", ["1GB", "100KB"])
+def test_a_folder_of_transformers_is_named_in_one_line(tmp_path: Path, shard_size: str) -> None:
+    build(Sizes()).save_pretrained(tmp_path, max_shard_size=shard_size)
+    (problem,) = inspect_checkpoint(tmp_path)["problems"]
+    assert "the layout of transformers, which is not read; give the layout of Mistral" in problem
+    with pytest.raises(CheckpointError, match="the layout of transformers"):
+        Source(tmp_path)

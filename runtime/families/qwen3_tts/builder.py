@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bundle.errors import UsageError
+from bundle.qwen_tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Prompt, Reference
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.speech_request import TextLayout
 from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
 from runtime.text.language import AUTO

@@ -5,7 +5,6 @@ from runtime.families.qwen3_tts.bench import BENCH
 from runtime.families.qwen3_tts.constants import Constants, parse_constants
 from runtime.families.qwen3_tts.split_stream import MASKS
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.trace import TRACE
 from runtime.families.qwen3_tts.verification import VERIFICATION
 from runtime.families.qwen3_tts.voices import count_rows
@@ -38,7 +37,6 @@ FAMILY = RuntimeFamily[Constants](
     task=TextToSpeech,
     calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
     parse_constants=parse_constants,
-    open_tokenizer=QwenTokenizer,
     voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options)),
     open=QwenTextToSpeech,
     trace=TRACE,

@@ -11,6 +11,7 @@ import numpy as np
 
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
+from bundle.qwen_tokenizer import QwenTokenizer
 from runtime.batching import Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
@@ -32,7 +33,6 @@ from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_transcript_mismatch
 from runtime.families.qwen3_tts.reference_audio import ReferenceStates
 from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
     bundle_voices,
     check_voice,

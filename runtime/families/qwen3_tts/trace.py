@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from bundle.errors import UsageError
 from bundle.manifest import Record, first_fault
+from bundle.qwen_tokenizer import QwenTokenizer
 from runtime.audio.files import PCM16_SCALE
 from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
@@ -19,7 +20,6 @@ from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
 from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.sampler import GREEDY, SamplerSettings
 from runtime.speech_request import TextLayout
 from runtime.text.language import AUTO

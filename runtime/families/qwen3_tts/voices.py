@@ -12,12 +12,12 @@ from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
 from bundle.names import find_name
+from bundle.qwen_tokenizer import VOCABULARY
 from bundle.user_cache import user_data
 from runtime.audio.files import SOUNDS
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Reference
-from runtime.families.qwen3_tts.tokenizer import VOCABULARY
 
 MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"

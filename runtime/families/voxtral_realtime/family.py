@@ -1,10 +1,9 @@
 """The family object of Voxtral-Realtime."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bundle.manifest import Bundle
+from bundle.tekken import load_pieces, tekken_path
 from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily, parse_record
 from runtime.families.voxtral_realtime.bench import BENCH
@@ -13,19 +12,15 @@ from runtime.families.voxtral_realtime.task import BATCHED, VoxtralSpeechToText
 from runtime.families.voxtral_realtime.trace import TRACE
 from runtime.families.voxtral_realtime.verification import VERIFICATION
 from runtime.speech_to_text import SpeechToText
-from runtime.text.tokenizer import load_pieces, tekken_path, tokenizer_paths
+from runtime.text.tokenizer import tokenizer_paths
 
 STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden", "logits"}))
-
-
-def _open_tokenizer(paths: Sequence[Path]) -> Callable[[int], bytes]:
-    return load_pieces(tekken_path(paths))
 
 
 def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeechToText:
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
     max_live = min(bundle.component(name).max_batch for name in BATCHED)
-    token_bytes = _open_tokenizer(tokenizer_paths(bundle))
+    token_bytes = load_pieces(tekken_path(tokenizer_paths(bundle)))
     return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live)
 
 
@@ -39,7 +34,6 @@ FAMILY = RuntimeFamily[Constants](
         "decode_step": STEP,
     },
     parse_constants=lambda constants, options: parse_record(Constants, constants),
-    open_tokenizer=_open_tokenizer,
     voices=lambda bundle: {},
     open=_open,
     trace=TRACE,

@@ -3,7 +3,6 @@
 from runtime.families.base import Call, RuntimeFamily
 from runtime.families.voxtral_tts.bench import BENCH
 from runtime.families.voxtral_tts.decoder import Constants, parse_constants
-from runtime.families.voxtral_tts.prompt import open_tokenizer
 from runtime.families.voxtral_tts.task import VoxtralTextToSpeech
 from runtime.families.voxtral_tts.trace import TRACE
 from runtime.families.voxtral_tts.verification import VERIFICATION
@@ -25,7 +24,6 @@ FAMILY = RuntimeFamily[Constants](
         "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
     },
     parse_constants=parse_constants,
-    open_tokenizer=open_tokenizer,
     voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options).dim),
     open=VoxtralTextToSpeech,
     trace=TRACE,

@@ -11,11 +11,11 @@ import numpy as np
 
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import Bundle
+from bundle.tekken import SPEECH_MARKERS, load_tekken, special_id, tekken_path
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.speech_request import SpeechRequest
 from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text
-from runtime.text.tokenizer import load_tekken, special_id, tekken_path
 
 FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 
@@ -38,8 +38,7 @@ class SpeechTokenizer:
         """
         self._tekken = load_tekken(path)
         self._begin, self._audio, self._begin_audio, self._before_text, self._after_text = (
-            special_id(self._tekken, marker, path)
-            for marker in ("<s>", "[AUDIO]", "[BEGIN_AUDIO]", "[NEXT_AUDIO_TEXT]", "[REPEAT_AUDIO_TEXT]")
+            special_id(self._tekken, marker, path) for marker in SPEECH_MARKERS
         )
 
     def voice_prefix(self, rows: int) -> list[int]:

@@ -24,7 +24,6 @@ FAMILY = RuntimeFamily[Constants](
     task=TextToSpeech,
     calls=lambda job: {"prefill": DECODER, "decode_step": DECODER},
     parse_constants=parse_constants,
-    open_tokenizer=Letters,
     voices=lambda bundle: {},
     open=_open,
     trace=TRACE,

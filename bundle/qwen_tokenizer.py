@@ -23,7 +23,7 @@ VOCABULARY = ("vocab.json", "merges.txt")
 
 
 class QwenTokenizer:
-    """`newline` is the id of a line break, which the templates of the model have."""
+    """`newline` is the id of a line break, which the model's templates have; `vocabulary` has all ids."""
 
     def __init__(self, paths: Sequence[Path]):
         """Raises IntegrityError on a missing or broken file."""
@@ -37,6 +37,7 @@ class QwenTokenizer:
             split = Split(Regex(PATTERN), "isolated")
             self._tokenizer.pre_tokenizer = Steps([split, ByteLevel(add_prefix_space=False, use_regex=False)])
             (self.newline,) = self.encode("\n")
+            self.vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         except Exception as error:  # the library raises bare Exception
             reason = first_line(error)
             raise IntegrityError(

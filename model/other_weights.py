@@ -1,0 +1,79 @@
+"""Weights beside those that are read: the same ones under other names, or another model, which is refused.
+
+Official repositories have two layouts of the same weights, and trainers save beside the weights of the base.
+"""
+
+from pathlib import Path
+
+import torch
+
+from bundle.errors import UsageError
+from model.checkpoint import DTYPES, Checkpoint
+from model.checkpoint_format import SUFFIX, WeightFile
+from model.download import unfinished
+from model.family import Family
+from model.mlx.files import weight_files
+from model.mlx.model import MlxModel
+
+PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
+
+
+def check_other_weights(folder: Path, family: Family) -> list[str]:
+    """Notes about weights in `folder` that are not read. They are compared with the others tensor by tensor.
+
+    Raises UsageError if weights differ and the caller has not named those to read.
+    """
+    files = weight_files(folder, family)
+    if family.format.chosen or not all(file.path.is_file() for file in files):
+        return []
+    read, checkpoint = [file.path for file in files], Checkpoint(files)
+    name, notes = read[0].name, []
+    for place, prefix in {file.path.parent: file.prefix for file in files}.items():
+        for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
+            if reason := unfinished(path):
+                notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
+                continue
+            other = Checkpoint([WeightFile(path, prefix)])
+            if difference := _difference(checkpoint, other, family.mlx):
+                raise UsageError(
+                    f"weights: {folder}: {name}, which published software reads, and {path.name} differ, "
+                    f"first in {difference}; name the file to read, or move the other one away",
+                    field="weights",
+                )
+            notes.append(f"{name}: read; {path.name} has no other values for its tensors")
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    return notes + [f"{name}: read; {pickle} is not read, and not compared" for pickle in pickles]
+
+
+def _difference(checkpoint: Checkpoint, other: Checkpoint, mlx: MlxModel) -> str | None:
+    """The name of the first tensor of `other` that has other values than the one of `checkpoint`.
+
+    A tensor of an unknown name is compared with all of its shape, in any order of rows: layouts differ in
+    names, and in the order of the rows of queries and keys. Tensors of unknown shapes have another use.
+    """
+    shapes, rows = set(map(checkpoint.shape, checkpoint.names)), set[bytes]()
+    for name in sorted(other.names):
+        published, shape = mlx.published(name), other.shape(name)
+        is_known = published in checkpoint.names
+        if not is_known and shape not in shapes:
+            continue
+        if not {other.dtype(name), checkpoint.dtype(published) if is_known else "F32"} <= DTYPES.keys():
+            return name
+        if is_known:
+            pair = checkpoint.tensor(published).float(), other.tensor(name).float()
+            if checkpoint.shape(published) != shape:  # a kernel of MLX has its axes in another order
+                pair = pair[0].flatten().sort().values, pair[1].flatten().sort().values
+            is_equal = torch.equal(*pair)
+        else:
+            floats = (each for each in checkpoint.names if checkpoint.dtype(each) in DTYPES)
+            rows = rows or {_sum_of_rows(checkpoint.tensor(each)) for each in floats}
+            is_equal = _sum_of_rows(other.tensor(name)) in rows
+        if not is_equal:
+            return name
+    return None
+
+
+def _sum_of_rows(tensor: torch.Tensor) -> bytes:
+    """The shape, and the sum of the bits of the rows, which their order does not change."""
+    rows = tensor.float().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
+    return repr(tensor.shape).encode() + rows.view(torch.int32).sum(0, dtype=torch.int64).numpy().tobytes()
