@@ -114,6 +114,10 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
     with _collected(problems):
         config = family.config_of(folder)
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
+        if languages := family.languages_of(folder, config):
+            found["languages"] = list(languages)
+        else:
+            notes.append("languages: the checkpoint names none; those of the family are shown")
     stored = _stored(family, folder, config, problems) if config else None
     if stored:
         found |= _described(stored)

@@ -26,7 +26,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeech
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
     max_live = min(bundle.component(name).max_batch for name in BATCHED)
     token_bytes = _open_tokenizer(tokenizer_paths(bundle))
-    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live)
+    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, bundle.job.languages)
 
 
 FAMILY = RuntimeFamily[Constants](

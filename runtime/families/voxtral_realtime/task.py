@@ -31,10 +31,13 @@ class VoxtralSpeechToText(SpeechToText):
         token_bytes: Callable[[int], bytes],
         is_live: bool,
         max_live: int = 1,
+        languages: tuple[str, ...] = (),
     ):
-        """`is_live`: whether the bundle can encode live streams. `max_live`: how many a step can serve."""
+        """`is_live`: whether the bundle can encode live streams. `max_live`: how many a step can serve.
+        `languages`: those of the bundle; older bundles have none.
+        """
         self._engine, self._constants, self._token_bytes = engine, constants, token_bytes
-        self._is_live, self._max_live = is_live, max_live
+        self._is_live, self._max_live, self._languages = is_live, max_live, languages or LANGUAGES
         self._silences: dict[int, Silence] = {}  # by delay
         self._lock = Lock()  # for the silences
         self._is_warm = False
@@ -49,7 +52,7 @@ class VoxtralSpeechToText(SpeechToText):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        return LANGUAGES
+        return self._languages
 
     @property
     def max_chunk_tokens(self) -> int:

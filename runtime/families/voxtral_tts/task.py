@@ -80,13 +80,18 @@ class VoxtralTextToSpeech(TextToSpeech):
         codes = check_codes(codes, self.code_sizes())
         return SpeechDecoder(self.engine.stream(), self._constants).decode(codes)
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return self.bundle.job.languages or LANGUAGES
+
     def language(self, voice: str | None) -> str:
-        return language_of_voice(self.bundle, voice)
+        found = language_of_voice(self.bundle, voice)
+        return found if found in self.languages else self.languages[0]
 
     def check_language(self, language: str) -> str | None:
         code = super().check_language(language)
-        if code not in (None, *LANGUAGES):
-            known = ", ".join((AUTO, *LANGUAGES))
+        if code not in (None, *self.languages):
+            known = ", ".join((AUTO, *self.languages))
             raise UsageError(
                 f"language {language!r}: this model does not speak it; it has {known}", field="language"
             )
