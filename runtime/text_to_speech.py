@@ -111,6 +111,7 @@ class TextToSpeech(ABC):
     """
 
     follows_instructions = False  # whether `instruct` of a request changes its speech
+    languages: tuple[str, ...] = ()  # codes of ISO 639 of those that the model speaks; empty if not known
     end_code: int  # first code of the frame with which the model ends the speech; it has no samples
 
     @property
@@ -191,11 +192,6 @@ class TextToSpeech(ABC):
         """
         raise UsageError("codec: this model has no codes that samples can be made from")
 
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes of the languages that the model speaks; empty if it is not known."""
-        return ()
-
     def language(self, voice: str | None) -> str:
         """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""
         return "en"
@@ -205,7 +201,7 @@ class TextToSpeech(ABC):
 
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
-        return check_language(language)
+        return check_language(language, self.languages)
 
     def check_cloning(self) -> None:
         """Raises UsageError where the model makes no voices from recordings."""

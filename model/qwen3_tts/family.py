@@ -57,9 +57,7 @@ def _summary(config: Qwen3TTSConfig) -> list[tuple[str, str]]:
 
 
 def _languages(config: Qwen3TTSConfig, voices: Collection[str]) -> set[str]:
-    """Dialects are of Chinese. A name without a known code is left out."""
-    names = (name.lower() for name in config.talker_config.codec_language_id)
-    return {code for name in names if (code := "zh" if name.endswith("_dialect") else NAMES.get(name))}
+    return {NAMES[name] for name in map(str.lower, config.talker_config.codec_language_id) if name in NAMES}
 
 
 def _reads(config: Qwen3TTSConfig, graph: str) -> dict[str, int]:

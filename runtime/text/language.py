@@ -6,10 +6,10 @@ from bundle.languages import NAMES, language_code
 AUTO = "auto"  # the model decides
 
 
-def check_language(language: str) -> str | None:
+def check_language(language: str, known: tuple[str, ...] = ()) -> str | None:
     """ISO 639 code of a code, a code with a region, or an English name; None for `auto`.
 
-    Raises UsageError on anything else.
+    Raises UsageError on anything else, and on a code that is not `known`, if any is.
     """
     if str(language).lower() == AUTO:
         return None
@@ -18,6 +18,11 @@ def check_language(language: str) -> str | None:
         raise UsageError(
             f"language {language!r}: unknown; expected {AUTO}, an ISO 639 code as in fr, or one of "
             f"{', '.join(NAMES)}",
+            field="language",
+        )
+    if known and found not in known:
+        raise UsageError(
+            f"language {language!r}: this model does not speak it; it has {', '.join((AUTO, *known))}",
             field="language",
         )
     return found

@@ -7,36 +7,14 @@ import regex
 
 from bundle.errors import UsageError
 
-# script: codes of the languages that use it; every language also uses Latin
-LANGUAGES_OF_SCRIPT = {
-    "Arabic": "ar ckb fa ps sd ug ur",
-    "Armenian": "hy",
-    "Bengali": "as bn",
-    "Bopomofo": "zh",
-    "Cyrillic": "ba be bg kk ky mk mn ru sr tg tt uk",
-    "Devanagari": "hi mr ne sa",
-    "Ethiopic": "am ti",
-    "Georgian": "ka",
-    "Greek": "el",
-    "Gujarati": "gu",
-    "Gurmukhi": "pa",
-    "Han": "cmn ja ko yue zh",
-    "Hangul": "ko",
-    "Hebrew": "he yi",
-    "Hiragana": "ja",
-    "Kannada": "kn",
-    "Katakana": "ja",
-    "Khmer": "km",
-    "Lao": "lo",
-    "Malayalam": "ml",
-    "Myanmar": "my",
-    "Oriya": "or",
-    "Sinhala": "si",
-    "Tamil": "ta",
-    "Telugu": "te",
-    "Thai": "th",
-    "Tibetan": "bo",
-}
+# Scripts, each with the codes of the languages that use it. Every language also uses Latin.
+SCRIPTS = (
+    "Arabic ar ckb fa ps sd ug ur, Armenian hy, Bengali as bn, Bopomofo zh, Cyrillic ba be bg kk ky mk mn ru "
+    "sr tg tt uk, Devanagari hi mr ne sa, Ethiopic am ti, Georgian ka, Greek el, Gujarati gu, Gurmukhi pa, "
+    "Han cmn ja ko yue zh, Hangul ko, Hebrew he yi, Hiragana ja, Kannada kn, Katakana ja, Khmer km, Lao lo, "
+    "Malayalam ml, Myanmar my, Oriya or, Sinhala si, Tamil ta, Telugu te, Thai th, Tibetan bo"
+)
+LANGUAGES_OF_SCRIPT = {row.split()[0]: frozenset(row.split()[1:]) for row in SCRIPTS.split(",")}
 MARKUP = regex.compile(r"<[^<>]*>|\S+://\S+")  # is not spoken as it is written
 LETTERS = regex.compile(r"\p{L}+")
 
@@ -49,10 +27,8 @@ class ScriptCheck:
     def __init__(self, languages: Iterable[str]):
         """`languages`: ISO 639 codes of the model."""
         self._languages = tuple(languages)
-        known = {
-            script for script, codes in LANGUAGES_OF_SCRIPT.items() if {*codes.split()} & {*self._languages}
-        }
-        readable = "".join(rf"\p{{{script}}}" for script in ("Latin", "Common", "Inherited", *sorted(known)))
+        known = [script for script, codes in LANGUAGES_OF_SCRIPT.items() if codes & {*self._languages}]
+        readable = "".join(rf"\p{{{script}}}" for script in ("Latin", "Common", "Inherited", *known))
         self._foreign = regex.compile(rf"[\p{{L}}--[{readable}]]+", regex.V1)
         self._letters = self._foreign_letters = 0
 

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_names_none_has_those_of_its_family_and_export_says_so
     assert any("languages: the checkpoint names none" in note for note in found["notes"])
     command = ["--checkpoint", str(folder), "--target", "onnx", "--dry-run"]
     assert export(command) == 0
-    assert capsys.readouterr().err.count("name its languages; those of Voxtral-Realtime count: ar, de,") == 1
+    assert capsys.readouterr().err.count("no file names its languages, so they are ar, de,") == 1
     (folder / "README.md").write_text("---\nlanguage: en\n---\n")
     assert export(command) == 0
     assert "languages" not in capsys.readouterr().err

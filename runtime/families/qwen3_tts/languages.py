@@ -5,6 +5,7 @@ from bundle.languages import NAMES, language_code
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.text.language import AUTO
 
+LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}
 # Frames of 80 ms. English speech has about 15 letters a second, Chinese about 4.5 characters.
 FRAMES_PER_LETTER, FRAMES_PER_WIDE_LETTER = 0.83, 2.8
@@ -34,11 +35,6 @@ def language_name(language: str, constants: Constants) -> str:
 def code_of_name(name: str) -> str | None:
     """ISO 639 code of a language by the model's name; None for `auto`, and where there is none."""
     return "zh" if name.endswith(DIALECT) else NAMES.get(name)
-
-
-def language_codes(constants: Constants) -> tuple[str, ...]:
-    """ISO 639 codes of the languages of the model."""
-    return tuple(sorted({code for name in constants.codec_language_id if (code := code_of_name(name))}))
 
 
 def estimated_frames(text: str) -> float:

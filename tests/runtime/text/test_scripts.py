@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import regex
 from support.runtime.speech_tasks import ToyVoxtral
 
 from bundle.errors import UsageError
+from bundle.languages import language_code
 from runtime.text.scripts import LANGUAGES_OF_SCRIPT, ScriptCheck
 from runtime.text_to_speech import Speech
 
@@ -72,9 +74,11 @@ def test_a_model_without_known_languages_takes_every_text() -> None:
     ScriptCheck(()).add("你好")
 
 
-def test_a_language_is_not_listed_twice_in_a_script() -> None:
-    for codes in LANGUAGES_OF_SCRIPT.values():
-        assert codes.split() == sorted({*codes.split()})
+def test_scripts_are_those_of_unicode_and_languages_have_codes() -> None:
+    assert len(LANGUAGES_OF_SCRIPT) == 27
+    for script, codes in LANGUAGES_OF_SCRIPT.items():
+        assert regex.compile(rf"\p{{{script}}}") and codes
+        assert all(language_code(code) == code for code in codes)
 
 
 class English(ToyVoxtral):
