@@ -120,7 +120,8 @@ class Synthetic:
         width]; `first` is the index of the first row.
     extra_files(size): paths of all other files; write_extra_files(folder, size, seed) writes them.
     weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
-        stored.
+        stored. float32_files are those in float32; the others are in bfloat16. All have `metadata`.
+    flags(shapes): shapes of tensors that the published files have and the holders lack.
     """
 
     version: int
@@ -135,6 +136,9 @@ class Synthetic:
     extra_files: Callable[[str], list[str]] = lambda size: []
     write_extra_files: Callable[[Path, str, int], None] = lambda folder, size, seed: None
     variants: tuple[str, ...] = ()
+    float32_files: tuple[str, ...] = ()
+    flags: Callable[[Shapes], Shapes] = lambda shapes: {}
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class Size:
             **_PUBLISHED_TALKER,
             **self.talker,
             **{name: number + moved for name, number in CONTROLS.items()},
+            "pad_token_id": CONTROLS["codec_pad_id"] + moved,
             "vocab_size": self.codes + CONTROL_IDS,
             "num_code_groups": self.books,
             "codec_language_id": {name: number + moved for name, number in languages.items()},
@@ -88,8 +89,16 @@ class Size:
                 "num_code_groups": self.books,
             },
         }
+        half = talker["head_dim"] // 2  # divided into times and places as published
+        sections = [half * 3 // 8, half * 5 // 16, half * 5 // 16]
+        rope = {"interleaved": True, "mrope_section": sections, "rope_type": "default", "type": "default"}
+        talker["rope_scaling"] = rope
+        predictor = talker["code_predictor_config"]
+        predictor["layer_types"] = ["full_attention"] * predictor["num_hidden_layers"]
         speaker = {"enc_dim": talker["hidden_size"], "sample_rate": 24000, **self.speaker}
         return {
+            **TRANSFORMERS,
+            "architectures": ["Qwen3TTSForConditionalGeneration"],
             "model_type": "qwen3_tts",
             "tokenizer_type": TOKENIZER_12_HZ,
             "tts_model_size": self.model_size,
@@ -113,8 +122,14 @@ class Size:
             "codebook_size": self.codes,
             "num_quantizers": self.books,
         }
+        decoder["vector_quantization_hidden_dimension"] = decoder["codebook_dim"]
         encoder = {**_PUBLISHED_ENCODER, **self.encoder, "codebook_size": self.codes}
+        encoder["num_key_value_heads"] = encoder["num_attention_heads"]
+        encoder["upsample_groups"] = encoder["hidden_size"]
+        encoder["vector_quantization_hidden_dimension"] = encoder["codebook_dim"]
         return {
+            **TRANSFORMERS,
+            "architectures": ["Qwen3TTSTokenizerV2Model"],
             "model_type": TOKENIZER_12_HZ,
             "encoder_valid_num_quantizers": self.books,
             "input_sample_rate": 24000,
@@ -126,8 +141,21 @@ class Size:
         }
 
 
-_BLOCK = {"hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 1000000, "attention_bias": False}
+TRANSFORMERS = {"transformers_version": "4.57.3"}
+_BLOCK = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000,
+    "attention_bias": False,
+    "attention_dropout": 0,
+    "initializer_range": 0.02,
+    "sliding_window": None,
+    "use_cache": True,
+    "use_sliding_window": False,
+}
 _PUBLISHED_TALKER = {
+    "model_type": "qwen3_tts_talker",
+    "position_id_per_seconds": 13,
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 28,
@@ -139,6 +167,19 @@ _PUBLISHED_TALKER = {
     "max_position_embeddings": 32768,
 }
 _PUBLISHED_PREDICTOR = {
+    "model_type": "qwen3_tts_talker_code_predictor",
+    "max_position_embeddings": 65536,
+    "max_window_layers": 28,
+    "rope_scaling": None,
+    # settings of generation, which no program reads here
+    "do_sample": False,
+    "eos_token_id": None,
+    "max_length": 20,
+    "pad_token_id": None,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 5,
@@ -148,6 +189,10 @@ _PUBLISHED_PREDICTOR = {
 }
 _PUBLISHED_DECODER = {
     "attention_bias": False,
+    "attention_dropout": 0.0,
+    "layer_scale_initial_scale": 0.01,
+    "max_position_embeddings": 8000,
+    "semantic_codebook_size": 4096,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-05,
     "rope_theta": 10000,
@@ -166,6 +211,19 @@ _PUBLISHED_DECODER = {
     "upsampling_ratios": [2, 2],
 }
 _PUBLISHED_ENCODER = {
+    "_frame_rate": 12.5,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "dilation_growth_rate": 2,
+    "hidden_act": "gelu",
+    "initializer_range": 0.02,
+    "layer_scale_initial_scale": 0.01,
+    "max_position_embeddings": 8000,
+    "sampling_rate": 24000,
+    "sliding_window": 250,
+    "trim_right_ratio": 1.0,
+    "use_cache": False,
+    "use_streaming": False,
     "codebook_dim": 256,
     "num_quantizers": 32,
     "num_semantic_quantizers": 1,
