@@ -17,7 +17,7 @@ from runtime.sampling_options import is_number
 from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest, TextLayout
 from runtime.text.language import check_language
 from runtime.text.preparation import USUAL, TextRules, prepare
-from runtime.text.scripts import ScriptCheck
+from runtime.text.scripts import readable_parts
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
@@ -59,10 +59,8 @@ class Speech:
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         spoken = code or task.language(self._request.voice)
-        parts, scripts = prepare(text, spoken, fits, verbatim, task.text_rules), ScriptCheck(task.languages)
-        if isinstance(text, Sequence):  # all of it is there, so nothing is spoken of a text that is refused
-            scripts.add("".join(map(str, text)))
-        self._parts = parts if isinstance(text, Sequence) else scripts.checked(parts)
+        parts: Callable[[], Iterator[str]] = lambda: prepare(text, spoken, fits, verbatim, task.text_rules)
+        self._parts = readable_parts(text, parts, task.languages)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
         self._pause = np.zeros(round(pause * task.sample_rate), np.float32)

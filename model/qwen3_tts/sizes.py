@@ -75,7 +75,6 @@ class Size:
             **_PUBLISHED_TALKER,
             **self.talker,
             **{name: number + moved for name, number in CONTROLS.items()},
-            "pad_token_id": CONTROLS["codec_pad_id"] + moved,
             "vocab_size": self.codes + CONTROL_IDS,
             "num_code_groups": self.books,
             "codec_language_id": {name: number + moved for name, number in languages.items()},
@@ -89,16 +88,8 @@ class Size:
                 "num_code_groups": self.books,
             },
         }
-        half = talker["head_dim"] // 2  # divided into times and places as published
-        sections = [half * 3 // 8, half * 5 // 16, half * 5 // 16]
-        rope = {"interleaved": True, "mrope_section": sections, "rope_type": "default", "type": "default"}
-        talker["rope_scaling"] = rope
-        predictor = talker["code_predictor_config"]
-        predictor["layer_types"] = ["full_attention"] * predictor["num_hidden_layers"]
         speaker = {"enc_dim": talker["hidden_size"], "sample_rate": 24000, **self.speaker}
         return {
-            **TRANSFORMERS,
-            "architectures": ["Qwen3TTSForConditionalGeneration"],
             "model_type": "qwen3_tts",
             "tokenizer_type": TOKENIZER_12_HZ,
             "tts_model_size": self.model_size,
@@ -122,14 +113,8 @@ class Size:
             "codebook_size": self.codes,
             "num_quantizers": self.books,
         }
-        decoder["vector_quantization_hidden_dimension"] = decoder["codebook_dim"]
         encoder = {**_PUBLISHED_ENCODER, **self.encoder, "codebook_size": self.codes}
-        encoder["num_key_value_heads"] = encoder["num_attention_heads"]
-        encoder["upsample_groups"] = encoder["hidden_size"]
-        encoder["vector_quantization_hidden_dimension"] = encoder["codebook_dim"]
         return {
-            **TRANSFORMERS,
-            "architectures": ["Qwen3TTSTokenizerV2Model"],
             "model_type": TOKENIZER_12_HZ,
             "encoder_valid_num_quantizers": self.books,
             "input_sample_rate": 24000,
@@ -141,21 +126,8 @@ class Size:
         }
 
 
-TRANSFORMERS = {"transformers_version": "4.57.3"}
-_BLOCK = {
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000,
-    "attention_bias": False,
-    "attention_dropout": 0,
-    "initializer_range": 0.02,
-    "sliding_window": None,
-    "use_cache": True,
-    "use_sliding_window": False,
-}
+_BLOCK = {"hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 1000000, "attention_bias": False}
 _PUBLISHED_TALKER = {
-    "model_type": "qwen3_tts_talker",
-    "position_id_per_seconds": 13,
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 28,
@@ -167,19 +139,6 @@ _PUBLISHED_TALKER = {
     "max_position_embeddings": 32768,
 }
 _PUBLISHED_PREDICTOR = {
-    "model_type": "qwen3_tts_talker_code_predictor",
-    "max_position_embeddings": 65536,
-    "max_window_layers": 28,
-    "rope_scaling": None,
-    # settings of generation, which no program reads here
-    "do_sample": False,
-    "eos_token_id": None,
-    "max_length": 20,
-    "pad_token_id": None,
-    "repetition_penalty": 1.0,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 5,
@@ -189,10 +148,6 @@ _PUBLISHED_PREDICTOR = {
 }
 _PUBLISHED_DECODER = {
     "attention_bias": False,
-    "attention_dropout": 0.0,
-    "layer_scale_initial_scale": 0.01,
-    "max_position_embeddings": 8000,
-    "semantic_codebook_size": 4096,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-05,
     "rope_theta": 10000,
@@ -211,19 +166,6 @@ _PUBLISHED_DECODER = {
     "upsampling_ratios": [2, 2],
 }
 _PUBLISHED_ENCODER = {
-    "_frame_rate": 12.5,
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "dilation_growth_rate": 2,
-    "hidden_act": "gelu",
-    "initializer_range": 0.02,
-    "layer_scale_initial_scale": 0.01,
-    "max_position_embeddings": 8000,
-    "sampling_rate": 24000,
-    "sliding_window": 250,
-    "trim_right_ratio": 1.0,
-    "use_cache": False,
-    "use_streaming": False,
     "codebook_dim": 256,
     "num_quantizers": 32,
     "num_semantic_quantizers": 1,
@@ -322,3 +264,37 @@ def config_of(name: str) -> Json:
     """The content of config.json of a name of `size_names`, with the speech tokenizer's as `codec`."""
     size, _, variant = name.partition("-")
     return SIZES[size].config(variant or VARIANTS[0])
+
+
+# Keys that published configurations have and no program here reads.
+_VERSION = {"transformers_version": "4.57.3"}
+_BLOCK_KEYS = {"attention_dropout": 0, "initializer_range": 0.02, "use_cache": True}
+_BLOCK_KEYS |= {"sliding_window": None, "use_sliding_window": False}
+_PREDICTOR_KEYS = {"max_length": 20, "max_position_embeddings": 65536, "max_window_layers": 28}
+_PREDICTOR_KEYS |= {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
+_PREDICTOR_KEYS |= {"eos_token_id": None, "pad_token_id": None, "repetition_penalty": 1.0}
+_CODEC_KEYS = {"attention_dropout": 0.0, "layer_scale_initial_scale": 0.01, "max_position_embeddings": 8000}
+_ENCODER_KEYS = {"_frame_rate": 12.5, "sampling_rate": 24000, "hidden_act": "gelu", "sliding_window": 250}
+_ENCODER_KEYS |= {"dilation_growth_rate": 2, "initializer_range": 0.02, "trim_right_ratio": 1.0}
+_ENCODER_KEYS |= {"attention_bias": False, "use_cache": False, "use_streaming": False}
+
+
+def with_unread_keys(content: Json) -> Json:
+    """A configuration of `config_of` with all keys of the published one."""
+    talker, codec = content["talker_config"], content["codec"]
+    encoder, decoder = codec["encoder_config"], codec["decoder_config"]
+    predictor, half = talker["code_predictor_config"], talker["head_dim"] // 2
+    sections = [half - 2 * (half * 5 // 16), half * 5 // 16, half * 5 // 16]
+    rope = {"interleaved": True, "mrope_section": sections, "rope_type": "default", "type": "default"}
+    talker |= _BLOCK_KEYS | {"model_type": "qwen3_tts_talker", "rope_scaling": rope}
+    talker |= {"pad_token_id": talker["codec_pad_id"], "position_id_per_seconds": 13}
+    predictor |= _BLOCK_KEYS | _PREDICTOR_KEYS | {"rope_scaling": None}
+    predictor["layer_types"] = ["full_attention"] * predictor["num_hidden_layers"]
+    predictor["model_type"] = "qwen3_tts_talker_code_predictor"
+    encoder |= _CODEC_KEYS | _ENCODER_KEYS | {"num_key_value_heads": encoder["num_attention_heads"]}
+    encoder["upsample_groups"] = encoder["hidden_size"]
+    decoder |= _CODEC_KEYS | {"semantic_codebook_size": 4096}
+    for part in (encoder, decoder):
+        part["vector_quantization_hidden_dimension"] = part["codebook_dim"]
+    codec |= _VERSION | {"architectures": ["Qwen3TTSTokenizerV2Model"]}
+    return content | _VERSION | {"architectures": ["Qwen3TTSForConditionalGeneration"]}

@@ -15,7 +15,7 @@ from model.family import Distribution, Synthetic
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
 from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
 from model.qwen3_tts.generation_config import GENERATION_CONFIG
-from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
+from model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
 from model.synthetic.bpe import byte_level_bpe
 from model.synthetic.checkpoint import plain_distribution, scale_for_chance
 
@@ -57,7 +57,7 @@ TEXT_PREPROCESSING: Json = {
 
 
 def _documents(size: str) -> dict[str, Json]:
-    content = config_of(size)
+    content = with_unread_keys(config_of(size))
     codec = content.pop("codec")
     return {
         CONFIG: content,
@@ -73,29 +73,25 @@ def _documents(size: str) -> dict[str, Json]:
 
 def _vocabulary(content: Json) -> tuple[dict[str, int], str]:
     roles = ROLES | {"assistant": content["assistant_token_id"]}
-    return byte_level_bpe(content["im_start_token_id"] - 1, fixed=roles)
+    return byte_level_bpe(content["im_start_token_id"] - 1, roles)
 
 
 def _tokenizer_config(first: int) -> Json:
     """`first`: id of the first added token, behind the vocabulary."""
-    plain = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    added = ADDED_TOKENS.split()
-    special = [token for index, token in enumerate(added) if index not in ORDINARY]
-    return {
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "added_tokens_decoder": {
-            str(first + index): {**plain, "content": token, "special": token in special}
-            for index, token in enumerate(added)
-        },
-        "additional_special_tokens": special[1:],
+    added, off = ADDED_TOKENS.split(), ("lstrip", "normalized", "rstrip", "single_word")
+    tokens = {
+        str(first + index): {"content": token, "special": index not in ORDINARY} | dict.fromkeys(off, False)
+        for index, token in enumerate(added)
+    }
+    names = ("add_bos_token", "add_prefix_space", "clean_up_tokenization_spaces", "split_special_tokens")
+    return dict.fromkeys(names, False) | {
+        "added_tokens_decoder": tokens,
+        "additional_special_tokens": [each["content"] for each in tokens.values() if each["special"]][1:],
         "bos_token": None,
-        "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",
         "errors": "replace",
         "model_max_length": 131072,
         "pad_token": "<|endoftext|>",
-        "split_special_tokens": False,
         "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
     }

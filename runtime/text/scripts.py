@@ -1,6 +1,6 @@
 """The check that a model can read the script of a text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import unescape
 
 import regex
@@ -19,24 +19,39 @@ MARKUP = regex.compile(r"<[^<>]*>|\S+://\S+")  # is not spoken as it is written
 LETTERS = regex.compile(r"\p{L}+")
 
 
-class ScriptCheck:
-    """Counts the letters of a text that may arrive in pieces. Refuses it as soon as most of them are of
-    scripts that no language of the model uses.
-    """
+def readable_parts(
+    text: str | Iterable[str], prepare: Callable[[], Iterator[str]], languages: Sequence[str]
+) -> Iterator[str]:
+    """The parts that `prepare` makes of a text.
 
-    def __init__(self, languages: Iterable[str]):
-        """`languages`: ISO 639 codes of the model."""
-        self._languages = tuple(languages)
-        known = [script for script, codes in LANGUAGES_OF_SCRIPT.items() if codes & {*self._languages}]
+    Raises UsageError if most letters are of scripts that none of `languages`, codes of ISO 639, uses. Of a
+    text that still arrives, the letters so far count, and the error is raised in place of a part.
+    """
+    check = ScriptCheck(languages)
+    if not isinstance(text, Sequence):
+        return map(check.checked, prepare())
+    try:
+        check.checked("".join(map(str, text)))
+    except UsageError:  # what is not spoken may be foreign
+        ScriptCheck(languages).checked(" ".join(prepare()))
+    return prepare()
+
+
+class ScriptCheck:
+    """Counts the letters of a text, and those that a model of some languages does not read."""
+
+    def __init__(self, languages: Sequence[str]):
+        self._languages = languages
+        known = [script for script, codes in LANGUAGES_OF_SCRIPT.items() if codes & {*languages}]
         readable = "".join(rf"\p{{{script}}}" for script in ("Latin", "Common", "Inherited", *known))
         self._foreign = regex.compile(rf"[\p{{L}}--[{readable}]]+", regex.V1)
         self._letters = self._foreign_letters = 0
 
-    def add(self, text: str) -> None:
-        """Takes the next piece of the text. Raises UsageError."""
-        text = unescape(MARKUP.sub("", text))
-        foreign = self._foreign.findall(text)
-        self._letters += sum(map(len, LETTERS.findall(text)))
+    def checked(self, piece: str) -> str:
+        """The next piece of the text, unchanged. Raises UsageError if most letters so far are foreign."""
+        words = unescape(MARKUP.sub("", piece))
+        foreign = self._foreign.findall(words)
+        self._letters += sum(map(len, LETTERS.findall(words)))
         self._foreign_letters += sum(map(len, foreign))
         if 2 * self._foreign_letters > self._letters and self._languages:
             names = (name for name in LANGUAGES_OF_SCRIPT if regex.match(rf"\p{{{name}}}", foreign[0]))
@@ -45,9 +60,4 @@ class ScriptCheck:
                 f"({next(names, 'a rare one')}); its languages are {', '.join(self._languages)}",
                 field="text",
             )
-
-    def checked(self, parts: Iterable[str]) -> Iterator[str]:
-        """The same parts. Raises UsageError in place of the part with which the text is refused."""
-        for part in parts:
-            self.add(part)
-            yield part
+        return piece

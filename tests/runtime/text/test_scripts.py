@@ -44,13 +44,13 @@ READABLE = (
 @pytest.mark.parametrize(("text", "script"), FOREIGN.items())
 def test_a_text_of_another_script_is_refused_with_the_languages_of_the_model(text: str, script: str) -> None:
     with pytest.raises(UsageError, match=rf"^text: .*\({script}\); its languages are de, en$") as caught:
-        ScriptCheck(["de", "en"]).add(text)
+        ScriptCheck(["de", "en"]).checked(text)
     assert caught.value.field == "text"
 
 
 @pytest.mark.parametrize("text", READABLE)
 def test_foreign_names_symbols_and_other_spellings_of_latin_letters_are_no_foreign_text(text: str) -> None:
-    ScriptCheck(["en"]).add(text)
+    assert ScriptCheck(["en"]).checked(text) == text
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_foreign_names_symbols_and_other_spellings_of_latin_letters_are_no_forei
     ],
 )
 def test_scripts_of_the_language_and_latin_are_readable(language: str, text: str) -> None:
-    ScriptCheck(["en", language]).add(text)
+    ScriptCheck(["en", language]).checked(text)
 
 
 def test_a_model_without_known_languages_takes_every_text() -> None:
-    ScriptCheck(()).add("你好")
+    ScriptCheck(()).checked("你好")
 
 
 def test_scripts_are_those_of_unicode_and_languages_have_codes() -> None:
@@ -103,6 +103,14 @@ def test_a_whole_text_is_refused_by_most_of_its_letters_before_its_first_part(ve
             Speech(English(), text, verbatim=verbatim)
     speech = Speech(English(), "Здравствуйте, дорогие друзья. " + 4 * LONG, verbatim=verbatim)
     assert speech.next_part(), "most letters are English"
+
+
+def test_what_the_clean_up_leaves_out_does_not_count() -> None:
+    text = "Hello there.\n\n```\nпривет = мир(до_свидания)\n```\n"
+    speech = Speech(English(), text)
+    assert (part := speech.next_part()) and part.text == "Hello there."
+    with pytest.raises(UsageError, match="Cyrillic"):
+        Speech(English(), text, verbatim=True)
 
 
 def test_a_text_that_arrives_is_refused_with_the_part_that_makes_most_letters_foreign() -> None:
