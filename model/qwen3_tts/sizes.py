@@ -268,13 +268,18 @@ def config_of(name: str) -> Json:
 
 # Keys that published configurations have and no program here reads.
 _VERSION = {"transformers_version": "4.57.3"}
-_BLOCK_KEYS = {"attention_dropout": 0, "initializer_range": 0.02, "use_cache": True}
+_BLOCK_KEYS: Json = {"attention_dropout": 0, "initializer_range": 0.02, "use_cache": True}
 _BLOCK_KEYS |= {"sliding_window": None, "use_sliding_window": False}
-_PREDICTOR_KEYS = {"max_length": 20, "max_position_embeddings": 65536, "max_window_layers": 28}
+_PREDICTOR_KEYS: Json = {"max_length": 20, "max_position_embeddings": 65536, "max_window_layers": 28}
 _PREDICTOR_KEYS |= {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
 _PREDICTOR_KEYS |= {"eos_token_id": None, "pad_token_id": None, "repetition_penalty": 1.0}
 _CODEC_KEYS = {"attention_dropout": 0.0, "layer_scale_initial_scale": 0.01, "max_position_embeddings": 8000}
-_ENCODER_KEYS = {"_frame_rate": 12.5, "sampling_rate": 24000, "hidden_act": "gelu", "sliding_window": 250}
+_ENCODER_KEYS: Json = {
+    "_frame_rate": 12.5,
+    "sampling_rate": 24000,
+    "hidden_act": "gelu",
+    "sliding_window": 250,
+}
 _ENCODER_KEYS |= {"dilation_growth_rate": 2, "initializer_range": 0.02, "trim_right_ratio": 1.0}
 _ENCODER_KEYS |= {"attention_bias": False, "use_cache": False, "use_streaming": False}
 

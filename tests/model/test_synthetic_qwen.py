@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.paths import ROOT
-from transformers import Qwen2TokenizerFast
+from transformers import AutoTokenizer
 
 from model.families import open_family
 from model.qwen3_tts.config import SPEECH_TOKENIZER
@@ -85,7 +85,7 @@ def test_the_language_model_is_bfloat16_and_the_codec_float32(folder: Path) -> N
 def test_words_of_the_templates_are_tokens(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     ours = QwenTokenizer([folder / "vocab.json", folder / "merges.txt"])
-    theirs = Qwen2TokenizerFast.from_pretrained(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
     start, end, assistant = (config[f"{name}_token_id"] for name in ("im_start", "im_end", "assistant"))
     template = "<|im_start|>assistant\nThe time.<|im_end|>\n<|im_start|>user\n"
     assert theirs(template).input_ids == [
