@@ -68,7 +68,7 @@ class Source:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes: the languages that the checkpoint names, or else those of the family."""
+        """ISO 639 codes of the languages that the checkpoint names. If it names none, its family's count."""
         return self.family.languages_of(self.folder, self.config) or self.family.languages
 
     @property

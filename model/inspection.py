@@ -117,7 +117,7 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
         if languages := family.languages_of(folder, config):
             found["languages"] = list(languages)
         else:
-            notes.append("languages: the checkpoint names none; those of the family are shown")
+            notes.append("languages: the checkpoint names none; the languages of the family count")
     stored = _stored(family, folder, config, problems) if config else None
     if stored:
         found |= _described(stored)
