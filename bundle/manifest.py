@@ -1,7 +1,4 @@
-"""`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md.
-
-`Bundle` is an opened bundle folder.
-"""
+"""`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md."""
 
 import hashlib
 import json
@@ -135,6 +132,7 @@ class ExportJob(Record):
     cache_length: Size
     components: tuple[ComponentEntry, ...]
     licence: str
+    languages: tuple[str, ...] = ()  # codes of ISO 639; older bundles have none
     tools: dict[str, str]
 
     @model_validator(mode="after")

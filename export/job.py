@@ -46,6 +46,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
             for component in resolved.components(target.layout)
         ),
         licence=source.licence,
+        languages=source.languages,
         tools=versions | {"voxport": code_hash()},
     )
 
@@ -71,7 +72,7 @@ def graph_key(job: ExportJob, graph: str) -> str:
     """Hash of everything that decides the artifact of one graph: what a resumed export may reuse."""
     components = tuple(entry for entry in job.components if entry.graph == graph)
     part = job.model_copy(update={"recipes": {graph: job.recipes[graph]}, "components": components})
-    content = part.model_dump(mode="json", exclude={"request", "licence"})
+    content = part.model_dump(mode="json", exclude={"request", "licence", "languages"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -21,7 +21,7 @@ def model_card(manifest: Manifest, source: Source) -> str:
     if release:
         content = {"license": release.licence, "base_model": release.name, "base_model_relation": "quantized"}
     content |= {
-        "language": list(family.languages),
+        "language": list(job.languages),
         "pipeline_tag": family.task,
         "library_name": "voxport",
         "tags": _tags(manifest, source.checkpoint.is_random),

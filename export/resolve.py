@@ -64,6 +64,11 @@ class Source:
         """Licence of the weights, for people."""
         return self.family.licence_of(self.checkpoint, self.config)
 
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """ISO 639 codes of the languages that the checkpoint names. If it names none, its family's count."""
+        return self.family.languages_of(self.folder, self.config) or self.family.languages
+
     @property
     def tokenizer_files(self) -> tuple[str, ...]:
         """Paths of the tokenizer's files that the checkpoint has."""

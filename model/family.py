@@ -20,6 +20,7 @@ from model.component import Component
 from model.mlx.layout_tags import check_layout_tags
 from model.mlx.model import CONFIG as MLX_CONFIG
 from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from model.model_card import card_languages
 from model.shapes_only import shapes_only
 
 # Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
@@ -119,7 +120,8 @@ class Synthetic:
         width]; `first` is the index of the first row.
     extra_files(size): paths of all other files; write_extra_files(folder, size, seed) writes them.
     weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
-        stored.
+        stored. float32_files are those in float32; the others are in bfloat16. All have `metadata`.
+    flags(shapes): shapes of tensors that the published files have and the holders lack.
     """
 
     version: int
@@ -134,6 +136,9 @@ class Synthetic:
     extra_files: Callable[[str], list[str]] = lambda size: []
     write_extra_files: Callable[[Path, str, int], None] = lambda folder, size, seed: None
     variants: tuple[str, ...] = ()
+    float32_files: tuple[str, ...] = ()
+    flags: Callable[[Shapes], Shapes] = lambda shapes: {}
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class Family:
         licence: of the published weights, for people.
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
+        config_languages(config, voices): codes of those that a configuration and names of voices say.
         releases: the published checkpoints.
         variant(config): distinguishes releases of equal shapes.
     Configuration and files:
@@ -204,6 +210,7 @@ class Family:
     option_defaults: Callable[[Config], Json] = lambda config: {}
     releases: tuple[Release, ...] = ()
     variant: Callable[[Config], str] = lambda config: ""
+    config_languages: Callable[[Config, Collection[str]], set[str]] = lambda config, voices: set()
     unused: dict[str, str] = field(default_factory=dict)
     all_weights: Callable[[Config], nn.Module] | None = None
     high_precision: tuple[str, ...] = ()
@@ -268,6 +275,14 @@ class Family:
             if is_same and checkpoint.has(expected_tensors(self.build_root(published))):
                 return release
         return None
+
+    def languages_of(self, folder: Path, config: Config) -> tuple[str, ...]:
+        """Codes of the languages that a checkpoint names, in its configuration, by its voices, or in its
+        model card. Empty if it names none. Raises CheckpointError.
+        """
+        files = {Path(name).stem for name in self.format.voice_files(folder)}
+        named = self.config_languages(config, files | {*self.format.voice_names(config)})
+        return tuple(sorted(named | card_languages(folder)))
 
     def licence_of(self, checkpoint: Tensors, config: Config) -> str:
         """Licence of the weights of `checkpoint`, for people."""

@@ -148,6 +148,10 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
     found: Contents = {"tokenizer": bool(family.format.tokenizer_files(folder))}
     if config:
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
+        if languages := family.languages_of(folder, config):
+            found["languages"] = list(languages)
+        else:
+            notes.append("languages: the checkpoint names none; the languages of the family count")
     stored = _stored(family, folder, config, problems) if config else None
     if stored:
         found |= _described(stored)

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
 from typing import Literal, TypedDict, get_args
+from unicodedata import category
 
 from bundle.errors import UsageError
 from runtime.sampling_options import check_sampling, is_number
 
 DEFAULT_SLOTS = 4  # texts that are spoken at a time
 DEFAULT_BUDGET = 3.0
-SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+SPARE_FRAMES = 40  # 3.2 s: for pauses
+LEAST_SPARE_FRAMES = 10  # of a text of a few letters: 0.8 s
+WORD_FRAMES = 4  # of a character that may be spoken as a word
+WORDS = ("N", "S", "Lu")  # Unicode categories of such characters: numbers, symbols, capital letters
 TextLayout = Literal["streaming", "non_streaming"]
 TEXT_LAYOUTS: tuple[TextLayout, ...] = get_args(TextLayout)
 
@@ -100,4 +104,6 @@ class SpeechRequest:
         """Frames after which speech is longer than its text explains: the model does not find the end."""
         if self.budget is None:
             return math.inf
-        return math.ceil(self.budget * estimated_frames) + SPARE_FRAMES
+        words = sum(category(character).startswith(WORDS) for character in self.text)
+        spare = min(SPARE_FRAMES, LEAST_SPARE_FRAMES + WORD_FRAMES * words + round(estimated_frames))
+        return math.ceil(self.budget * estimated_frames) + spare

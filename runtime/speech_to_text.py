@@ -14,6 +14,8 @@ from runtime.transcription import TranscriptDelta, Transcription
 class SpeechToText(ABC):
     """Transcribes recordings and live streams. Transcriptions are independent and may be interleaved."""
 
+    languages: tuple[str, ...] = ("en",)  # codes of ISO 639 of those that the model transcribes
+
     @property
     @abstractmethod
     def sample_rate(self) -> int:
@@ -26,11 +28,6 @@ class SpeechToText(ABC):
 
         The default is the first for live audio and the last for recordings.
         """
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """ISO 639 codes of the languages that the model transcribes, at least one."""
-        return ("en",)
 
     @property
     @abstractmethod

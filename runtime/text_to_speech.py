@@ -17,6 +17,7 @@ from runtime.sampling_options import is_number
 from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest, TextLayout
 from runtime.text.language import check_language
 from runtime.text.preparation import USUAL, TextRules, prepare
+from runtime.text.scripts import readable_parts
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
@@ -58,7 +59,8 @@ class Speech:
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         spoken = code or task.language(self._request.voice)
-        self._parts = prepare(text, spoken, fits, verbatim, task.text_rules)
+        parts: Callable[[], Iterator[str]] = lambda: prepare(text, spoken, fits, verbatim, task.text_rules)
+        self._parts = readable_parts(text, parts, task.languages)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
         self._pause = np.zeros(round(pause * task.sample_rate), np.float32)
@@ -107,6 +109,7 @@ class TextToSpeech(ABC):
     """
 
     follows_instructions = False  # whether `instruct` of a request changes its speech
+    languages: tuple[str, ...] = ()  # codes of ISO 639 of those that the model speaks; empty if not known
     end_code: int  # first code of the frame with which the model ends the speech; it has no samples
 
     @property
@@ -196,7 +199,7 @@ class TextToSpeech(ABC):
 
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
-        return check_language(language)
+        return check_language(language, self.languages)
 
     def check_cloning(self) -> None:
         """Raises UsageError where the model makes no voices from recordings."""

@@ -85,6 +85,9 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         )
     if files.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
+    if not (source.checkpoint.is_random or source.family.languages_of(source.folder, source.config)):
+        message = "%s: no file names its languages, so they are %s; list its own as `language` in README.md"
+        log.warning(message, source.folder, ", ".join(source.languages))
     for use, names in source.family.unused_tensors(source.checkpoint, source.config).items():
         log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 

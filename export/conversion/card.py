@@ -34,7 +34,7 @@ def conversion_card(
         content |= {"base_model_relation": "quantized"} if plan.integers else {}
     to_mlx = conversion.to == "mlx"
     content |= {
-        "language": list(family.languages),
+        "language": list(family.languages_of(source.folder, config) or family.languages),
         "pipeline_tag": family.task,
         "library_name": conversion.tag if to_mlx else family.name,
         "tags": ["voxport", *(["mlx"] if to_mlx else []), *(["random-weights"] if source.is_random else [])],

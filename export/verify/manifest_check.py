@@ -37,7 +37,8 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
 def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     """Raises IntegrityError that names the first field that the checkpoint does not give.
 
-    Returns the resolved request. Versions of tools are not compared: another version may verify a bundle.
+    Returns the resolved request. Versions of tools and
+    languages are not compared: another version, and one that has another model card, may verify a bundle.
     """
     job, manifest, where = bundle.job, bundle.manifest, bundle.folder / MANIFEST
     try:
@@ -45,7 +46,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
         expected = make_job(resolved, target, job.source.name)
     except (RecipeError, UsageError) as error:
         raise IntegrityError(f"{where}: job.request: {error}; export the bundle again") from None
-    expected = expected.model_copy(update={"tools": job.tools})
+    expected = expected.model_copy(update={"tools": job.tools, "languages": job.languages})
     difference = difference_path(job.model_dump(mode="json"), expected.model_dump(mode="json"), "job")
     checks = {
         difference or "job": difference is None,

@@ -1,7 +1,10 @@
 """The hooks of Qwen3-TTS."""
 
+from collections.abc import Collection
+
 from torch import nn
 
+from bundle.languages import NAMES
 from model.config import values_of
 from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
 from model.qwen3_tts import modules
@@ -51,6 +54,10 @@ def _summary(config: Qwen3TTSConfig) -> list[tuple[str, str]]:
         ("languages", ", ".join(sorted(talker.codec_language_id))),
         ("speakers", names),
     ]
+
+
+def _languages(config: Qwen3TTSConfig, voices: Collection[str]) -> set[str]:
+    return {NAMES[name] for name in map(str.lower, config.talker_config.codec_language_id) if name in NAMES}
 
 
 def _reads(config: Qwen3TTSConfig, graph: str) -> dict[str, int]:
@@ -105,6 +112,7 @@ FAMILY = Family(
     licence="the published Qwen3-TTS weights are Apache 2.0",
     task="text-to-speech",
     languages=("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh"),
+    config_languages=_languages,
     releases=(
         Release("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "apache-2.0", size="0.6b"),
         Release("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice", "apache-2.0", size="0.6b-custom-voice"),

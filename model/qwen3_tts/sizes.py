@@ -264,3 +264,42 @@ def config_of(name: str) -> Json:
     """The content of config.json of a name of `size_names`, with the speech tokenizer's as `codec`."""
     size, _, variant = name.partition("-")
     return SIZES[size].config(variant or VARIANTS[0])
+
+
+# Keys that published configurations have and no program here reads.
+_VERSION = {"transformers_version": "4.57.3"}
+_BLOCK_KEYS: Json = {"attention_dropout": 0, "initializer_range": 0.02, "use_cache": True}
+_BLOCK_KEYS |= {"sliding_window": None, "use_sliding_window": False}
+_PREDICTOR_KEYS: Json = {"max_length": 20, "max_position_embeddings": 65536, "max_window_layers": 28}
+_PREDICTOR_KEYS |= {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
+_PREDICTOR_KEYS |= {"eos_token_id": None, "pad_token_id": None, "repetition_penalty": 1.0}
+_CODEC_KEYS = {"attention_dropout": 0.0, "layer_scale_initial_scale": 0.01, "max_position_embeddings": 8000}
+_ENCODER_KEYS: Json = {
+    "_frame_rate": 12.5,
+    "sampling_rate": 24000,
+    "hidden_act": "gelu",
+    "sliding_window": 250,
+}
+_ENCODER_KEYS |= {"dilation_growth_rate": 2, "initializer_range": 0.02, "trim_right_ratio": 1.0}
+_ENCODER_KEYS |= {"attention_bias": False, "use_cache": False, "use_streaming": False}
+
+
+def with_unread_keys(content: Json) -> Json:
+    """A configuration of `config_of` with all keys of the published one."""
+    talker, codec = content["talker_config"], content["codec"]
+    encoder, decoder = codec["encoder_config"], codec["decoder_config"]
+    predictor, half = talker["code_predictor_config"], talker["head_dim"] // 2
+    sections = [half - 2 * (half * 5 // 16), half * 5 // 16, half * 5 // 16]
+    rope = {"interleaved": True, "mrope_section": sections, "rope_type": "default", "type": "default"}
+    talker |= _BLOCK_KEYS | {"model_type": "qwen3_tts_talker", "rope_scaling": rope}
+    talker |= {"pad_token_id": talker["codec_pad_id"], "position_id_per_seconds": 13}
+    predictor |= _BLOCK_KEYS | _PREDICTOR_KEYS | {"rope_scaling": None}
+    predictor["layer_types"] = ["full_attention"] * predictor["num_hidden_layers"]
+    predictor["model_type"] = "qwen3_tts_talker_code_predictor"
+    encoder |= _CODEC_KEYS | _ENCODER_KEYS | {"num_key_value_heads": encoder["num_attention_heads"]}
+    encoder["upsample_groups"] = encoder["hidden_size"]
+    decoder |= _CODEC_KEYS | {"semantic_codebook_size": 4096}
+    for part in (encoder, decoder):
+        part["vector_quantization_hidden_dimension"] = part["codebook_dim"]
+    codec |= _VERSION | {"architectures": ["Qwen3TTSTokenizerV2Model"]}
+    return content | _VERSION | {"architectures": ["Qwen3TTSForConditionalGeneration"]}

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from bundle.json_types import Json
+from model.checkpoint import Shapes
 from model.family import Distribution, Synthetic
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
 from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
 from model.qwen3_tts.generation_config import GENERATION_CONFIG
-from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
+from model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
 from model.synthetic.bpe import byte_level_bpe
 from model.synthetic.checkpoint import plain_distribution, scale_for_chance
 
@@ -38,6 +39,15 @@ BIAS = 0.1
 ACTIVATION_GAIN = 1.7  # gives a linear behind SiLU or GELU outputs of unit variance
 CODEC_HEAD = "talker.codec_head.weight"
 MERGES = "merges.txt"
+ROLES = {"user": 872}  # words of the templates with their published ids, besides `assistant`
+ADDED_TOKENS = (
+    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
+    "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> "
+    "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> "
+    "<|file_sep|> <tool_response> </tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> "
+    "<tts_text_bos> <tts_text_eod> <tts_text_bos_single> <|audio_pad|>"
+)
+ORDINARY = range(14, 26)  # of these, the tokens that are not special
 TEXT_PREPROCESSING: Json = {
     "padding_side": "left",
     "padding_value": 0.0,
@@ -47,9 +57,8 @@ TEXT_PREPROCESSING: Json = {
 
 
 def _documents(size: str) -> dict[str, Json]:
-    content = config_of(size)
+    content = with_unread_keys(config_of(size))
     codec = content.pop("codec")
-    special = {"content": "<|im_start|>", "special": True}
     return {
         CONFIG: content,
         CODEC_CONFIG: codec,
@@ -57,8 +66,34 @@ def _documents(size: str) -> dict[str, Json]:
         TEXT_PREPROCESSOR: TEXT_PREPROCESSING,
         AUDIO_PREPROCESSOR: _audio_preprocessing(codec),
         CODEC_CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
-        "vocab.json": byte_level_bpe()[0],
-        "tokenizer_config.json": {"added_tokens_decoder": {str(content["im_start_token_id"]): special}},
+        "vocab.json": _vocabulary(content)[0],
+        "tokenizer_config.json": _tokenizer_config(content["im_start_token_id"] - 1),
+    }
+
+
+def _vocabulary(content: Json) -> tuple[dict[str, int], str]:
+    roles = ROLES | {"assistant": content["assistant_token_id"]}
+    return byte_level_bpe(content["im_start_token_id"] - 1, roles)
+
+
+def _tokenizer_config(first: int) -> Json:
+    """`first`: id of the first added token, behind the vocabulary."""
+    added, off = ADDED_TOKENS.split(), ("lstrip", "normalized", "rstrip", "single_word")
+    tokens = {
+        str(first + index): {"content": token, "special": index not in ORDINARY} | dict.fromkeys(off, False)
+        for index, token in enumerate(added)
+    }
+    names = ("add_bos_token", "add_prefix_space", "clean_up_tokenization_spaces", "split_special_tokens")
+    return dict.fromkeys(names, False) | {
+        "added_tokens_decoder": tokens,
+        "additional_special_tokens": [each["content"] for each in tokens.values() if each["special"]][1:],
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 131072,
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
     }
 
 
@@ -77,7 +112,13 @@ def _audio_preprocessing(codec: Json) -> Json:
 
 
 def _write_merges(folder: Path, size: str, seed: int) -> None:
-    (folder / MERGES).write_text(byte_level_bpe()[1], encoding="utf-8")
+    (folder / MERGES).write_text(_vocabulary(config_of(size))[1], encoding="utf-8")
+
+
+def _flags(shapes: Shapes) -> Shapes:
+    """Each table of the encoder has a flag that training has begun."""
+    names = (name.removesuffix("embed_sum") for name in shapes if name.endswith(".codebook.embed_sum"))
+    return {f"{name}initialized": (1,) for name in names}
 
 
 def _distribution(name: str, shape: tuple[int, ...], config: Qwen3TTSConfig) -> Distribution:
@@ -90,6 +131,7 @@ def _distribution(name: str, shape: tuple[int, ...], config: Qwen3TTSConfig) -> 
         ".beta": (0.0, 0.1),
         "bias": (0.0, BIAS),
         "cluster_usage": (USAGE, 1.0),
+        "initialized": (1.0, 0.0),
         "embedding_sum": (0.0, USAGE),
         "embed_sum": (0.0, USAGE),
         "text_embedding.weight": (0.0, 1.0),
@@ -129,12 +171,15 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTS
 
 
 SYNTHETIC = Synthetic(
-    version=2,
+    version=3,
     sizes=size_names(),
     variants=VARIANTS,
     config=config_of,
     documents=_documents,
     weight_files={WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."},
+    float32_files=(f"{SPEECH_TOKENIZER}/{WEIGHTS}",),
+    flags=_flags,
+    metadata={"format": "pt"},
     distribution=_distribution,
     adjust=_adjust,
     extra_files=lambda size: [MERGES],

@@ -30,7 +30,7 @@ from model.families import DEFAULT, open_family, public_name
 from model.family import Family, Synthetic
 
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
-ITEM = 2  # bytes of a bfloat16
+ITEM = {"BF16": 2, "F32": 4}  # bytes of a value
 LOGGED_BYTES = 100e6  # tensors from this size on are logged
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; choose another folder")
     shapes, documents = expected_shapes(family, size), _documents(family.synthetic, size)
-    needed = sum(len(content) for content in documents.values())
-    needed += sum(_weight_sizes(family.synthetic, shapes).values())
+    weights = sum(_weight_sizes(family.synthetic, shapes).values())
+    needed = sum(len(content) for content in documents.values()) + weights
     try:
         with _folder_beside(out) as partial:
             free = shutil.disk_usage(partial).free
@@ -62,7 +62,7 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(content)
             family.synthetic.write_extra_files(partial, size, seed)
-            with Progress(bytes_of(shapes) / 1e6, "MB"):
+            with Progress(weights / 1e6, "MB"):
                 _write_weights(partial, family, size, seed, shapes)
             if not family.format.detect(partial):
                 raise OutputError(
@@ -158,8 +158,9 @@ def synthetic_config(family: Family, size: str) -> Any:
 
 
 def expected_shapes(family: Family, size: str) -> Shapes:
-    """Shapes of all tensors by name."""
-    return expected_tensors(family.build_root(synthetic_config(family, size)))
+    """Shapes of all tensors by name, also of those that no graph needs."""
+    shapes = expected_tensors(family.build_all(synthetic_config(family, size)))
+    return shapes | family.synthetic.flags(shapes)
 
 
 def _by_file(synthetic: Synthetic, shapes: Shapes) -> dict[str, Shapes]:
@@ -171,26 +172,30 @@ def _by_file(synthetic: Synthetic, shapes: Shapes) -> dict[str, Shapes]:
     return files
 
 
-def bytes_of(shapes: Shapes) -> int:
-    """Bytes of tensors in bfloat16."""
-    return sum(ITEM * prod(shape) for shape in shapes.values())
+def bytes_of(shapes: Shapes, dtype: str = "BF16") -> int:
+    """Bytes of tensors of a dtype."""
+    return sum(ITEM[dtype] * prod(shape) for shape in shapes.values())
+
+
+def _dtype(synthetic: Synthetic, file: str) -> str:
+    return "F32" if file in synthetic.float32_files else "BF16"
 
 
 def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
     return {
-        file: 8 + len(_header(part, synthetic.weight_files[file])) + bytes_of(part)
+        file: 8 + len(_header(synthetic, file, part)) + bytes_of(part, _dtype(synthetic, file))
         for file, part in _by_file(synthetic, shapes).items()
     }
 
 
-def _header(shapes: Shapes, prefix: str) -> bytes:
+def _header(synthetic: Synthetic, file: str, shapes: Shapes) -> bytes:
     """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
-    entries: Json = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth"}}
-    end = 0
+    entries: Json = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth", **synthetic.metadata}}
+    dtype, end = _dtype(synthetic, file), 0
     for name, shape in shapes.items():
-        start, end = end, end + ITEM * prod(shape)
-        entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
-        entries[name.removeprefix(prefix)] = entry
+        start, end = end, end + ITEM[dtype] * prod(shape)
+        entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        entries[name.removeprefix(synthetic.weight_files[file])] = entry
     header = json.dumps(entries, separators=(",", ":")).encode("ascii")
     return header + b" " * (-len(header) % 8)
 
@@ -199,15 +204,17 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: S
     """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
     synthetic, config = family.synthetic, synthetic_config(family, size)
     for name, part in _by_file(synthetic, shapes).items():
+        dtype = _dtype(synthetic, name)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("wb") as file:
-            header = _header(part, synthetic.weight_files[name])
+            header = _header(synthetic, name, part)
             file.write(struct.pack("<Q", len(header)) + header)
             for tensor, shape in part.items():
-                if ITEM * prod(shape) >= LOGGED_BYTES:
+                if ITEM[dtype] * prod(shape) >= LOGGED_BYTES:
                     log.info("%s %s", tensor, list(shape))
                 for block in values(synthetic, tensor, shape, seed, config):
-                    content = block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
+                    stored = block.float().view(torch.int32) if dtype == "F32" else block.view(torch.int16)
+                    content = stored.numpy().astype(f"<i{ITEM[dtype]}", copy=False).tobytes()
                     file.write(content)
                     advance(len(content) / 1e6, tensor)
 

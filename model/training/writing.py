@@ -89,7 +89,8 @@ def _write(
 
 def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
     """The model card: data, steps, time, machine, last measurements with their steps, licence."""
-    lines = [f"# {name}", "", f"{purpose} Trained by `model/training` of voxport.", ""]
+    lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
+    lines += [f"{purpose} Trained by `model/training` of voxport.", ""]
     lines += [
         f"- Data: sentences of `model/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
     ]

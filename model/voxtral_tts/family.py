@@ -1,5 +1,7 @@
 """The hooks of Voxtral-TTS."""
 
+from collections.abc import Collection
+
 from torch import nn
 
 from model.config import SHAPE, values_of
@@ -14,6 +16,8 @@ from model.voxtral_tts.mlx import MLX
 from model.voxtral_tts.synthetic import SYNTHETIC
 
 CODEC_ENCODER = "a codec encoder, which would make voices from recordings"
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
+ENGLISH = {"casual", "cheerful", "neutral"}  # the published English voices have the names of styles
 CODEC_KEYS = ("dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths")
 
 
@@ -26,6 +30,12 @@ def _summary(config: VoxtralTTSConfig) -> list[tuple[str, str]]:
         ("acoustic", values_of(config.acoustic, *SHAPE, "n_decoding_steps")),
         ("codec", values_of(config.codec, *CODEC_KEYS)),
     ]
+
+
+def _languages(config: VoxtralTTSConfig, voices: Collection[str]) -> set[str]:
+    """As in `fr_male` and `casual_female`."""
+    starts = {name.partition("_")[0] for name in voices}
+    return {"en" if start in ENGLISH else start for start in starts & {*LANGUAGES, *ENGLISH}}
 
 
 def build(
@@ -52,7 +62,8 @@ FAMILY = Family(
     title="Voxtral-TTS",
     licence="the published Voxtral-4B-TTS weights and voices are CC BY-NC 4.0, not for commercial use",
     task="text-to-speech",
-    languages=("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt"),
+    languages=LANGUAGES,
+    config_languages=_languages,
     releases=(Release("mistralai/Voxtral-4B-TTS-2603", "cc-by-nc-4.0"),),
     format=FORMAT,
     parse_config=parse_config,

@@ -30,6 +30,7 @@ def _text(bundle: Bundle) -> str:
         f"compute precision: {job.compute_precision}{_devices(job)}{_threads(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
+        f"languages: {', '.join(job.languages) or 'as the family'}",
         *(
             f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight"
             f"  {entry.file}:{entry.entry_point}  {entry.purpose}"

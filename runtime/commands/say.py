@@ -177,8 +177,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def speak(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
+    from bundle.languages import language_code
     from runtime.opening import open_task
-    from runtime.text.language import language_code
     from runtime.text.reading import await_speakable, read_speakable
     from runtime.text_to_speech import TextToSpeech
 

@@ -28,7 +28,7 @@ from runtime.families.qwen3_tts.decoder import (
     max_slots,
 )
 from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
+from runtime.families.qwen3_tts.languages import LANGUAGES, code_of_name, estimated_frames, language_name
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_transcript_mismatch
 from runtime.families.qwen3_tts.reference_audio import ReferenceStates
@@ -63,6 +63,7 @@ class QwenTextToSpeech(TextToSpeech):
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
+        self.languages = bundle.job.languages or LANGUAGES
         self._builder = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants)
         self.follows_instructions = self._builder.follows_instructions
         self._prefixes, self._references = PrefixCache(bundle, engine.identity), ReferenceStates()

@@ -8,7 +8,7 @@ from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily, parse_record
 from runtime.families.voxtral_realtime.bench import BENCH
 from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
-from runtime.families.voxtral_realtime.task import BATCHED, VoxtralSpeechToText
+from runtime.families.voxtral_realtime.task import BATCHED, LANGUAGES, VoxtralSpeechToText
 from runtime.families.voxtral_realtime.trace import TRACE
 from runtime.families.voxtral_realtime.verification import VERIFICATION
 from runtime.speech_to_text import SpeechToText
@@ -21,7 +21,8 @@ def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeech
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
     max_live = min(bundle.component(name).max_batch for name in BATCHED)
     token_bytes = load_pieces(tekken_path(tokenizer_paths(bundle)))
-    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live)
+    languages = bundle.job.languages or LANGUAGES
+    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, languages)
 
 
 FAMILY = RuntimeFamily[Constants](

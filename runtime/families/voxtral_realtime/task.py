@@ -31,10 +31,11 @@ class VoxtralSpeechToText(SpeechToText):
         token_bytes: Callable[[int], bytes],
         is_live: bool,
         max_live: int = 1,
+        languages: tuple[str, ...] = LANGUAGES,
     ):
         """`is_live`: whether the bundle can encode live streams. `max_live`: how many a step can serve."""
         self._engine, self._constants, self._token_bytes = engine, constants, token_bytes
-        self._is_live, self._max_live = is_live, max_live
+        self._is_live, self._max_live, self.languages = is_live, max_live, languages
         self._silences: dict[int, Silence] = {}  # by delay
         self._lock = Lock()  # for the silences
         self._is_warm = False
@@ -46,10 +47,6 @@ class VoxtralSpeechToText(SpeechToText):
     @property
     def delays_ms(self) -> tuple[int, ...]:
         return self._constants.delays_ms
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return LANGUAGES
 
     @property
     def max_chunk_tokens(self) -> int:

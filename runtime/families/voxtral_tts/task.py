@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from runtime.batching import Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
@@ -21,7 +20,6 @@ from runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames,
 from runtime.families.voxtral_tts.voices import LANGUAGES, count_rows, default_voice, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
-from runtime.text.language import AUTO
 from runtime.text.preparation import TextRules
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
@@ -38,6 +36,7 @@ class VoxtralTextToSpeech(TextToSpeech):
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
+        self.languages = bundle.job.languages or LANGUAGES
         self._prompts = PromptBuilder(bundle, open_tokenizer(tokenizer_paths(bundle)), constants)
         self._prefixes = PrefixCache(bundle, engine.identity)
 
@@ -81,16 +80,8 @@ class VoxtralTextToSpeech(TextToSpeech):
         return SpeechDecoder(self.engine.stream(), self._constants).decode(codes)
 
     def language(self, voice: str | None) -> str:
-        return language_of_voice(self.bundle, voice)
-
-    def check_language(self, language: str) -> str | None:
-        code = super().check_language(language)
-        if code not in (None, *LANGUAGES):
-            known = ", ".join((AUTO, *LANGUAGES))
-            raise UsageError(
-                f"language {language!r}: this model does not speak it; it has {known}", field="language"
-            )
-        return code
+        found = language_of_voice(self.bundle, voice)
+        return found if found in self.languages else self.languages[0]
 
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.fits_prompt(voice)

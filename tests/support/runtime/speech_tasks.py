@@ -14,6 +14,7 @@ from model.synthetic.checkpoint import random_checkpoint
 from runtime.engines.base import Engine, Stream
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.voxtral_tts.task import VoxtralTextToSpeech
+from runtime.families.voxtral_tts.voices import LANGUAGES
 
 CACHE = 96
 
@@ -38,7 +39,7 @@ def qwen_task(
     bundle = stand_in(
         folder=folder,
         manifest=stand_in(tokenizer=("vocab.json", "merges.txt"), voices={}),
-        job=stand_in(source=stand_in(files={}), cache_length=CACHE),
+        job=stand_in(source=stand_in(files={}), cache_length=CACHE, languages=()),
         components=tuple(components.values()),
         component=components.__getitem__,
     )
@@ -49,6 +50,8 @@ def qwen_task(
 
 class ToyVoxtral(VoxtralTextToSpeech):
     """The task of Voxtral-TTS without tokenizer and voices."""
+
+    languages: tuple[str, ...] = LANGUAGES
 
     def __init__(self) -> None:
         self.engine, self._constants = toy_speech.ToyEngine(), toy_speech.CONSTANTS

@@ -25,6 +25,7 @@ class ToneSpeech(TextToSpeech):
     """
 
     sample_rate, samples_per_frame, max_slots = RATE, FRAME, 4
+    languages = ("en",)
 
     def __init__(self, pass_s: float = 0.0, fault: Callable[[str, int], object] = no_fault) -> None:
         self.pass_s, self.fault, self.gate = pass_s, fault, threading.Event()

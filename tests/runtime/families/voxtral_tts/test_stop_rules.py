@@ -11,6 +11,7 @@ from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStre
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
 from runtime.engines.base import Arrays
+from runtime.families.qwen3_tts.languages import estimated_frames as estimated_frames_of_qwen
 from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
 from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
 from runtime.families.voxtral_tts.task import SpeechSlots
@@ -109,6 +110,28 @@ def test_the_default_budget_is_three_times_the_usual_length_and_forty_frames() -
     """0.68 frames per character are published: 100 characters may take 204 + 40 frames, 19.5 s."""
     assert SpeechRequest("a" * 100).budget_frames(estimated_frames("a" * 100)) == 244
     assert (FRAMES_PER_CHARACTER, SPARE_FRAMES) == (0.68, 40)
+
+
+SHORT = {"1次.": 2.6, "2次.": 2.6, "1.": 1.7, "3.": 1.7, "A.": 1.7, "No.": 2.0, "Ja.": 2.0, "次。": 2.7}
+EXPLAINED = {  # texts that take long to say for their length, and about how long, in seconds
+    "1234567.": 4.5,
+    "WWW.": 1.8,
+    "HTTPS.": 1.5,
+    "2026.": 1.8,
+    "$5 m.": 1.5,
+    "77.": 1.0,
+    "Hello, how are you today?": 3.2,
+}
+
+
+@pytest.mark.parametrize("text", [*SHORT, *EXPLAINED])
+def test_a_very_short_text_has_a_short_limit_which_no_digit_or_capital_letter_meets(text: str) -> None:
+    for estimate in (estimated_frames, estimated_frames_of_qwen):
+        seconds = 0.08 * SpeechRequest(text).budget_frames(estimate(text))
+        if text in SHORT:
+            assert 1.2 < seconds < SHORT[text]
+        else:
+            assert seconds > EXPLAINED[text]
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, float("nan"), float("inf")])

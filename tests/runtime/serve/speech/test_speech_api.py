@@ -118,6 +118,7 @@ WRONG = [
     ({"input": ""}, 400, "invalid_value", "input"),
     ({"input": "\U0001f600"}, 400, "invalid_value", "input"),
     ({"input": "a\0b"}, 400, "invalid_value", "input"),
+    ({"input": "Привет, мир"}, 400, "invalid_value", "input"),
     ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
     ({"input": 5}, 400, "invalid_value", "input"),
     ({"seed": -1}, 400, "invalid_value", "seed"),

@@ -66,6 +66,11 @@ BAD = {
     "a long text": (line("synthesize", text="a " * 2049), "string_above_max_length"),
     "an empty text": (line("synthesize", text=""), "invalid_value"),
     "NUL": (line("synthesize", text="a\0b"), "invalid_value"),
+    "another script": (line("synthesize", text="你好"), "invalid_value"),
+    "another script in pieces": (
+        line("synthesize-start") + line("synthesize-chunk", text="Привет") + line("synthesize-stop"),
+        "invalid_value",
+    ),
     "SSML": (line("synthesize", text="<a/>", text_format="ssml"), "invalid_value"),
     "an unknown voice": (line("synthesize", text="a", voice={"name": "../x"}), "voice_not_found"),
     "a speaker": (line("synthesize", text="a", voice={"name": "anna", "speaker": "b"}), "voice_not_found"),
