@@ -16,6 +16,7 @@ from runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
 from runtime.sampling_options import is_number
 from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest, TextLayout
 from runtime.text.language import check_language
+from runtime.text.markup import PAUSE
 from runtime.text.preparation import USUAL, TextRules, prepare
 from runtime.text.scripts import readable_parts
 
@@ -63,14 +64,24 @@ class Speech:
         self._parts = readable_parts(text, parts, task.languages)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
-        self._pause = np.zeros(round(pause * task.sample_rate), np.float32)
+        self._pause, self._next_pause, self._rate = pause, 0.0, task.sample_rate
+        self.silence = np.zeros(0, np.float32)  # samples [n] before the part that `next_part` returned
         self.status = Status.END
 
     def next_part(self) -> SpeechRequest | None:
-        """Raises UsageError where the text is wrong or has nothing to speak."""
-        if not self._left:
-            return None
-        part = next(self._parts, None)
+        """The next part; at the end None, with the pauses behind the last part in `silence`.
+
+        Raises UsageError where the text is wrong or has nothing to speak.
+        """
+        asked, part = 0.0, None
+        for part in self._parts if self._left else ():
+            if not part.startswith(PAUSE):
+                break
+            asked, part = asked + int(part[1:]) / 1000, None
+        if asked > MAX_PAUSE_S:
+            log.warning("a pause of %g s: at most %g s are spoken", asked, MAX_PAUSE_S)
+        seconds = min(asked, MAX_PAUSE_S) or (self._next_pause if part else 0.0)
+        self.silence, self._next_pause = np.zeros(round(seconds * self._rate), np.float32), self._pause
         limit = min(self._left, self._request.max_frames)
         return None if part is None else replace(self._request, text=part, max_frames=int(limit))
 
@@ -79,11 +90,10 @@ class Speech:
         self._left -= len(samples) // self._samples_per_frame
         return samples
 
-    def end_part(self, status: Status) -> np.ndarray:
-        """Takes the final status of a part. Returns the silence float32 [n] before the next one."""
+    def end_part(self, status: Status) -> None:
+        """Takes the final status of a part."""
         if self.status == Status.END:
             self.status = status
-        return self._pause
 
 
 @contextmanager
@@ -279,15 +289,17 @@ class TextToSpeech(ABC):
         decoder = self.batched(min(slots, self.max_slots))
         running: dict[Ticket, int] = {}
 
-        def start(index: int) -> bool:
+        def start(index: int) -> tuple[int, np.ndarray]:
             request = speeches[index].next_part()
             if request:
                 running[decoder.submit(request)] = index
-            return request is not None
+            return index, speeches[index].silence
 
+        pauses = list[tuple[int, np.ndarray]]()
         for index in range(len(speeches)):
             with _with_text_index(index) if len(speeches) > 1 else nullcontext():
-                start(index)
+                pauses.append(start(index))
+        yield from (pause for pause in pauses if len(pause[1]))
         while running:
             for ticket, samples in decoder.step():
                 index = running[ticket]
@@ -297,6 +309,6 @@ class TextToSpeech(ABC):
                     del running[ticket]
                     if ticket.error:
                         raise ticket.error
-                    silence = speeches[index].end_part(ticket.status)
-                    if start(index):
-                        yield index, silence
+                    speeches[index].end_part(ticket.status)
+                    if len((pause := start(index))[1]):
+                        yield pause

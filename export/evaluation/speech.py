@@ -75,12 +75,12 @@ def speak_text(task: TextToSpeech, utterance: Utterance, seed: int, options: Par
     try:
         own: PartOptions = {**options, "seed": seed, "chunk_frames": CHUNK_FRAMES}
         speech = Speech(task, utterance.text, **own)
-        parts, pieces, pause = list[SpokenPart](), list[np.ndarray](), np.zeros(0, np.float32)
+        parts, pieces = list[SpokenPart](), list[np.ndarray]()
         while request := speech.next_part():
             part = speak_part(task, request)
             parts.append(part)
-            pieces += [pause, part.samples]
-            pause = speech.end_part(part.status)
+            pieces += [speech.silence, part.samples]
+            speech.end_part(part.status)
     except UsageError as error:
         raise UsageError(f"{utterance.name}: {error}", field=error.field) from None
     return SpokenText(parts, np.concatenate(pieces))

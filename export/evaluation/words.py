@@ -9,7 +9,8 @@ import numpy as np
 import regex
 
 from bundle.errors import UsageError
-from runtime.text.amounts import spell_amounts, spell_numbers
+from runtime.text.amounts import spell_amounts
+from runtime.text.english_numbers import spell_numbers
 
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 

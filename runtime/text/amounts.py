@@ -1,4 +1,4 @@
-"""Amounts of money and numbers as words, in the languages for which num2words has both."""
+"""Amounts of money and large numbers as words, in the languages for which num2words has both."""
 
 import re
 from collections.abc import Callable
@@ -23,8 +23,6 @@ PER_WORDS = {"de": "pro", "en": "per", "es": "por", "fr": "par", "it": "al", "nl
 MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
 MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
 MIN_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
-ORDINAL = re.compile(r"([0-9]+)(?:st|nd|rd|th)\b", re.IGNORECASE)
-NUMBER = re.compile(r"[0-9](?:[0-9.,:]*[0-9])?")
 
 
 def spell_amounts(text: str, language: str) -> str:
@@ -38,28 +36,6 @@ def spell_amounts(text: str, language: str) -> str:
     per = f" {PER_WORDS[language]} "
     spell: Callable[[re.Match[str]], str] = lambda found: _amount(found, language) + per * bool(found["per"])
     return number.sub(lambda found: _big_number(found, language), behind.sub(spell, before.sub(spell, text)))
-
-
-def spell_numbers(text: str) -> str:
-    """`text` with every number as words of English: 3rd, 12, 2.5, 40 %, 3:45."""
-    text = re.sub(r"\s?%", " percent", text).replace(":00", " o'clock")
-    text = ORDINAL.sub(lambda found: _apart(found, _in_words(found[1], "ordinal")), text)
-    return NUMBER.sub(lambda found: _apart(found, _in_words(found[0])), text)
-
-
-def _apart(found: re.Match[str], words: str) -> str:
-    """Words with a blank where the number touches a letter."""
-    start, end = found.span()
-    before, behind = found.string[max(start - 1, 0) : start], found.string[end : end + 1]
-    return " " * before.isalpha() + words + " " * behind.isalpha()
-
-
-def _in_words(number: str, form: str = "cardinal") -> str:
-    try:
-        words = str(num2words(number.replace(",", ""), to=form))
-    except (ArithmeticError, ValueError, TypeError):  # a time, a version, or too long for a word
-        words = " ".join(num2words(int(part)) for part in re.findall("[0-9]{1,4}", number))
-    return words.replace("-", " ").replace(",", "")
 
 
 @cache
@@ -112,6 +88,9 @@ def _plural(words: str, language: str, units: int) -> str:
 
 
 def _big_number(found: re.Match[str], language: str) -> str:
+    groups = re.findall("[0-9]+", found[0])
+    if len(groups) == 4 and all(int(group) < 256 for group in groups):
+        return found[0]  # an address of a network
     number = _whole(found)
     return num2words(number, lang=language) if MIN_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
 

@@ -1,34 +1,37 @@
-"""Removes the line structure of Markdown from text that may still arrive: fences, headings, lists, quotes."""
+"""Removes markup and the lines of Markdown from text that may still arrive: fences, headings, lists."""
 
 import logging
 import re
 from collections.abc import Iterable, Iterator
+
+from runtime.text.markup import PARAGRAPH, Markup
 
 HEAD_CHARACTERS = 24  # the start of a line, in which marks are searched
 ITEM = re.compile(r"[ \t]*([0-9]{1,3})[.)][ \t]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
 MARKS = re.compile(r"[ \t]*(?:(?:(?:#{1,6}|[-*+•])(?:[ \t]+|$)|>[ \t]?|\|))+")
 LINE_PARTS = re.compile(r"[^\n]*\n|[^\n]+")
-PARAGRAPH = "\n\n"
 log = logging.getLogger(__name__)
 
 
 def plain_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Text without code blocks and without marks at the start of lines.
+    """Text without markup, code blocks and marks at the start of lines.
 
     `pieces` are the text in any division, which does not change the result. A heading, an item of a list, a
     quote and a row of a table become paragraphs of their own. A line starts to arrive when its first
     `HEAD_CHARACTERS` characters are known.
     """
-    lines = _Lines()
+    markup = Markup()
+    lines = _Lines(markup)
     for piece in pieces:
         for part in LINE_PARTS.findall(piece.replace("\r", " ")):
-            yield lines.take(part)
-    yield lines.close()
+            yield markup.take(lines.take(part))
+    yield markup.take(lines.close(), is_last=True)
 
 
 class _Lines:
-    def __init__(self) -> None:
+    def __init__(self, markup: Markup) -> None:
+        self._markup = markup  # has taken the lines so far
         self._head: str | None = ""  # None: the head of this line was handled, the rest follows
         self._item = 0  # number of the last item of a list
         self._fence, self._after = "", ""  # after: text behind the end of this line
@@ -56,6 +59,8 @@ class _Lines:
         return text + self._after
 
     def _start(self, head: str) -> str:
+        if self._markup.is_open:
+            return head
         found = FENCE.match(head)
         if self._fence:
             if found and found[1].startswith(self._fence) and head.strip() == found[1]:

@@ -2,22 +2,28 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
 from functools import cache
 from urllib.parse import urlsplit
 
 import emoji
 import ftfy
+import regex
 from markdown_it import MarkdownIt
 
 from bundle.errors import UsageError
 from runtime.text.amounts import spell_amounts
+from runtime.text.markup import HANGUL, MARK, WIDE
 
 # Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
 MAX_TEXT_CHARACTERS = 500_000
 FINAL_MARKS = ".!?…؟。।॥"
 OTHER_MARKS = ",;:،؛\u2014"  # a sentence that ends in one gets no full stop
-CLOSING = ")]}"
+WIDE_MARKS = "\u3002\uff01\uff1f\uff61\uff1b\uff1a\uff0c\u3001\uff5e\u301c"
+CLOSING = ")]}\"'\u201d\u2019\uff09\uff3d\u300d\u300f\u3011\u3009\u300b"
+CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
+GAP = "\0"  # in place of what is left out
+GAPS_IN_CJK = regex.compile(rf"(?<={WIDE})\0+(?={WIDE})")
+BLANKS_IN_CJK = ((re.compile(r"[^\S\u3000]+"), " "),)
 
 # language: the words for ".", "/" and "@" in an address; other languages use those of English
 ADDRESS_WORDS = {
@@ -35,18 +41,14 @@ URL = re.compile(r"\b(?:(?:https?|ftp)://|www\.)[^\s<>\"]*[^\s<>\".,;:!?')\]]", 
 EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 WORDY = re.compile(r"[^\W\d_]{1,24}(?:[-_.][^\W\d_]{1,24})*")  # a part of a path that can be read as words
 
-# of HTML, or of the markup of speech and chat; `x <y and z>` is neither
-TAG = re.compile(
-    r"<(?:[!?]|/|(?:a|abbr|b|big|blockquote|br|center|cite|code|del|details|div|em|font|h[1-6]|hr|html|i|img"
-    r"|ins|kbd|li|mark|ol|p|pre|q|s|small|span|strong|style|sub|summary|sup|t[abdhr]\w*|u|ul|wbr"
-    r"|speak|break|emphasis|prosody|phoneme|say-as|voice)\b|[\w-]+/?>|[\w-]+\s[\w-]+=)",
-    re.IGNORECASE,
-)
-PRODUCT = re.compile(r"(?<=[0-9])\*(?=[0-9])")  # 2*3*4 is no emphasis
+PRODUCT = re.compile(r"(?<=\w)\*(?=\w)")  # 2*3*4 is no emphasis
+INSIDE_WORD = ("text", "em_open", "em_close", "strong_open", "strong_close")  # **N**atural is one word
 KEYCAP = re.compile("\ufe0f?\u20e3")  # of a digit in a box, which stays as a digit
 SPACE = re.compile(r"\s+")
+THIN_GROUP = re.compile("(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
+ARROW = re.compile(r"[\u2190-\u21ff\u2500-\u25ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff]")  # and shapes
 KEPT_SYMBOLS = "°№℃℉℅"  # symbols that are words
-QUOTED = re.compile(r'"([^"]*)"')
+QUOTED = re.compile(r'(?<![0-9])"([^"]*)"')
 LONE_QUOTE = re.compile(r'(?<![0-9])"')  # behind a digit it means inches
 SINGLE_QUOTED = re.compile(r"(?<!\w)'(?=[^\s\d])((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)'(?!\w)")
 HALVES = (
@@ -55,38 +57,39 @@ HALVES = (
     re.compile(r"(?<!\S)(?:\*{1,3}|_{1,3}|~~|`)(?=\w)"),
     re.compile(r"(?<=[\w.!?,])(?:\*{1,3}|_{2,3}|~~|`)(?!\S)"),
 )
-GUILLEMETS = re.compile("[\u00ab\u2039]\\s*|\\s*[\u00bb\u203a]")
+GUILLEMETS = re.compile("(?:\\s*[\u00ab\u2039\u00bb\u203a])+\\s*")
+CLOSED = re.compile(r"[)\]}.,;:!?\u2026](?!\w)")
 PARENTHESES = re.compile(r"(?<!\w)\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
 
-Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
-PUNCTUATION: tuple[Rule, ...] = (
-    # not the joiners, which several scripts need
+Rule = tuple[re.Pattern[str], str]
+REMOVED: tuple[Rule, ...] = (
     (
         re.compile(
             "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0f\ufeff]"
         ),
         "",
     ),
-    (
-        re.compile(r"[\u2190-\u21ff\u2500-\u25ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff]"),
-        " ",
-    ),  # arrows, shapes
+    (re.compile("(?<![\u0590-\u1cff])[\u200c\u200d]+"), ""),  # joiners, except in scripts that need them
     (re.compile(r"(?<!\S)[:;=]['-]?[()\[\]DPp/\\|*]+(?=$|[\s.,!?])"), ""),  # faces of punctuation
     (re.compile(r"\|\s*$"), ""),
     (re.compile(r"\s*\|\s*"), ", "),  # cells of a table
     (re.compile(r"\(\s*\)"), ""),
+)
+REPAIRED: tuple[Rule, ...] = (
     (re.compile("[\u2010\u2011]"), "-"),
     (re.compile(r"(?<=\w)\s*[-\u2013\u2014]{2,}\s*(?=\w)"), " \u2014 "),
     (re.compile(r"([*_~^=#\\/<>+•·$%&@|-])(?:\s?\1){2,}"), " "),  # a rule or an ornament of one symbol
-    (re.compile(r"(?<!\S)[*_~^=#\\/<>+•·$%&@|-]{2,}(?!\S)"), " "),  # an ornament of several symbols
+    # an ornament of several symbols, not an operator
+    (re.compile(r"(?<!\S)(?!(?:[<>=]=|&&|\+-)(?!\S))[*_~^=#\\/<>+•·$%&@|-]{2,}(?!\S)"), " "),
     (re.compile(r"[.\u2026]*(?:\.{3,}|\u2026)[.\u2026]*"), "\u2026"),
-    (re.compile(r"(?<!\.)\.\.(?!\.)"), "."),
+    (re.compile(r"(?<!\.)\.\.(?![.\w/])"), "."),
     (re.compile(r"[!?]*\?[!?]*"), "?"),
-    (re.compile(r"([!,;:،؛؟।¡¿])(?:\s*\1)+"), r"\1"),
+    (re.compile(r"([!,;،؛؟।¡¿])(?:\s*\1)+"), r"\1"),
+    (re.compile(r":(?:\s*:)+(?!\w)"), ":"),
     (re.compile("(?<=\\s)[-\u2013](?=\\s)(?!\\s+[0-9$€£¥])"), "\u2014"),
     (re.compile(r"^[\s,;:\u2014]+|[\s\u2014]+$"), ""),
-    (re.compile(r",\s*(?=[,.!?\u2026])"), ""),
+    (re.compile(r",\s*(?=[,.!?\u2026](?!\w))"), ""),
     (re.compile(r"\s+"), " "),
     (re.compile(r"(?<=\w) (?=[,.!?\u2026](?:\s|$))"), ""),
 )
@@ -115,15 +118,20 @@ def clean_sentence(text: str, language: str) -> str:
     Repairs wrong encodings. Removes markup, emoji, ornaments and quotes, reads addresses as words, and spells
     amounts. `language` is an ISO 639 code.
     """
-    cleaned = _inline_text(PRODUCT.sub(r"\*", ftfy.fix_text(text)))
+    is_cjk = _is_cjk(text, language)
+    cleaned = ftfy.fix_text(text, fix_character_width=not is_cjk, uncurl_quotes=not is_cjk)
+    cleaned = _inline_text(PRODUCT.sub(r"\*", cleaned))
     cleaned = URL.sub(lambda found: _read_url(found[0], language), cleaned)
     cleaned = EMAIL.sub(lambda found: _read_host(found[0], language), cleaned)
-    cleaned = emoji.replace_emoji(KEYCAP.sub("", cleaned), " ")
-    cleaned = "".join(" " if _is_pictograph(character) else character for character in cleaned)
-    cleaned = SPACE.sub(" ", cleaned)  # many blanks would make later patterns slow
-    cleaned = spell_amounts(_without_quotes(cleaned), language)
-    cleaned = PARENTHESES.sub(_aside, cleaned)
-    for pattern, replacement in PUNCTUATION:
+    cleaned = emoji.replace_emoji(KEYCAP.sub("", cleaned), GAP)
+    cleaned = "".join(GAP if _is_pictograph(character) else character for character in cleaned)
+    cleaned = GAPS_IN_CJK.sub("", cleaned).replace(GAP, " ")
+    if language == "en":
+        cleaned = THIN_GROUP.sub(",", cleaned)
+    if not is_cjk:
+        cleaned = _without_quotes(SPACE.sub(" ", cleaned))  # many blanks would make later patterns slow
+        cleaned = PARENTHESES.sub(_aside, spell_amounts(cleaned, language))
+    for pattern, replacement in REMOVED + (BLANKS_IN_CJK if is_cjk else REPAIRED):
         cleaned = pattern.sub(replacement, cleaned)
     return _with_final_mark(cleaned.strip(), language) if is_speakable(cleaned) else ""
 
@@ -144,15 +152,18 @@ def _markdown() -> MarkdownIt:
 
 
 def _inline_text(text: str) -> str:
-    """The text of inline Markdown and HTML, without emphasis, tags and targets of links."""
-    spaces = {"softbreak": " ", "hardbreak": " ", "html_inline": " "}
-    tokens = _markdown().parseInline(text)[0].children or []
-    return "".join(
-        token.content
-        if token.type == "html_inline" and not TAG.match(token.content)
-        else spaces.get(token.type, token.content)
-        for token in tokens
-    )
+    """The text of inline Markdown, without emphasis, targets of links, and tags that were escaped."""
+    found, is_apart = "", False
+    for token in _markdown().parseInline(text)[0].children or []:
+        is_tag = token.type == "html_inline" and MARK.match(token.content)
+        content = GAP if is_tag or token.type in ("softbreak", "hardbreak") else token.content
+        is_apart |= token.type not in INSIDE_WORD
+        if content:
+            is_number = found[-1:].isdigit() and content[0].isdigit()
+            is_joined = found[-1:].isalnum() and content[0].isalnum()
+            found += GAP * (is_number or (is_apart and is_joined)) + content
+            is_apart = token.type in ("image", "code_inline")
+    return found
 
 
 def _read_url(url: str, language: str) -> str:
@@ -179,17 +190,35 @@ def _address_words(language: str) -> tuple[str, str, str]:
     return ADDRESS_WORDS.get(language, ADDRESS_WORDS["en"])
 
 
+def _is_cjk(text: str, language: str) -> bool:
+    """Whether marks and blanks stay as they are; the language decides if there is no letter."""
+    has_letters = any(map(str.isalpha, text))
+    return bool(CJK.search(text)) or (language in ("ja", "zh") and not has_letters)
+
+
 def _is_pictograph(character: str) -> bool:
-    return unicodedata.category(character) in ("So", "Co", "Cn") and character not in KEPT_SYMBOLS
+    is_symbol = (
+        unicodedata.category(character) in ("So", "Co", "Cn") and not "\u3200" <= character <= "\u33ff"
+    )
+    return bool(ARROW.match(character)) or (is_symbol and character not in KEPT_SYMBOLS)
 
 
 def _without_quotes(text: str) -> str:
     """Quotes around phrases make Voxtral-TTS speak words that are not in the text."""
-    text = LONE_QUOTE.sub("", QUOTED.sub(r"\1", GUILLEMETS.sub("", text)))
+    text = GUILLEMETS.sub(_unquoted, LONE_QUOTE.sub("\u00ab", QUOTED.sub("\u00ab\\1\u00bb", text)))
     text = SINGLE_QUOTED.sub(r"\1", text)
     for half in HALVES:  # of quotes and markup that begin in one sentence and end in another
         text = half.sub("", text)
     return text
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    """A blank if a quote separates words."""
+    before, behind = found.string[: found.start()][-1:], found.string[found.end() : found.end() + 1]
+    is_apart = found[0] != found[0].strip() and not (
+        before in "([{" or CLOSED.match(found.string, found.end())
+    )
+    return " " * bool(behind and before and (is_apart or (before.isalnum() and behind.isalnum())))
 
 
 def _aside(found: re.Match[str]) -> str:
@@ -200,6 +229,7 @@ def _aside(found: re.Match[str]) -> str:
 
 
 def _with_final_mark(text: str, language: str) -> str:
-    if text.rstrip(CLOSING).endswith(tuple(FINAL_MARKS + OTHER_MARKS)):
+    if text.rstrip(CLOSING).endswith(tuple(FINAL_MARKS + OTHER_MARKS + WIDE_MARKS)):
         return text
-    return f"{text}{'।' if language == 'hi' else '.'}"
+    is_wide = _is_cjk(text, language) and not HANGUL.search(text)
+    return text + ("\u3002" if is_wide else "।" if language == "hi" else ".")

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bundle.errors import UsageError
-from runtime.text.amounts import spell_numbers
 from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import check_text, clean_sentence, is_blank
+from runtime.text.english_numbers import spell_numbers
+from runtime.text.markup import PAUSE
 from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ def prepare(
 ) -> Iterator[str]:
     """Yields the parts of a text. Each part comes when its last sentence is complete.
 
+    A pause is a part of its own: `PAUSE` and its milliseconds.
+
     `text` may arrive in pieces; the parts do not depend on how it is divided. `language` is an ISO 639 code.
     `fits` returns whether a text can be spoken in one call. `rules` are those of the model. Sentences are
     cleaned up unless `verbatim`; a change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate,
@@ -41,7 +44,7 @@ def prepare(
     is_empty = True
     spoken = _logged(_spoken_sentences(text, language, verbatim, rules))
     for part in spoken_parts(spoken, fits, rules.least_characters):
-        is_empty = False
+        is_empty &= part.startswith(PAUSE)
         yield part
     if is_empty:
         raise _nothing_to_speak(verbatim)
@@ -49,7 +52,8 @@ def prepare(
 
 def check_speakable(text: Iterable[str], language: str, verbatim: bool) -> None:
     """Raises the errors of `prepare` for a whole text, without logging changes."""
-    if not any(spoken for _, spoken in _spoken_sentences(text, language, verbatim)):
+    spoken = (sentence for _, sentence in _spoken_sentences(text, language, verbatim))
+    if not any(sentence and not sentence.startswith(PAUSE) for sentence in spoken):
         raise _nothing_to_speak(verbatim)
 
 
@@ -65,6 +69,9 @@ def _spoken_sentences(
             yield sentence, "" if is_blank(sentence) else sentence
         return
     for sentence in sentences(plain_lines(pieces), language):
+        if sentence.startswith(PAUSE):
+            yield sentence, sentence
+            continue
         cleaned = clean_sentence(sentence, language)
         yield sentence, spell_numbers(cleaned) if rules.words_only and language == "en" else cleaned
 

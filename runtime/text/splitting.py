@@ -8,14 +8,16 @@ from itertools import chain
 import regex
 from sentencex import segment
 
+from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE
+
 MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
 MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
-PARAGRAPH = "\n\n"
 MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
 MAX_JOINED_PIECES = 1000  # of a sentence that are joined; bounds the time
 WORD_START = re.compile(r"(?<=\s)(?=\S)")
 CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
 SPACE = re.compile(r"\s+")
+LONE_MARK = re.compile(r"(?:^|\s)[^\w\s]*[.!?]\Z")  # begins a word, as in .NET
 CHARACTER = regex.compile(r"\X")  # what a reader sees as one character
 Fits = Callable[[str], bool]
 
@@ -62,10 +64,14 @@ def _bounded(word: str) -> list[str]:
 
 
 def _with_short_end(word: str) -> str:
-    """`word` with the end of a paragraph or a line, or one blank, in place of the space at its end."""
+    """`word` with the end of a paragraph or a line, or one blank, in place of the space at its end.
+
+    A blank of Chinese stays, and so does one behind a digit, because it may be inside of a number.
+    """
     stripped = word.rstrip()
-    lines = word.count("\n", len(stripped))
-    return stripped + ("\n" * min(lines, 2) or " " * (len(word) > len(stripped)))
+    lines, blank = word.count("\n", len(stripped)), word[len(stripped) :][:1]
+    is_kept = blank == "\u3000" or stripped[-1:].isdigit()
+    return stripped + ("\n" * min(lines, 2) or (blank if is_kept else " " * bool(blank)))
 
 
 def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHARACTERS) -> Iterator[str]:
@@ -74,7 +80,8 @@ def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHA
 
     An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.
     `fits` returns whether a text can be spoken in one call. It is true of every text that is shorter than one
-    that fits. A sentence that does not fit is split at clauses, then at spaces, then between characters.
+    that fits. A sentence that does not fit is split at clauses, then at spaces, then between characters. A
+    pause ends a part and is one itself.
     """
     part = ""
     for sentence in sentences:
@@ -83,7 +90,12 @@ def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHA
             part = ""
         if not sentence:
             continue
-        joined = f"{part} {sentence}".strip()
+        if sentence.startswith(PAUSE):
+            yield from filter(None, (part, sentence))
+            part = ""
+            continue
+        between = "" if IS_WIDE.search(part) and not HANGUL.match(sentence) else " "
+        joined = f"{part}{between}{sentence}".strip()
         if part and not fits(joined):
             yield part
             joined = sentence
@@ -98,7 +110,11 @@ def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHA
 
 def _segments(text: str, language: str) -> list[str]:
     """The sentences of `text`; the last one keeps the space at its end. Never empty."""
-    found = [sentence for sentence in segment(language, text) if sentence.strip()]
+    found = list[str]()
+    for sentence in filter(str.strip, segment(language, text)):
+        if found and LONE_MARK.search(found[-1]):
+            sentence = found.pop() + sentence
+        found.append(sentence)
     return [*(sentence.strip() for sentence in found[:-1]), found[-1].lstrip()] if found else [""]
 
 

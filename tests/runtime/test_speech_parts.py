@@ -79,6 +79,34 @@ def test_parts_are_spoken_in_order_with_pauses(task: ToyTask) -> None:
     assert len(alone[0]) == (ROWS - 8) * FRAME
 
 
+def test_pauses_of_the_text_are_silence_of_their_length(
+    task: ToyTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (spoken(task, part)[0] for part in ("One.", "Two."))
+    silence: Callable[[float], np.ndarray] = lambda seconds: np.zeros(
+        round(seconds * CONSTANTS.sample_rate), np.float32
+    )
+    text = '[pause:50ms] One. <break time="1s"/> <break time="500ms"/> Two. [pause:2s]'
+    whole = spoken(task, text, pause=0.3)[0]
+    np.testing.assert_array_equal(whole, np.concatenate([silence(0.05), one, silence(1.5), two, silence(2)]))
+    assert not caplog.text
+    whole = spoken(task, "One. [pause:8s] [pause:8s] Two.")[0]
+    np.testing.assert_array_equal(whole, np.concatenate([one, silence(10), two]))
+    assert "a pause of 16 s: at most 10 s are spoken" in caplog.text
+    whole = spoken(task, "One. [pause:1s] Two.", max_frames=1)[0]
+    assert len(whole) == FRAME
+    found = [list[np.ndarray]() for _ in range(2)]
+    for index, samples in task.speak_all(["[pause:1s] One.", "Two. [pause:3s]"]):
+        found[index].append(samples)
+    np.testing.assert_array_equal(np.concatenate(found[0]), np.concatenate([silence(1), one]))
+    np.testing.assert_array_equal(np.concatenate(found[1]), np.concatenate([two, silence(3)]))
+
+
+def test_verbatim_text_has_no_pauses(task: ToyTask) -> None:
+    spoken(task, "One. [pause:2s] Two.", verbatim=True)
+    assert task.prompts.texts == ["One. [pause:2s] Two."]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_division_of_the_text_changes_no_sample(task: ToyTask, size: int) -> None:
     pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
@@ -165,6 +193,7 @@ def test_a_wrong_text_is_refused_before_the_first_samples(task: ToyTask) -> None
         (None, "expected a str"),
         ("a\0b", "NUL"),
         ("😀", "nothing to speak"),
+        ("[pause:2s]", "nothing to speak"),
     )
     for text, says in wrong:
         with pytest.raises(UsageError, match=says):

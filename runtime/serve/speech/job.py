@@ -83,7 +83,7 @@ class SpeechJob:
         """Takes samples float32 [n]."""
         block = pcm16(samples)
         with self._lock:
-            if self.is_cancelled or self._is_done:
+            if self.is_cancelled or self._is_done or not block:
                 return
             self._blocks.append(block)
             self.buffered += len(block)

@@ -99,6 +99,7 @@ class SpeechWorker(Worker[SpeechJob]):
         job = SpeechJob(prepared, key, self._pool, self._wake)
         with self._changed:
             self.check_room(key)
+            job.put(prepared.speech.silence)
             self._waiting.put(job)
             self._changed.notify_all()
         return job
@@ -266,12 +267,12 @@ class SpeechWorker(Worker[SpeechJob]):
         if ticket.status in TRUNCATED:
             log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
             self._metrics.cancelled.labels(ticket.status).inc()
-        silence = job.speech.end_part(ticket.status)
+        job.speech.end_part(ticket.status)
         with self._changed:
             self._waiting_for_text.append(job)
         with suppress(RuntimeError):  # the worker has stopped
             part = job.next_ticket or self._part_threads.submit(self._next_part, job)
-            part.add_done_callback(lambda part: self._queue_next_part(job, silence, part))
+            part.add_done_callback(lambda part: self._queue_next_part(job, part))
 
     def _next_part(self, job: SpeechJob) -> Ticket | None:
         """Prepares the next part of a text; None at the end. Waits where it is still to come."""
@@ -282,7 +283,7 @@ class SpeechWorker(Worker[SpeechJob]):
             job.estimated_frames += self.task.estimated_frames(part.text)
         return self._decoder.prepare(part)
 
-    def _queue_next_part(self, job: SpeechJob, silence: np.ndarray, part: Future[Ticket | None]) -> None:
+    def _queue_next_part(self, job: SpeechJob, part: Future[Ticket | None]) -> None:
         """Makes the next part, which is prepared, wait for a slot, or ends the job."""
         ticket = error = None
         try:
@@ -294,9 +295,10 @@ class SpeechWorker(Worker[SpeechJob]):
                 return
             self._waiting_for_text.remove(job)
             self._changed.notify_all()
+            if error is None:
+                job.put(job.speech.silence)
             if ticket is None:
                 job.end(error)
                 return
             job.ticket = ticket
-            job.put(silence)
             self._waiting_for_slot.append(job)

@@ -16,7 +16,7 @@ from export.evaluation.words import normalised, standard_error, word_error_rate
         ("$5 or 20%", "five dollars or twenty percent"),
         ("at 3:00", "at three o'clock"),
         ("Cafe\u0301", "caf\u00e9"),
-        ("9" * 320, " ".join(["nine thousand nine hundred and ninety nine"] * 80)),
+        ("9" * 320, " ".join(["nine"] * 320)),
         ("At 3:45, not 3.45", "at three forty five not three point four five"),
         ("1,200 miles", "one thousand two hundred miles"),
         ("...", ""),

@@ -50,7 +50,8 @@ WORDS = st.sampled_from(
         "«",
     ]
 )
-TEXTS = st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=120)
+CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+TEXTS = st.lists(WORDS, max_size=30).map(" ".join) | st.text(CHARACTERS, max_size=120)
 
 
 @settings(max_examples=300, deadline=None)

@@ -84,6 +84,13 @@ def test_a_long_text_is_spoken_sentence_by_sentence_with_pauses(client: openai.O
     assert (np.convolve(np.abs(samples) < 1, np.ones(RATE // 10)) == RATE // 10).any()  # a pause
 
 
+def test_pauses_of_a_text_are_silence(client: openai.OpenAI) -> None:
+    text = '[pause:1s]One. <think>Hm.</think><break time="2s"/>Two.[pause:500ms]'
+    sound = speak(client, response_format="pcm", input=text)
+    one, two = pcm16(tone("One.")), pcm16(tone("Two."))
+    assert sound == bytes(2 * RATE) + one + bytes(4 * RATE) + two + bytes(RATE)
+
+
 def test_events_hold_the_samples_and_the_usage(client: openai.OpenAI) -> None:
     with client.audio.speech.with_streaming_response.create(
         model="tone", voice="anna", input=TEXT, response_format="pcm", stream_format="sse"

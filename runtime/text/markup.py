@@ -1,0 +1,129 @@
+"""Leaves out markup of text that may still arrive, and finds the pauses that it asks for."""
+
+import logging
+
+import regex
+
+PARAGRAPH = "\n\n"
+PAUSE = "\0"  # begins a paragraph that is a pause of so many milliseconds; no text has this character
+MAX_PAUSE_MS = 3_600_000
+MAX_MARK_CHARACTERS = 1000  # longer ones stay in the text
+ROLE_CHARACTERS = 16  # behind the mark of a chat, in which the name of a role may be
+STRENGTHS_MS = {"none": 0, "x-weak": 250, "weak": 500, "medium": 750, "strong": 1000, "x-strong": 1250}
+COMMENT = "<!-- -->"
+HIDDEN = (  # elements whose content is not for listeners
+    "think|thinking|thoughts?|reasoning|reflection|scratchpad|tool_call|tool_response"
+    "|script|style|svg|metadata|desc|rp|rt"
+)
+KNOWN = (  # of HTML, SSML and chats; the name of another element, as in `List<int>` and `<branch>`, is a word
+    r"abbr|[abipqsu]|article|big|blockquote|body|br|center|cite|code|del|details|div|em|font|footer|h[1-6]"
+    r"|head|header|hr|html|img|ins|kbd|li|main|mark|nav|ol|pre|ruby|section|small|span|strong|su[bp]|summary"
+    r"|t[dhr]|table|tbody|thead|ul|wbr|speak|emphasis|prosody|phoneme|say-as|voice|answer|[be]os|pad|unk"
+    r"|[\w-]+:[\w-]+"
+)
+VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>=]+)"""
+ATTRIBUTE = rf"\s+[\w:.-]+\s*=\s*{VALUE}|\s+(?:async|controls|defer|disabled|hidden|open)\b"
+SOUND = "laugh|chuckl|giggl|sigh|gasp|cough|sneez|sniff|sob|groan|moan|yawn|snort|whisper|inhal|exhal"
+NUMBER = "(?P<time>[0-9]{1,20}(?:[.,][0-9]{0,20})?|[.,][0-9]{1,20})"
+TIME = rf"{NUMBER}\s?(?P<unit>ms(?:ecs?)?|milliseconds?|m(?:in(?:ute)?s?)?|)"
+ROLE = r"\s{0,2}(?:assistant|user|system|tool|model|developer|analysis|commentary|final)\b"
+START, START_HIDDEN = regex.compile(rf"[<\[-]|`{{1,{MAX_MARK_CHARACTERS}}}"), regex.compile("[<-]")
+MARK = regex.compile(
+    r"(?P<code>(?P<ticks>`{1,2})(?!`)[^`\n]+(?P=ticks))|(?P<comment><!--|-->)|<[!?][a-z][^<>]*>"
+    rf"|<(?P<end>/)?(?:(?P<hidden>{HIDDEN})|(?P<pause>break)|{KNOWN})(?:{ATTRIBUTE})*\s*(?P<empty>/)?>"
+    rf"|</[a-z][\w-]*\s*>|<[a-z][\w-]*(?:\s*/|(?:{ATTRIBUTE})+\s*/?)>"
+    r"|(?P<chat><[|\uff5c][^<>|\uff5c\n]{1,60}[|\uff5c]>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>)"
+    rf"(?:{ROLE})?"
+    rf"|(?P<bracket>\[(?:(?P<pause>pause[ :=]{{0,3}}(?:{TIME}(?:s|secs?|seconds?)?)?)"
+    rf"|(?:\w{{1,20}}ly )?(?:(?:{SOUND})(?:e?s|e|b?ing|ter)?|clears throat|applause)(?: \w{{1,20}}ly)?)\])"
+    r"(?!\()",
+    regex.IGNORECASE,
+)
+DURATION = regex.compile(rf"(?:\btime\s*=\s*[\"']?\s*|^\[pause[ :=]*){TIME}", regex.IGNORECASE)
+STRENGTH = regex.compile(r"\bstrength\s*=\s*[\"']?([\w-]+)", regex.IGNORECASE)
+# behind these no blank stands for markup
+WIDE = r"[\p{Han}\p{Hiragana}\p{Katakana}\u3000-\u303f\uff00-\uff60]"
+HANGUL = regex.compile(r"\p{Hangul}")
+IS_WIDE = regex.compile(f"{WIDE}[\u2019\u201d]?$")
+SENTENCE_END = regex.compile(r"[.!?\u2026।\u3002\uff01\uff1f][\"'\u201d\u2019)\]]*\s*$")
+log = logging.getLogger(__name__)
+
+
+class Markup:
+    """Takes the pieces of a text and returns them without markup.
+
+    The division into pieces does not change the result. Inline code stays as it is. Text behind the start of
+    what may be markup is held back, up to `MAX_MARK_CHARACTERS` characters.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._before = "", ""  # before: the end of the text that was returned
+        self._hidden, self._depth = "", 0  # the element that is left out, and how many of its name are open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the text is inside of an element that is left out, or of what may be markup."""
+        return bool(self._hidden or self._held)
+
+    def take(self, piece: str, is_last: bool = False) -> str:
+        """The text that is known to be spoken. Warns of an element without end."""
+        text, position, kept = self._held + piece, 0, list[str]()
+        self._held = ""
+        while start := (START_HIDDEN if self._hidden else START).search(text, position):
+            kept.append(self._kept(text[position : start.start()]))
+            mark, needed = self._mark(text, start)
+            if needed > len(text) and not is_last:
+                self._held, position = text[start.start() :], len(text)
+                break
+            kept.append(self._replaced(mark) if mark else self._kept(start[0]))
+            position = mark.end() if mark else start.end()
+        kept.append(self._kept(text[position:]))
+        if is_last and self._hidden:
+            log.warning("%s without end: the text behind it was not spoken; end the element", self._hidden)
+        return "".join(kept)
+
+    def _mark(self, text: str, start: regex.Match[str]) -> tuple[regex.Match[str] | None, int]:
+        """The markup at `start`, and how many characters of `text` decide that."""
+        first = start.start()
+        last = first + MAX_MARK_CHARACTERS
+        mark = MARK.match(text, first, last, partial=True)
+        if mark and not mark.partial:
+            return mark, mark.end() + (ROLE_CHARACTERS if mark["chat"] else 1)
+        return None, min(last, 1 + (len(text) if mark else start.end()))
+
+    def _kept(self, text: str) -> str:
+        if self._hidden:
+            return ""
+        self._before = (self._before + text[-8:])[-8:]
+        return text
+
+    def _replaced(self, mark: regex.Match[str]) -> str:
+        name = COMMENT if mark["comment"] else f"<{mark['hidden'].lower()}>" if mark["hidden"] else ""
+        is_end = bool(mark["end"]) or mark[0] == "-->"
+        if self._hidden:
+            if name == self._hidden and not mark["empty"] and (is_end or name != COMMENT):
+                self._depth += -1 if is_end else 1
+                self._hidden = name if self._depth else ""
+            return ""
+        blank = "" if IS_WIDE.search(self._before) else " "
+        is_index = mark["bracket"] and not mark["time"] and blank and self._before[-1:].isalnum()
+        if mark["code"] or mark[0] == "-->" or is_index:
+            return self._kept(mark[0])
+        if name and not is_end and not mark["empty"]:
+            is_between = name != COMMENT and SENTENCE_END.search(self._before)
+            kept = self._kept(PARAGRAPH if is_between else blank)
+            self._hidden, self._depth = name, 1
+            return kept
+        if mark["pause"] and not is_end and (milliseconds := _milliseconds(mark[0])):
+            return self._kept(f"{PARAGRAPH}{PAUSE}{milliseconds}{PARAGRAPH}")
+        return self._kept(PARAGRAPH if mark["chat"] else blank)
+
+
+def _milliseconds(mark: str) -> int:
+    """The pause that `<break time="1.5s"/>`, `<break strength="weak"/>` or `[pause 2]` asks for."""
+    if found := DURATION.search(mark):
+        unit = found["unit"].lower()
+        factor = 1 if unit.startswith(("ms", "mil")) else 60_000 if unit else 1000
+        return int(min(float(found["time"].replace(",", ".")) * factor, MAX_PAUSE_MS))
+    strength = STRENGTH.search(mark)
+    return STRENGTHS_MS.get(strength[1].lower() if strength else "", STRENGTHS_MS["medium"])
