@@ -305,7 +305,8 @@ def test_recordings_that_are_refused(tmp_path: Path, changes: dict[str, Any], sa
     [
         ({"seconds": 2}, "better from 3 s"),
         ({"seconds": 4, "scale": 2}, "clipped"),
-        ({"seconds": 4, "rate": 8000}, "8000 samples per second"),
+        ({"seconds": 4, "rate": 12000}, "12000 samples per second"),
+        ({"seconds": 4, "rate": 8000}, "no sound above 4 kHz"),
         ({"seconds": 4, "channels": 2}, ""),
         ({"seconds": 4, "rate": 48_000}, ""),
     ],
