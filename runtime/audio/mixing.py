@@ -48,12 +48,16 @@ class Mixer:
         whole = len(samples) // self._step * self._step
         self._rest = samples[whole:]
         steps = samples[:whole].reshape(-1, self._step, samples.shape[1])
-        return np.concatenate([np.zeros(0, np.float32), *map(self._mixed, steps)])
+        means = (np.ones((1, self._step), np.float32) @ steps)[:, 0] / self._step  # [steps, channels]
+        products = steps.transpose(0, 2, 1) @ steps / self._step  # means of products of channels
+        return np.concatenate([np.zeros(0, np.float32), *map(self._mixed, steps, means, products)])
 
     def finish(self) -> np.ndarray:
         """The samples that wait, [m]."""
         rest, self._rest = self._rest, self._rest[:0]
-        return self._mixed(rest) if len(rest) else np.zeros(0, np.float32)
+        if not len(rest):
+            return np.zeros(0, np.float32)
+        return self._mixed(rest, rest.mean(axis=0), rest.T @ rest / len(rest))
 
     def plan(self) -> MixPlan:
         """The plan of a recording that was fed to the end."""
@@ -61,27 +65,26 @@ class Mixer:
         return MixPlan(tuple(self._first_offset.tolist()) if self._removes else None, channel)
 
     def _mono(self, samples: np.ndarray) -> np.ndarray:
-        mono: np.ndarray = samples.mean(axis=1) if self.channel is None else samples[:, self.channel]
+        channel = 0 if samples.shape[1] == 1 else self.channel
+        mono: np.ndarray = samples.mean(axis=1) if channel is None else samples[:, channel]
         return mono
 
-    def _mixed(self, samples: np.ndarray) -> np.ndarray:
+    def _mixed(self, samples: np.ndarray, mean: np.ndarray, products: np.ndarray) -> np.ndarray:
         before = self._offset if self._removes else None
-        self._measure(samples)
+        self._measure(mean.astype(np.float64), products)
         if self._removes:
             start = self._offset if before is None else before
             samples = (samples - np.linspace(start, self._offset, len(samples))).astype(np.float32)
         return self._mono(samples)
 
-    def _measure(self, samples: np.ndarray) -> None:
-        count, channels = samples.shape
-        self._steps += 1
+    def _measure(self, mean: np.ndarray, products: np.ndarray) -> None:
+        self._steps, channels = self._steps + 1, len(mean)
         weight = 1 / min(self._steps, ALL_STEPS)
-        mean = (np.ones(count, np.float32) @ samples / count).astype(np.float64)
         self._offset = self._offset + weight * (mean - self._offset)
         # E[(x - offset)(y - offset)] of each pair of channels
-        products = (samples.T @ samples / count).astype(np.float64)
-        products += np.outer(self._offset, self._offset - mean) - np.outer(mean, self._offset)
-        self._power += weight * (products.diagonal().clip(0) - self._power)
+        offset = self._offset
+        products = products + offset[:, None] * (offset - mean) - mean[:, None] * offset
+        self._power += weight * (np.maximum(products.diagonal(), 0) - self._power)
         self._mixed_power += weight * (products.sum() / channels**2 - self._mixed_power)
         if self._steps < MIN_STEPS:
             return

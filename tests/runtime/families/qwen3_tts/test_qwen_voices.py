@@ -282,7 +282,8 @@ def test_a_model_without_clones_says_so(tmp_path: Path) -> None:
 
 def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, scale: float = 0.3) -> Path:
     time = np.arange(int(seconds * rate)) / rate
-    wave = np.clip(scale * np.sin(2 * np.pi * 200 * time), -1, 1)
+    hiss = 0.01 * np.random.default_rng(0).uniform(-1, 1, len(time))
+    wave = np.clip(scale * (np.sin(2 * np.pi * 200 * time) + hiss), -1, 1)
     soundfile.write(path, np.repeat(wave[:, None], channels, 1), rate, "FLOAT")
     return path
 
