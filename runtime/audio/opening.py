@@ -102,15 +102,14 @@ def warn_if_shorter_than_header(path: Path) -> None:
 
 
 def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
-    """All bytes of a pipe, or of stdin for `-`, as a seekable file.
+    """All bytes of a pipe, a file, or of stdin for `-`, as a seekable file that can be changed.
 
     Raises UsageError if stdin is closed, or beyond `max_mb` MB.
     """
     is_stdin = str(path) == "-"
-    log.info(
-        "%s: reading to the end before transcription; an endless stream needs live transcription",
-        "stdin" if is_stdin else path,
-    )
+    if is_stdin or not path.is_file():
+        message = "%s: reading to the end before transcription; an endless stream needs live transcription"
+        log.info(message, "stdin" if is_stdin else path)
     file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
     with raw_stdin() if is_stdin else path.open("rb") as source:
         while piece := source.read(READ_BYTES):

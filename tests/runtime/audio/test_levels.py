@@ -33,8 +33,8 @@ def speech(seconds: float, peak_db: float = PEAK) -> np.ndarray:
         -np.sin(2 * np.pi * time / 0.6), 0, None
     )
     sound = voice * loudness * envelope
-    loud: np.ndarray = sound / np.abs(sound).max() * gain_factor(peak_db)
-    return hiss(seconds) + loud
+    found: np.ndarray = hiss(seconds) + sound / np.abs(sound).max() * gain_factor(peak_db)
+    return found
 
 
 def with_clicks(samples: np.ndarray, every_s: float, length: int = 1) -> np.ndarray:
