@@ -26,7 +26,7 @@ class SpeechLevel:
 
     @property
     def seconds(self) -> float:
-        """Of all sound so far."""
+        """Length of all sound so far."""
         return self._count / self._rate
 
     def add(self, samples: np.ndarray) -> None:

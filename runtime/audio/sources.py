@@ -73,7 +73,7 @@ class Recording:
     """An audio file that libsndfile reads, as mono blocks of a given sample rate.
 
     It may have any sample rate, sample width and number of channels. The path `-` is a whole file on stdin.
-    Memory grows by 0.2 MB for a minute. Truncated, damaged, clipped, overscaled and narrow-band recordings,
+    Memory grows by 2 MB for an hour. Truncated, damaged, clipped, overscaled and narrow-band recordings,
     and channels that cancel, log a warning.
     """
 
