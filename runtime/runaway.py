@@ -1,5 +1,6 @@
 """`RunawayGuard`: finds speech whose model does not find the end, because it repeats itself or is silent."""
 
+from bisect import insort
 from collections import deque
 
 import numpy as np
@@ -8,7 +9,11 @@ from runtime.batching import Status
 
 FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
 MAX_PERIOD = 13  # frames: a second, a long word
-SILENCE = 10 ** (-50 / 20)  # root mean square of a frame without speech
+# Root mean squares of frames. The level of the speech is one of its loudest frames, without single clicks.
+SILENCE = 10 ** (-50 / 20)  # below it there is no speech, until a frame was louder than `MIN_SPEECH`
+MIN_SPEECH = 10 ** (-45 / 20)
+SILENCE_RATIO = 10 ** (-18 / 20)  # of silence to the level of the speech before
+LOUD_FRAMES, LOUD_PART = (3, 12), 10  # the level is the third to twelfth loudest frame, at most a tenth
 
 
 class RunawayGuard:
@@ -21,6 +26,7 @@ class RunawayGuard:
         self._last: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
         self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
         self._silent = 0  # frames in a row
+        self._levels: list[float] = []  # of all frames, sorted
 
     def add_codes(self, codes: np.ndarray) -> Status | None:
         """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""
@@ -35,7 +41,16 @@ class RunawayGuard:
         `FRAMES` silent ones; None where the speech is not silent for so long.
         """
         for index, frame in enumerate(samples.reshape(frames, -1)):
-            self._silent = self._silent + 1 if np.sqrt(np.mean(frame**2)) < SILENCE else 0
+            level = float(np.sqrt(np.mean(frame**2)))
+            insort(self._levels, level)
+            self._silent = self._silent + 1 if level < self._silence() else 0
             if self._silent >= FRAMES:
                 return index + 1
         return None
+
+    def _silence(self) -> float:
+        """The level below which a frame is silent, by the frames so far."""
+        least, most = LOUD_FRAMES
+        rank = min(max(least, len(self._levels) // LOUD_PART), most, len(self._levels))
+        speech = self._levels[-rank]
+        return speech * SILENCE_RATIO if speech > MIN_SPEECH else SILENCE

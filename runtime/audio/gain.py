@@ -1,6 +1,6 @@
 """Gain of recordings and of live sound. The scale of the model's mel is absolute, so quiet words get lost.
 
-Levels are in dBFS: decibels of the largest sample, relative to full scale.
+Levels are in dBFS: decibels of the largest sample of the speech, relative to full scale.
 """
 
 import logging
@@ -10,6 +10,7 @@ from math import inf, log10
 import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.levels import SpeechLevel
 
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
@@ -18,8 +19,10 @@ MAX_GAIN_DB, MAX_AUTO_GAIN_DB = 60.0, 40.0  # more than that would make hiss as 
 LIVE_MAX_GAIN_DB = 30.0
 LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
 RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
-RELEASE_DB_PER_S = 1.0  # decay of the measured peak
+CLICK_CREST = 16.0  # ratio of peak and median of 20 ms from which they hold a click
+LIVE_WINDOW = 750  # steps in which the level of live speech is measured: 15 s
 WARN_AFTER_S = 10.0  # of live sound
+MIN_WORD_S = 0.2  # seconds of the shortest word
 log = logging.getLogger(__name__)
 
 
@@ -66,25 +69,41 @@ def warn_quiet(peak_dbfs: float, is_auto: bool) -> None:
         log.warning("the sound is quiet: its peak is %.0f dBFS; words may be missing, %s", peak_dbfs, advice)
 
 
-def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarray]:
-    """Blocks float32 [n] with a fixed gain, clipped to [-1, 1]. Warns at the end of clipped samples."""
+def reason_without_text(seconds: float, peak_dbfs: float, damage: str | None = None) -> str:
+    """Why a transcript is empty. `peak_dbfs` is the peak after the gain."""
+    if damage:
+        return f"the sound is {damage}"
+    if seconds < MIN_WORD_S:
+        return f"the sound has {seconds:.2f} s, which is too short for a word"
+    if peak_dbfs < SILENCE_DBFS:
+        return f"the sound is silent, with a peak of {peak_dbfs:.0f} dBFS"
+    if peak_dbfs < QUIET_DBFS:
+        return f"the sound is too quiet, with a peak of {peak_dbfs:.0f} dBFS"
+    return f"the model recognised no speech in {seconds:.1f} s of sound"
+
+
+def amplified(blocks: Iterable[np.ndarray], gain_db: float, is_auto: bool = False) -> Iterator[np.ndarray]:
+    """Blocks float32 [n] with a fixed gain, clipped to [-1, 1]. Warns at the end of clipped samples.
+
+    An automatic gain clips only clicks and coughs, without a warning.
+    """
     scale, clipped = gain_factor(gain_db), 0
     for block in blocks:
         louder = (block * np.float32(scale)).astype(np.float32)
         clipped += int((np.abs(louder) > 1).sum())
         yield np.clip(louder, -1, 1)
-    if clipped:
+    if clipped and not is_auto:
         log.warning("a gain of %.1f dB clipped %d samples; give less", gain_db, clipped)
 
 
 def automatic_gain(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
     """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
 
-    The gain rises slowly towards the target and falls immediately. The division into blocks changes
-    no sample. At most 20 ms wait for the rest of their step.
+    The gain rises slowly towards the target, which follows the speech. A louder click or word is limited
+    while it lasts. The division into blocks changes no sample. At most 20 ms wait for the rest of their step.
     """
     step = round(LIVE_STEP_S * rate)
-    control, waiting = _GainControl(), np.zeros(0, np.float32)
+    control, waiting = _GainControl(rate), np.zeros(0, np.float32)
     for block in blocks:
         waiting = np.concatenate((waiting, block))
         whole = len(waiting) // step * step
@@ -95,33 +114,37 @@ def automatic_gain(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarr
 
 
 class _GainControl:
-    def __init__(self) -> None:
-        self._gain, self._level = 1.0, 0.0  # level: the peak, with a slow decay
+    def __init__(self, rate: int) -> None:
+        self._gain, self._applied, self._level = 1.0, 1.0, SpeechLevel(rate, LIVE_WINDOW)
 
     def apply(self, samples: np.ndarray) -> np.ndarray:
-        peak = float(np.abs(samples).max())
-        self._level = max(peak, self._level * gain_factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
-        before = self._gain
-        if decibels(self._level) >= SILENCE_DBFS:
-            target_gain = min(gain_factor(LIVE_MAX_GAIN_DB), gain_factor(AUTO_TARGET_DBFS) / self._level)
-            self._gain = max(1.0, min(target_gain, before * gain_factor(RISE_DB_PER_S * LIVE_STEP_S)))
-        ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
+        self._level.add(samples)
+        level, target = self._level.peak(), gain_factor(AUTO_TARGET_DBFS)
+        if decibels(level) >= SILENCE_DBFS:
+            target_gain = min(gain_factor(LIVE_MAX_GAIN_DB), target / level)
+            self._gain = max(1.0, min(target_gain, self._gain * gain_factor(RISE_DB_PER_S * LIVE_STEP_S)))
+        before, absolute = self._applied, np.abs(samples)
+        peak = min(float(absolute.max()), CLICK_CREST * float(np.median(absolute)))  # a click is clipped
+        self._applied = max(1.0, min(self._gain, target / max(peak, 1e-9)))
+        ramp = np.linspace(min(before, self._applied), self._applied, len(samples), dtype=np.float32)
         return np.clip(samples * ramp, -1, 1)
 
 
 def with_quiet_warning(
-    blocks: Iterable[np.ndarray], rate: int, is_auto: bool = False
+    blocks: Iterable[np.ndarray], level: SpeechLevel, is_auto: bool = False
 ) -> Iterator[np.ndarray]:
-    """The same blocks. Warns once if the sound is quiet: after 10 s, or at its end if that comes before."""
-    peak, count, is_checked = 0.0, 0, False
+    """The same blocks, which `level` measures.
+
+    Warns once if the sound is quiet: after 10 s, or at its end if that comes before.
+    """
+    is_checked = False
     for block in blocks:
-        if not is_checked:
-            peak, count = max(peak, float(np.abs(block).max(initial=0.0))), count + len(block)
-            if is_checked := count > WARN_AFTER_S * rate:
-                _warn_if_quiet(peak, is_auto)
+        level.add(block)
+        if not is_checked and (is_checked := level.seconds > WARN_AFTER_S):
+            _warn_if_quiet(level.peak(), is_auto)
         yield block
-    if not is_checked and count:
-        _warn_if_quiet(peak, is_auto)
+    if not is_checked and level.seconds:
+        _warn_if_quiet(level.peak(), is_auto)
 
 
 def _warn_if_quiet(peak: float, is_auto: bool) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 import tempfile
 from io import RawIOBase
@@ -10,76 +11,85 @@ from typing import IO
 
 import soundfile
 
+from bundle.bounds import MAX_RATE, MIN_RATE
 from bundle.errors import UsageError, first_line
+from runtime.audio.containers import HEAD_BYTES, has_mpeg_frames, kind_of, lacks_length, rate_of
 
 MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
 READ_BYTES = 2**20
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
+EXPECTED = "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
+# With this size libsndfile reads data of the size 0 to the end of the file.
+RIFF_SIZE_AT, SIZE_OF_PIPE = 4, (8).to_bytes(4, "little")
+UNKNOWN_FORMAT = 1  # of the errors of libsndfile
 log = logging.getLogger(__name__)
 
 
 def check_exists(path: Path) -> None:
-    """Raises UsageError where a path is neither that of a file, a pipe or a device, nor `-`."""
+    """Raises UsageError if a path names no file, pipe or device, and is not `-`."""
     if str(path) != "-" and (path.is_dir() or not path.exists()):
         reason = "is a folder" if path.is_dir() else "no such file"
         raise UsageError(f"{path}: {reason}; expected a file of audio")
 
 
-def source_of(path: Path, max_mb: int) -> Path | IO[bytes]:
-    """The path of a file, or a seekable copy of a pipe, a device or stdin (`-`). Raises UsageError."""
+def source_of(path: Path, max_mb: int) -> IO[bytes]:
+    """A file, or a seekable copy of a pipe, a device, stdin (`-`), or a WAV file without a length.
+
+    Raises UsageError.
+    """
     is_stdin = str(path) == "-"
     check_exists(path)
     try:
-        return path if path.is_file() and not is_stdin else _copy_of_pipe(path, max_mb)
+        is_file = path.is_file() and not is_stdin
+        file = path.open("rb") if is_file else _copy_of_pipe(path, max_mb)
+        if not lacks_length(file):
+            return file
+        copy = _copy_of_pipe(path, max_mb) if is_file else file
+        copy.seek(RIFF_SIZE_AT)
+        copy.write(SIZE_OF_PIPE)
+        copy.seek(0)
+        return copy
     except OSError as error:
-        raise _not_audio("stdin" if is_stdin else str(path), error) from None
+        reason = error.strerror or first_line(error)
+        raise UsageError(f"{'stdin' if is_stdin else path}: cannot be read: {reason}") from None
 
 
-def open_audio(source: Path | IO[bytes], name: str) -> soundfile.SoundFile:
-    """Opens what `source_of` returned; `name` is for messages. Raises UsageError."""
+def open_audio(source: IO[bytes], name: str) -> soundfile.SoundFile:
+    """Opens what `source_of` returned; `name` is for messages. Raises UsageError.
+
+    libsndfile takes each file that is called .mp3 for an MP3. It gets a name only if the file has frames of
+    an MP3.
+    """
+    source.seek(0)
+    head = source.read(HEAD_BYTES)
+    source.seek(0)
+    is_mp3 = name.lower().endswith(".mp3") and kind_of(head) is None and has_mpeg_frames(head)
     try:
-        file = soundfile.SoundFile(source)
-        return file if file.frames < UNKNOWN_FRAMES else _reopened(file, source)
-    except TypeError:
-        raise UsageError(
-            f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
-        ) from None
-    except (soundfile.LibsndfileError, OSError) as error:
-        raise _not_audio(name, error) from None
-
-
-def _reopened(file: soundfile.SoundFile, source: Path | IO[bytes]) -> soundfile.SoundFile:
-    file.close()
-    if not isinstance(source, Path):
-        source.seek(0)
-    file = soundfile.SoundFile(source)
-    file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
+        file = soundfile.SoundFile(os.fsencode(name) if is_mp3 else source)
+    except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
+        raise _not_audio(name, head, error) from None
+    if file.frames >= UNKNOWN_FRAMES:
+        file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
     return file
 
 
-def rewind(file: soundfile.SoundFile, source: Path | IO[bytes], name: str) -> soundfile.SoundFile:
-    """The file at its first frame. libsndfile cannot seek without a length, so such a file is opened again.
-
-    Raises UsageError where a damaged file cannot be rewound.
-    """
-    try:
-        if file.frames >= UNKNOWN_FRAMES:
-            return _reopened(file, source)
-        file.seek(0)
-        return file
-    except soundfile.LibsndfileError as error:
-        raise UsageError(
-            f"{name}: damaged, it cannot be read from the start ({first_line(error)}); repair it"
-        ) from None
+def _not_audio(name: str, head: bytes, error: Exception) -> UsageError:
+    if name.lower().endswith((".raw", ".pcm")):
+        return UsageError(
+            f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
+        )
+    if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
+        return wrong_rate(name, rate)
+    is_known = getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT
+    found, advice = "damaged" if is_known else "in no known format" if head else "empty", EXPECTED
+    if (kind := kind_of(head)) is not None:
+        found, advice = kind, f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
 
-def _not_audio(name: str, error: Exception) -> UsageError:
-    reason = str(getattr(error, "error_string", first_line(error))).rstrip(".")
-    return UsageError(
-        f"{name}: cannot be read as audio ({reason}); "
-        "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
-    )
+def wrong_rate(name: str, rate: int) -> UsageError:
+    return UsageError(f"{name}: sample rate {rate}, expected {MIN_RATE} to {MAX_RATE} Hz; repair its header")
 
 
 def warn_if_shorter_than_header(path: Path) -> None:
@@ -92,15 +102,14 @@ def warn_if_shorter_than_header(path: Path) -> None:
 
 
 def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
-    """All bytes of a pipe, or of stdin for `-`, as a seekable file.
+    """All bytes of a pipe, a file, or of stdin for `-`, as a seekable file that can be changed.
 
     Raises UsageError if stdin is closed, or beyond `max_mb` MB.
     """
     is_stdin = str(path) == "-"
-    log.info(
-        "%s: reading to the end before transcription; an endless stream needs live transcription",
-        "stdin" if is_stdin else path,
-    )
+    if is_stdin or not path.is_file():
+        message = "%s: reading to the end before transcription; an endless stream needs live transcription"
+        log.info(message, "stdin" if is_stdin else path)
     file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
     with raw_stdin() if is_stdin else path.open("rb") as source:
         while piece := source.read(READ_BYTES):

@@ -13,15 +13,17 @@ import soundfile
 import soxr
 
 from bundle.bounds import MAX_RATE, MIN_RATE
-from bundle.errors import UsageError, VoxportError, first_line
+from bundle.errors import UsageError, VoxportError
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.gain import decibels
+from runtime.audio.levels import MIN_HIGH_PART, SpeechLevel, band_powers
+from runtime.audio.mixing import Mixer, MixPlan
 from runtime.audio.opening import (
     UNKNOWN_FRAMES,
     open_audio,
-    rewind,
     source_of,
     warn_if_shorter_than_header,
+    wrong_rate,
 )
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
@@ -37,28 +39,42 @@ FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of audio files, w
 log = logging.getLogger(__name__)
 
 
-class Resampler:
-    """Converts blocks of a stream. The result does not depend on the sizes of the blocks."""
+class Converter:
+    """Converts blocks of a stream to mono and another rate. The sizes of the blocks change no sample."""
 
-    def __init__(self, rate: int, new_rate: int):
+    def __init__(self, rate: int, new_rate: int, channels: int = 1, plan: MixPlan | None = None):
+        self._channels, self._is_warned = channels, plan is not None
+        self._mixer = Mixer(rate, channels, plan)
         self._stream = (
             soxr.ResampleStream(rate, new_rate, 1, "float32", QUALITY) if rate != new_rate else None
         )
 
-    def feed(self, samples: np.ndarray, is_last: bool = False) -> np.ndarray:
-        """samples float32 [n] -> the samples that became complete, float32 [m]."""
-        return samples if self._stream is None else self._stream.resample_chunk(samples, last=is_last)
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        """samples float32 [n] or [n, channels] -> the samples that became complete, float32 [m]."""
+        mixed = self._mixer.feed(samples.reshape(-1, self._channels))
+        if self._mixer.channel is not None and not self._is_warned:
+            _warn_cancelled("sound", self._mixer.channel)
+            self._is_warned = True
+        return self._resampled(mixed)
 
     def finish(self) -> np.ndarray:
         """The remaining samples after the last block, float32 [m]."""
-        return self.feed(np.zeros(0, np.float32), is_last=True)
+        return self._resampled(self._mixer.finish(), is_last=True)
+
+    def _resampled(self, samples: np.ndarray, is_last: bool = False) -> np.ndarray:
+        return samples if self._stream is None else self._stream.resample_chunk(samples, last=is_last)
+
+
+def _warn_cancelled(name: str, channel: int) -> None:
+    log.warning("%s: the channels cancel each other; channel %d is taken", name, channel + 1)
 
 
 class Recording:
     """An audio file that libsndfile reads, as mono blocks of a given sample rate.
 
     It may have any sample rate, sample width and number of channels. The path `-` is a whole file on stdin.
-    Memory does not grow with the length. Truncated, damaged, clipped and overscaled recordings log a warning.
+    Memory grows by 2 MB for an hour. Truncated, damaged, clipped, overscaled and narrow-band recordings,
+    and channels that cancel, log a warning.
     """
 
     def __init__(self, path: Path, rate: int, max_input_mb: int = MAX_INPUT_MB):
@@ -72,16 +88,14 @@ class Recording:
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
-            raise UsageError(
-                f"{self._name}: {self._file.samplerate} samples per second, expected {MIN_RATE} to "
-                f"{MAX_RATE}; repair its header"
-            )
+            raise wrong_rate(self._name, self._file.samplerate)
         # frames in memory at a time: fewer where there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
             warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
-        self.damage: str | None = None  # where and why it cannot be decoded, as `peak_dbfs` found
+        self.damage: str | None = None  # where it cannot be decoded
+        self._plan: MixPlan | None = None  # known after `peak_dbfs`
 
     @property
     def length_s(self) -> float | None:
@@ -89,20 +103,36 @@ class Recording:
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
 
     def peak_dbfs(self, check: Callable[[float], object] = lambda seconds: None) -> float:
-        """The largest sample of the mixed channels. Reads the file up to its first damage, and rewinds.
+        """The peak of the speech in the mixed channels. Reads the file up to its first damage, and rewinds.
 
         `check` takes the seconds so far after each block; what it raises stops the reading. Raises UsageError
-        where a damaged file cannot be rewound.
+        on a sample that is not finite, and if a damaged file has no other samples.
         """
-        peak, frames = 0.0, 0
-        try:
-            while len(block := self._file.read(self._block, dtype="float32", always_2d=True)):
-                peak, frames = max(peak, float(np.abs(block.mean(axis=1)).max())), frames + len(block)
-                check(frames / self._file.samplerate)
-        except soundfile.LibsndfileError as error:
-            self.damage = f"damaged after {frames / self._file.samplerate:.1f} s ({first_line(error)})"
-        self._file = rewind(self._file, self._source, self._name)
+        mixer = Mixer(self._file.samplerate, self._file.channels)
+        peak = self._measure(mixer, check)
+        self._plan = mixer.plan()
+        if self._plan != MixPlan():  # its peak is another one
+            peak = self._measure(Mixer(self._file.samplerate, self._file.channels, self._plan), check)
+        if self._is_narrow:
+            log.warning("%s: has no sound above 4 kHz, as of a telephone; words may be wrong", self._name)
+        if self._plan.channel is not None:
+            _warn_cancelled(self._name, self._plan.channel)
         return decibels(peak)
+
+    def _measure(self, mixer: Mixer, check: Callable[[float], object]) -> float:
+        level, powers, frames = SpeechLevel(self._file.samplerate), np.zeros(2), 0
+        while len(block := self._read_block(frames)):
+            frames += len(block)
+            level.add(mono := mixer.feed(block))
+            powers += band_powers(mono, self._file.samplerate)
+            check(frames / self._file.samplerate)
+        level.add(mixer.finish())
+        if self.damage and not frames:
+            raise UsageError(f"{self._name}: {self.damage}, no sample can be read; repair it")
+        self._file.close()
+        self._file = open_audio(self._source, self._name)  # seeking is not exact in each format
+        self._is_narrow = powers[1] < MIN_HIGH_PART * powers[0]
+        return level.peak()
 
     @property
     def file_rate(self) -> int:
@@ -111,44 +141,49 @@ class Recording:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
-        file, resampler = self._file, Resampler(self._file.samplerate, self._rate)
+        if self._plan is None:
+            self.peak_dbfs()
+        file = self._file
+        converter = Converter(file.samplerate, self._rate, file.channels, self._plan)
         frames, clipped, peak = 0, 0, 0.0  # samples per channel, samples of all channels, largest one
-        while (block := self._read_block()) is not None and len(block):
-            finite = np.isfinite(block).all(axis=1)
-            if not finite.all():
-                at = (frames + int(np.argmin(finite))) / file.samplerate
-                raise UsageError(
-                    f"{self._name}: the sample at {at:.3f} s is not a finite number; repair the recording"
-                )
+        while len(block := self._read_block(frames)):
             frames += len(block)
             clipped += int((np.abs(block) >= MIN_CLIPPED).sum())
             peak = max(peak, float(np.abs(block).max()))
             self.seconds = frames / file.samplerate
-            yield resampler.feed(block.mean(axis=1))
-        yield resampler.finish()
+            yield converter.feed(block)
+        yield converter.finish()
         header_s, fraction = file.frames / file.samplerate, clipped / max(1, frames * file.channels)
-        if block is not None and frames < file.frames < UNKNOWN_FRAMES:
+        if self.damage:
+            log.warning("%s: %s; the rest is not transcribed", self._name, self.damage)
+        elif frames < file.frames < UNKNOWN_FRAMES:
             message = "%s: truncated: it has %.1f s of the %.1f s in its header"
             log.warning(message, self._name, self.seconds, header_s)
         file.close()
+        self._source.close()
         if peak > 1:
             log.warning("%s: samples up to %.3g, expected at most 1; scale the recording", self._name, peak)
         elif fraction > MAX_CLIPPED_FRACTION:
             message = "%s: clipped: %.1f %% of the samples are at full scale; words may be missing"
             log.warning(message, self._name, 100 * fraction)
 
-    def _read_block(self) -> np.ndarray | None:
-        """The next block float32 [n, channels], [0, channels] at the end.
+    def _read_block(self, position: int) -> np.ndarray:
+        """The next block float32 [n, channels], from the frame `position` on; [0, channels] at the end.
 
-        None, with a warning, if the file is damaged.
+        The end is also where the file is damaged. Raises UsageError on a sample that is not finite.
         """
         try:
             block: np.ndarray = self._file.read(self._block, dtype="float32", always_2d=True)
-            return block
-        except soundfile.LibsndfileError as error:
-            message = "%s: damaged after %.1f s (%s); the rest is not transcribed"
-            log.warning(message, self._name, self.seconds, first_line(error))
-            return None
+        except soundfile.LibsndfileError:
+            self.damage = f"damaged after {position / self._file.samplerate:.1f} s"
+            return np.zeros((0, self._file.channels), np.float32)
+        finite = np.isfinite(block).all(axis=1)
+        if not finite.all():
+            at = (position + int(np.argmin(finite))) / self._file.samplerate
+            raise UsageError(
+                f"{self._name}: the sample at {at:.3f} s is not a finite number; repair the recording"
+            )
+        return block
 
 
 class LiveSource:
@@ -194,7 +229,8 @@ class LiveSource:
 
         Raises VoxportError if the source cannot be read, UsageError if it is an audio file.
         """
-        resampler, returned_s = Resampler(self._rate, self._new_rate), 0.0
+        channels, returned_s = self._frame_bytes // SAMPLE_BYTES, 0.0
+        converter = Converter(self._rate, self._new_rate, channels)
         self._thread.start()
         try:
             while (block := self._next_block(returned_s)) is not None:
@@ -204,9 +240,8 @@ class LiveSource:
                         "transcribe it as a recording, or convert it with ffmpeg -f s16le"
                     )
                 returned_s += self._seconds(block)
-                channels = from_pcm16(block).reshape(-1, self._frame_bytes // SAMPLE_BYTES)
-                yield resampler.feed(channels.mean(axis=1))
-            if len(rest := resampler.finish()):
+                yield converter.feed(from_pcm16(block).reshape(-1, channels))
+            if len(rest := converter.finish()):
                 yield rest
         finally:
             self.end()

@@ -19,7 +19,16 @@ from bundle.files import check_writable, partial_path, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.files import SOUNDS
-from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
+from runtime.audio.gain import (
+    amplified,
+    automatic_gain,
+    check_gain,
+    decibels,
+    reason_without_text,
+    recording_gain_db,
+    with_quiet_warning,
+)
+from runtime.audio.levels import SpeechLevel
 from runtime.audio.opening import check_exists, raw_stdin
 from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
 from runtime.commands import add_task_arguments, engine_options
@@ -34,6 +43,7 @@ LIVE_ONLY = {  # and their defaults
     "late": "wait",
     "blank_penalty": False,
 }
+LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gain",
         type=check_gain,
         metavar="auto|off|DB",
-        help="gain in decibels; auto raises quiet sound to a peak of -1 dBFS, slowly if it is live "
+        help="gain in decibels; auto raises quiet speech to a peak of -1 dBFS, slowly if it is live "
         "(default: auto for recordings, off for live sound)",
     )
     parser.add_argument(
@@ -122,7 +132,8 @@ def transcribe(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
     task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # on every terminal, file and pipe
+        # on every terminal, file and pipe; names of files may have other bytes
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     (_transcribe_live if arguments.live else _transcribe_file)(task, arguments)
     return 0
 
@@ -159,10 +170,11 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     text = ""
     words: list[Word] = []
     prints_deltas = arguments.format == "text" and not arguments.timestamps and not arguments.output
-    gain = recording_gain_db(arguments.gain or "auto", source.peak_dbfs())
+    chosen, peak = arguments.gain or "auto", source.peak_dbfs()
+    gain = recording_gain_db(chosen, peak)
     if gain:
         log.info("gain of %.1f dB", gain)
-    blocks = amplified(source.blocks(), gain) if gain else source.blocks()
+    blocks = amplified(source.blocks(), gain, chosen == "auto") if gain else source.blocks()
     try:
         with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
             for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
@@ -184,6 +196,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
         print(flush=True)
     count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
+    if not text.strip():
+        log.warning("no text: %s", reason_without_text(source.seconds, peak + gain, source.damage))
     content = "" if prints_deltas else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
         write_whole(arguments.output, content.encode())
@@ -210,14 +224,16 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     )
     prints_text = arguments.format == "text" and not arguments.timestamps
     as_line = as_json_line if arguments.format == "json" else as_text_line
+    level, has_text = SpeechLevel(task.sample_rate, LIVE_WINDOW), False
     with _first_interruption(source.end):
         for delta in task.transcribe(
-            _with_gain(source.blocks(), arguments.gain or "off", task.sample_rate),
+            _with_gain(source.blocks(), level, arguments.gain or "off", task.sample_rate),
             delay_ms=arguments.delay_ms,
             live=True,
             chunk_tokens=arguments.chunk,
             blank_penalty=arguments.blank_penalty,
         ):
+            has_text = has_text or bool(delta.text.strip())
             if prints_text:
                 print(delta.text, end="", flush=True)
                 continue
@@ -226,14 +242,18 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 print(as_line(replace(word, start=start, end=end)), flush=True)
     if prints_text:
         print(flush=True)
+    if not has_text and level.seconds:
+        log.warning("no text: %s", reason_without_text(level.seconds, decibels(level.peak())))
 
 
-def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> Iterator[np.ndarray]:
+def _with_gain(
+    blocks: Iterator[np.ndarray], level: SpeechLevel, gain: float | str, rate: int
+) -> Iterator[np.ndarray]:
     if gain == "auto":
         blocks = automatic_gain(blocks, rate)
     elif gain != "off":
         blocks = amplified(blocks, float(gain))
-    return with_quiet_warning(blocks, rate, is_auto=gain == "auto")
+    return with_quiet_warning(blocks, level, is_auto=gain == "auto")
 
 
 @contextmanager

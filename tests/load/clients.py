@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
 import websockets
-from support.serve.loud_to_text import BLOCK
+from support.serve.loud_to_text import BLOCK, square_wave
 from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
@@ -200,7 +199,7 @@ async def _send_utterances(socket: websockets.ClientConnection, results: Results
     await socket.send(json.dumps({"type": "session.update", "model": "loud"}))
     for _ in range(5):
         for value in WORDS:
-            block = base64.b64encode(np.full(BLOCK, 32767 * value, "<i2").tobytes()).decode()
+            block = base64.b64encode(square_wave(BLOCK, 32767 * value).astype("<i2").tobytes()).decode()
             await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
             await asyncio.sleep(0.08)
         await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))

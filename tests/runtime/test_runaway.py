@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runtime.batching import Status
-from runtime.runaway import FRAMES, MAX_PERIOD
+from runtime.runaway import FRAMES, MAX_PERIOD, RunawayGuard
 from runtime.speech_request import SpeechRequest
 from runtime.utterance import FrameCollector
 
@@ -89,8 +89,40 @@ def test_a_pause_is_not() -> None:
     frames = speech(300)
     frames[20 : 20 + FRAMES - 1, 0] = 0
     frames[100 : 100 + FRAMES - 1, 0] = 3  # -50.5 dB
-    frames[200 : 200 + FRAMES, 0] = 4  # -48 dB
+    frames[200 : 200 + FRAMES, 0] = 150  # -16 dB, less than 18 below the speech
     assert run(frames)[0] is None
+
+
+@pytest.mark.parametrize("level_db", [-40, -45, -48, -50, -70])
+@pytest.mark.parametrize("speech_db", [-20, -15])
+def test_room_tone_after_speech_is_silence(level_db: float, speech_db: float) -> None:
+    assert guard_of([*varied(30, speech_db), *varied(100, level_db, spread=1)]) == 30 + FRAMES
+
+
+@pytest.mark.parametrize("level_db", [-60, -50.5])
+def test_silence_before_any_speech_is_below_a_fixed_level(level_db: float) -> None:
+    assert guard_of(varied(100, level_db, spread=0)) == FRAMES
+
+
+@pytest.mark.parametrize("level_db", [-20, -30, -38])
+def test_quiet_speech_is_not_silence(level_db: float) -> None:
+    """Also after a click, and after a louder sentence with less than 18 dB between them."""
+    assert guard_of(varied(300, level_db)) is None
+    assert guard_of([0.9, 0.5, *varied(300, level_db)]) is None
+    assert guard_of([*varied(30, level_db + 10), *varied(300, level_db)]) is None
+
+
+def varied(count: int, level_db: float, spread: float = 8) -> list[float]:
+    """Root mean squares of frames around a level, as syllables have them."""
+    decibels = level_db + np.random.default_rng(0).uniform(-spread, spread, count)
+    return [float(10 ** (each / 20)) for each in decibels]
+
+
+def guard_of(levels: Iterable[float]) -> int | None:
+    """The frame after which the guard finds silence."""
+    guard = RunawayGuard()
+    ends = (index for index, level in enumerate(levels, 1) if guard.add_samples(np.full(SAMPLES, level), 1))
+    return next(ends, None)
 
 
 def test_without_a_budget_nothing_is_stopped() -> None:

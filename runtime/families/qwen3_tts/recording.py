@@ -10,15 +10,23 @@ from runtime.audio.sources import Recording
 
 MIN_S, MAX_S, RECOMMENDED_S = 1.0, 30.0, 3.0  # published: clones need 3 s
 MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent
-MIN_RATE = 16_000  # without a warning
+TELEPHONE_RATE, MIN_RATE = 8000, 16_000  # `Recording` warns up to the first, this module up to the other
 MAX_LENGTH_RATIO = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
 log = logging.getLogger(__name__)
 
 
 def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
     """Samples float32 [n] at `rate` Hz. Raises UsageError, with `advice` above 30 s."""
-    recording, blocks, count = Recording(path, rate), list[np.ndarray](), 0
-    if recording.file_rate < MIN_RATE:
+
+    def check(seconds: float) -> None:
+        if seconds > MAX_S:
+            raise UsageError(
+                f"{path}: longer than {MAX_S:g} s, which is all that the encoder takes; {advice}",
+                field="recording",
+            )
+
+    recording = Recording(path, rate)
+    if TELEPHONE_RATE < recording.file_rate < MIN_RATE:
         log.warning(
             "%s: %d samples per second hold no sound above %d Hz; %d or more give a better result",
             path,
@@ -26,15 +34,8 @@ def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
             recording.file_rate // 2,
             MIN_RATE,
         )
-    for block in recording.blocks():
-        blocks.append(block)
-        count += len(block)
-        if count > MAX_S * rate:
-            raise UsageError(
-                f"{path}: longer than {MAX_S:g} s, which is all that the encoder takes; {advice}",
-                field="recording",
-            )
-    samples: np.ndarray = np.clip(np.concatenate(blocks), -1, 1).astype(np.float32)
+    recording.peak_dbfs(check)
+    samples: np.ndarray = np.clip(np.concatenate(list(recording.blocks())), -1, 1).astype(np.float32)
     return samples
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from runtime.audio.sources import Resampler
+from runtime.audio.sources import Converter
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
 from runtime.serve.realtime.context import SessionContext
@@ -26,7 +26,7 @@ class Utterance:
 
     number: int
     job: TranscriptionJob
-    resampler: Resampler
+    converter: Converter
     rate: int
     text: str = ""
     samples: int = 0  # received, at `rate`
@@ -102,8 +102,8 @@ class Utterances:
         except ApiError as error:
             self._refusal = error
             raise
-        resampler = Resampler(rate, self.worker.task.sample_rate)
-        utterance = Utterance(next(self._numbers), job, resampler, rate)
+        converter = Converter(rate, self.worker.task.sample_rate)
+        utterance = Utterance(next(self._numbers), job, converter, rate)
         utterance.reading = asyncio.create_task(self._read(utterance))
         self._all.append(utterance)
         self.current = utterance
@@ -117,7 +117,7 @@ class Utterances:
         assert self.current is not None
         utterance = self.current
         utterance.samples += len(samples)
-        utterance.job.feed(utterance.resampler.feed(samples))
+        utterance.job.feed(utterance.converter.feed(samples))
         if utterance.job.is_full:
             await self._with_timeout(utterance.job.wait_for_room())
 
@@ -141,7 +141,7 @@ class Utterances:
         self.check_refused()
         utterance, self.current = self.current, None
         if utterance:
-            utterance.job.feed(utterance.resampler.finish())
+            utterance.job.feed(utterance.converter.finish())
             utterance.job.finish()
         return utterance
 
@@ -179,6 +179,8 @@ class Utterances:
                 utterance.text += text
                 if text or delta.words:
                     await self._handlers.on_delta(utterance, TranscriptDelta(text, delta.words))
+            if not utterance.text.strip():
+                utterance.job.reason_without_text()
             await self._handlers.on_end(utterance, utterance.text.strip())
         except ApiError as error:
             if self.current is utterance:

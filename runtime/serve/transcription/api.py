@@ -37,6 +37,7 @@ FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
 LIST_FIELD = "timestamp_granularities[]"
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
+NO_TEXT_HEADER = "x-no-text"  # of a response without text: the reason
 DELAY = "^[0-9]{1,6}$"  # milliseconds
 FIELDS = (
     "file",
@@ -218,7 +219,7 @@ def _measured(path: Path, rate: int, check: Callable[[float], None]) -> OpenReco
     gain = recording_gain_db("auto", recording.peak_dbfs(check))
     if recording.damage:  # a part of the text would look like all of it
         raise UsageError(f"file: {recording.damage}; repair it")
-    blocks = amplified(recording.blocks(), gain) if gain else recording.blocks()
+    blocks = amplified(recording.blocks(), gain, is_auto=True) if gain else recording.blocks()
     return OpenRecording(path, recording.length_s, blocks)
 
 
@@ -266,7 +267,10 @@ async def _whole_response(
         return Response(status_code=CLIENT_LEFT)  # is not sent
     finally:
         end()
-    return _formatted(transcript, options, job.seconds)
+    response = _formatted(transcript, options, job.seconds)
+    if not transcript.text.strip():
+        response.headers[NO_TEXT_HEADER] = job.reason_without_text()
+    return response
 
 
 def _formatted(transcript: Transcript, options: TranscriptionOptions, seconds: float) -> Response:
@@ -308,6 +312,8 @@ async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
         "total_tokens": audio_tokens + pieces,
         "input_token_details": {"text_tokens": 0, "audio_tokens": audio_tokens},
     }
+    if not transcript.text.strip():
+        job.reason_without_text()
     yield event({"type": "transcript.text.done", "text": transcript.text.strip(), "usage": usage})
 
 

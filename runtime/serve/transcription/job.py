@@ -1,6 +1,7 @@
 """`TranscriptionJob`: passes audio from a client's handler to the engine thread, and text back."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from threading import Lock
 
 import numpy as np
 
+from runtime.audio.gain import decibels, reason_without_text
 from runtime.serve.errors import ApiError
 from runtime.transcription import TranscriptDelta, Transcription
+
+log = logging.getLogger(__name__)
 
 
 class TranscriptionJob:
@@ -38,7 +42,7 @@ class TranscriptionJob:
         self._lock = Lock()
         self._is_finished, self._is_done = False, False
         self._error: ApiError | None = None
-        self.samples = 0  # fed so far
+        self.samples, self.peak = 0, 0.0  # fed so far; their largest absolute value
 
     # The handler
 
@@ -51,6 +55,12 @@ class TranscriptionJob:
         """Seconds of audio so far."""
         return self.samples / self._rate
 
+    def reason_without_text(self) -> str:
+        """Why the transcript is empty. It is logged, too."""
+        reason = reason_without_text(self.seconds, decibels(self.peak))
+        log.info("no text: %s", reason)
+        return reason
+
     @property
     def is_full(self) -> bool:
         """Whether `ahead_s` of audio waits to be transcribed."""
@@ -62,6 +72,7 @@ class TranscriptionJob:
             self._blocks.append((time.monotonic(), samples))
             self._waiting += len(samples)
             self.samples += len(samples)
+            self.peak = max(self.peak, float(np.abs(samples).max(initial=0.0)))
         self._wake()
 
     def finish(self) -> None:

@@ -8,7 +8,7 @@ from wyoming.audio import AudioChunk, AudioFormat, AudioStart
 from wyoming.event import Event
 
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from runtime.audio.sources import Resampler
+from runtime.audio.sources import Converter
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.transcription.api import Transcript
@@ -34,6 +34,8 @@ class TranscriptReply(Reply):
         await self._connection.send(asr.TranscriptStart())
         async for text in transcript.collect(self._job):
             await self._connection.send(asr.TranscriptChunk(text))
+        if not transcript.text.strip():
+            self._job.reason_without_text()
         await self._connection.send(asr.Transcript(transcript.text.strip()))
         await self._connection.send(asr.TranscriptStop())
 
@@ -47,7 +49,7 @@ class IncomingAudio:
     def __init__(self, form: AudioFormat, job: TranscriptionJob, rate: int, limits: Limits):
         """`rate`: samples per second that the model takes."""
         self.form, self.job, self._limits = form, job, limits
-        self._resampler = Resampler(form.rate, rate)
+        self._converter = Converter(form.rate, rate, form.channels)
         self._piece = round(PIECE_S * form.rate)
 
     async def feed(self, content: bytes) -> None:
@@ -59,9 +61,9 @@ class IncomingAudio:
                 f"audio-chunk: {len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}",
                 "invalid_audio",
             )
-        samples = from_pcm16(content).reshape(-1, channels).mean(axis=1)
+        samples = from_pcm16(content).reshape(-1, channels)
         for start in range(0, len(samples), self._piece):
-            self.job.feed(self._resampler.feed(samples[start : start + self._piece]))
+            self.job.feed(self._converter.feed(samples[start : start + self._piece]))
             await self._wait_for_room()
         if self.job.seconds > self._limits.recording_s:
             message = f"audio has more than {self._limits.recording_s} s; start a new request"
@@ -77,7 +79,7 @@ class IncomingAudio:
             raise ApiError(503, message, "audio_too_far_ahead") from None
 
     def finish(self) -> None:
-        self.job.feed(self._resampler.finish())
+        self.job.feed(self._converter.finish())
         self.job.finish()
 
 

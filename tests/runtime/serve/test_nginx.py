@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
 import websockets
 from support.paths import ROOT
 from support.serve.http_server import RunningServer, free_port, running, wait_until
-from support.serve.loud_to_text import BLOCK, LoudToText
+from support.serve.loud_to_text import BLOCK, LoudToText, square_wave
 from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
@@ -210,7 +209,7 @@ def test_a_socket_passes(tmp_path: Path) -> None:
             assert json.loads(await connection.recv())["type"] == "session.created"
             await connection.send(json.dumps({"type": "session.update", "model": "loud"}))
             for value in (0.5, 0.0, 0.5, 0.0):
-                block = np.full(BLOCK, 32767 * value, "<i2").tobytes()
+                block = square_wave(BLOCK, 32767 * value).astype("<i2").tobytes()
                 sound = base64.b64encode(block).decode()
                 await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
             await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))

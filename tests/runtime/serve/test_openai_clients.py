@@ -20,7 +20,7 @@ from openai.types.audio import (
     TranscriptionVerbose,
 )
 from support.serve.http_server import running
-from support.serve.loud_to_text import BLOCK, RATE, LoudToText
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
 from support.serve.tone_speech import ToneSpeech, tone
 
 from runtime.audio.files import pcm16
@@ -69,7 +69,7 @@ async def collected(values: Any) -> list[Any]:
 
 
 def recording() -> bytes:
-    block = np.tile(np.repeat([0.5, 0.0], BLOCK), 3).astype(np.float32)
+    block = np.tile(np.concatenate((square_wave(BLOCK, 0.5), np.zeros(BLOCK))), 3).astype(np.float32)
     file = io.BytesIO()
     soundfile.write(file, block, RATE, format="WAV")
     return file.getvalue()

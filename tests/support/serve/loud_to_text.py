@@ -10,7 +10,13 @@ from runtime.speech_to_text import SpeechToText
 from runtime.transcription import TranscriptDelta
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1
+HALF_WAVE = 10  # samples of the sound of a word
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def square_wave(count: int, value: float) -> np.ndarray:
+    """float64 [count], `value` with changing signs: a sound without an offset."""
+    return np.where(np.arange(count) // HALF_WAVE % 2, -value, value)
 
 
 class LoudWords:

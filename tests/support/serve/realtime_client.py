@@ -6,10 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import websockets
 from support.serve.http_server import RunningServer
-from support.serve.loud_to_text import BLOCK, RATE
+from support.serve.loud_to_text import BLOCK, RATE, square_wave
 
 Answer = TypeVar("Answer")
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
@@ -17,7 +16,7 @@ BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
 
 def pcm(rate: int = RATE, blocks: Sequence[float] = BLOCKS) -> list[bytes]:
     """16-bit samples of 80 ms each."""
-    return [np.full(BLOCK * rate // RATE, 32767 * value, "<i2").tobytes() for value in blocks]
+    return [square_wave(BLOCK * rate // RATE, 32767 * value).astype("<i2").tobytes() for value in blocks]
 
 
 def text_of(content: bytes) -> str:

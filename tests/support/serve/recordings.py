@@ -4,14 +4,15 @@ import io
 
 import numpy as np
 import soundfile
-from support.serve.loud_to_text import BLOCK, RATE
+from support.serve.loud_to_text import BLOCK, RATE, square_wave
 
 VOICE_RATE = 24_000
+WORDS = 0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0  # one two three
 
 
 def three_words() -> bytes:
     """FLAC of 0.56 s, which is "one two three" for `LoudToText`."""
-    return _file(np.repeat(np.array([0.5, 0, 0.5, 0, 0.5, 0, 0]), BLOCK), RATE, "FLAC")
+    return _file(np.concatenate([square_wave(BLOCK, value) for value in WORDS]), RATE, "FLAC")
 
 
 def voice_recording(seconds: float = 1.2, level: float = 0.3) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from support.serve.http_server import Tasks, wait_until
-from support.serve.loud_to_text import LoudToText
+from support.serve.loud_to_text import LoudToText, square_wave
 from support.serve.toy_speech_task import ToySpeechTask
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
@@ -116,7 +116,7 @@ def spoken(text: str, voice: str | None = None) -> bytes:
 
 def tone(pattern: str) -> bytes:
     """80 ms per letter: loud where it is an x."""
-    blocks = [np.full(1280, 16000 * (letter == "x"), "<i2") for letter in pattern]
+    blocks = [square_wave(1280, 16000 * (letter == "x")).astype("<i2") for letter in pattern]
     return bytes(np.concatenate(blocks).tobytes())
 
 

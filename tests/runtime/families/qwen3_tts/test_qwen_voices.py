@@ -282,7 +282,8 @@ def test_a_model_without_clones_says_so(tmp_path: Path) -> None:
 
 def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, scale: float = 0.3) -> Path:
     time = np.arange(int(seconds * rate)) / rate
-    wave = np.clip(scale * np.sin(2 * np.pi * 200 * time), -1, 1)
+    hiss = 0.01 * np.random.default_rng(0).uniform(-1, 1, len(time))
+    wave = np.clip(scale * (np.sin(2 * np.pi * 200 * time) + hiss), -1, 1)
     soundfile.write(path, np.repeat(wave[:, None], channels, 1), rate, "FLOAT")
     return path
 
@@ -305,7 +306,8 @@ def test_recordings_that_are_refused(tmp_path: Path, changes: dict[str, Any], sa
     [
         ({"seconds": 2}, "better from 3 s"),
         ({"seconds": 4, "scale": 2}, "clipped"),
-        ({"seconds": 4, "rate": 8000}, "8000 samples per second"),
+        ({"seconds": 4, "rate": 12000}, "12000 samples per second"),
+        ({"seconds": 4, "rate": 8000}, "no sound above 4 kHz"),
         ({"seconds": 4, "channels": 2}, ""),
         ({"seconds": 4, "rate": 48_000}, ""),
     ],

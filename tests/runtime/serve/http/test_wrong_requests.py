@@ -15,7 +15,7 @@ import websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.http_server import RunningServer
-from support.serve.loud_to_text import BLOCK, RATE
+from support.serve.loud_to_text import BLOCK, RATE, square_wave
 
 Answer = TypeVar("Answer")
 DEEP = "[" * 10_000 + "]" * 10_000
@@ -51,7 +51,7 @@ def test_a_flac_that_ends_early_is_refused(server: RunningServer, part: float) -
 
 def sound(values: list[float], rate: int) -> str:
     size = BLOCK * rate // RATE
-    blocks = [np.full(size, 32767 * value, "<i2") for value in values]
+    blocks = [square_wave(size, 32767 * value).astype("<i2") for value in values]
     return base64.b64encode(np.concatenate(blocks).tobytes()).decode()
 
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 import soundfile
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.loud_to_text import BLOCK, RATE, LoudToText
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
 
 from runtime.audio.sources import Recording
 from runtime.serve.limits import Limits
@@ -30,7 +30,7 @@ def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:
     Resampling widens the loud part by a few ms.
     """
     block = np.zeros(2 * BLOCK)
-    block[BLOCK // 4 : 3 * BLOCK // 4] = 0.5
+    block[BLOCK // 4 : 3 * BLOCK // 4] = square_wave(BLOCK // 2, 0.5)
     samples = np.concatenate([np.tile(block, words), np.zeros(RATE)]).astype(np.float32)
     file = io.BytesIO()
     soundfile.write(file, np.repeat(samples, rate // RATE), rate, format=name)
@@ -188,6 +188,15 @@ def silence_without_length(seconds: int) -> bytes:
     content = bytearray(file.getvalue())
     content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
     return bytes(content)
+
+
+@pytest.mark.parametrize("form", ["json", "text", "srt", "verbose_json"])
+def test_an_empty_transcript_has_its_reason(server: RunningServer, form: str) -> None:
+    content = silence_without_length(1)
+    found = post(server, {"response_format": form}, content)
+    assert found.status_code == 200
+    assert found.headers["x-no-text"] == "the sound is silent, with a peak of -inf dBFS"
+    assert "x-no-text" not in post(server, {"response_format": form}).headers
 
 
 def test_a_recording_without_a_length_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
