@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import FileIO, RawIOBase
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Self, cast
+from typing import Self
 
 from bundle.errors import UsageError, VoxportError
 
@@ -155,7 +155,7 @@ class StagedFile:
     def _open(self) -> FileIO:
         """Without a buffer, which would hide errors until it is full."""
         if self._is_in_place:
-            return cast(FileIO, TemporaryFile(buffering=0))
+            return TemporaryFile(buffering=0)
         return FileIO(self._temporary, "w+")
 
     def _commit(self) -> None:
