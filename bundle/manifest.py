@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -237,6 +238,8 @@ class Bundle:
                 raise IntegrityError(
                     f"{path}: missing, though the manifest lists it; export the bundle again"
                 )
+            if not os.access(path, os.R_OK):
+                raise UsageError(f"{path}: cannot be read: permission denied")
             if (size := path.stat().st_size) != entry.size:
                 raise IntegrityError(f"{path}: {size} bytes, expected {entry.size}; export the bundle again")
         check_links(self.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.commands import error_line, say
 
-from bundle.errors import IntegrityError
+from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
@@ -78,3 +78,20 @@ def test_a_link_out_of_the_repository_of_the_hub_is_refused(bundles: Path, tmp_p
 def test_a_path_that_is_not_utf_8_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert say(tmp_path / "b\udcff", out=tmp_path / "a.wav") == 2
     assert "is not UTF-8, and engines open no other; rename it" in error_line(capsys)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("name", ["manifest.json", "tekken.json", "codec.onnx", "codec.onnx.data"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(onnx_copy: Path, name: str) -> None:
+    (onnx_copy / name).chmod(0)
+    for folder in (onnx_copy, *onnx_copy.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    code = os.fork()
+    if not code:  # pytest never sees the child
+        os.setuid(65534)
+        try:
+            Bundle(onnx_copy)
+        except UsageError as error:
+            os._exit("cannot be read" in str(error) and "ermission denied" in str(error))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(code, 0)[1]) == 1
