@@ -198,6 +198,22 @@ def test_an_unknown_command_lists_the_commands(
     assert "command 'lst' is unknown; expected one of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
+def test_help_lists_the_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        voxport(arguments)
+    assert ended.value.code == 0
+    assert all(f"  {command.name} " in capsys.readouterr().out for command in COMMANDS[:1])
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        voxport(["help", "say"])
+    assert ended.value.code == 0 and "usage: voxport say" in capsys.readouterr().out
+    assert voxport(["help", "sya"]) == 2
+    assert "command 'sya' is unknown" in capsys.readouterr().err
+
+
 def test_voxport_has_every_command() -> None:
     names = {
         "export",

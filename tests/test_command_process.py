@@ -45,6 +45,29 @@ def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals
     assert not process.stderr.read()
 
 
+INTERRUPTED_IMPORT = """
+import sys, time, types
+from bundle.command import Command, run_command_line
+def run(arguments):
+    print("importing", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:  # as NumPy and ONNX Runtime do
+        raise ImportError("initialization failed")
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
+"""
+
+
+def test_an_interruption_that_a_library_turns_into_another_error_is_an_interruption() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130 and process.stderr.read() == "voxport: interrupted\n"
+
+
 SLOW_IMPORT = """
 import time
 print("importing", flush=True)

@@ -70,8 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
     resolved = resolve_arguments(arguments)
     for target in targets:  # a wrong rule fails before anything is lowered
         check_recipes(target, resolved.recipes.values())
+    from export.output_folder import check_output
+
+    folders = [_output_folder(arguments, resolved, target) for target in targets]
+    for folder in folders:
+        check_output(folder)
     _warn_of_missing_parts(resolved)
-    results = [_export_target(arguments, resolved, target) for target in targets]
+    results = [
+        _export_target(arguments, resolved, target, out) for target, out in zip(targets, folders, strict=True)
+    ]
     texts = (_estimate_text(result) if arguments.dry_run else result["out"] for result in results)
     print(json.dumps(results, indent=1) if arguments.json else "\n".join(texts))
     return 0
@@ -92,16 +99,13 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 
-def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Json:
+def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target, out: Path) -> Json:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
     from export.build import OutputSettings, build
     from export.estimate import estimate, speed
     from export.job import make_job
-    from model.embedded import embedded_name
 
-    source, verifies = resolved.source, not arguments.no_verify
-    name = folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(source.family.name)
-    out = _output_folder(arguments, resolved, name, target)
+    verifies = not arguments.no_verify
     expected = estimate(resolved, target, verifies)
     if arguments.dry_run:
         figures = asdict(expected)
@@ -114,7 +118,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             "verifies": verifies,
             "seconds": round(seconds / speed(), 1),
         }
-    job = make_job(resolved, target, name)
+    job = make_job(resolved, target, _model_name(arguments, resolved))
     output = OutputSettings(
         out,
         arguments.force,
@@ -150,12 +154,19 @@ def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report
     return run_evaluation
 
 
-def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str, target: Target) -> Path:
+def _model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
+    from model.embedded import embedded_name
+
+    family = resolved.source.family.name
+    return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
+
+
+def _output_folder(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Path:
     from export.naming import bundle_name
 
     out: Path | None = arguments.out
     if out is None:
-        return ARTIFACTS / bundle_name(resolved, name, target)
+        return ARTIFACTS / bundle_name(resolved, _model_name(arguments, resolved), target)
     return out / target.name if len(parse_targets(arguments.target)) > 1 else out
 
 

@@ -123,6 +123,11 @@ def test_a_folder_that_is_no_bundle_is_refused_with_the_names_in_it(
     assert export(["--target", "onnx", "--quant", "w8", "--out", str(tmp_path), "--force"]) == 2
     assert "is no bundle: it has a, b, c, d, e and 2 more; nothing there is replaced" in error_line(capsys)
     assert contents(tmp_path) == before
+    (tmp_path / "several" / "coreml").mkdir(parents=True)
+    (tmp_path / "several" / "coreml" / "thesis.txt").write_text("mine")
+    assert export(["--target", "onnx,coreml", "--out", str(tmp_path / "several")]) == 2  # before the first
+    assert "coreml: is no bundle: it has thesis.txt" in error_line(capsys)
+    assert os.listdir(tmp_path / "several") == ["coreml"]
     with pytest.raises(UsageError, match="is a file, expected a folder"):
         check_output(tmp_path / "a")
 

@@ -1,0 +1,30 @@
+"""Names in any case."""
+
+import pytest
+
+from bundle.errors import RecipeError
+from bundle.names import find_name
+from export.targets import parse_targets
+from model.families import find_family
+from quantize.recipe import find_recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "found"),
+    [
+        ("Anna", ["anna", "ben"], "anna"),
+        ("ANNA", ["anna", "Anna"], "ANNA"),  # two fit
+        ("Anna", ["anna", "Anna"], "Anna"),
+        ("clara", ["anna", "ben"], "clara"),
+        ("STRASSE", ["straße"], "straße"),
+    ],
+)
+def test_the_only_name_that_fits_is_found(name: str, names: list[str], found: str) -> None:
+    assert find_name(name, names) == found
+
+
+def test_targets_recipes_and_models_are_found_in_any_case() -> None:
+    assert parse_targets("ONNX, CoreML,onnx") == ("onnx", "coreml")
+    assert find_recipe("W8").name == "w8" and find_family("Voxtral-Realtime") == "voxtral_realtime"
+    with pytest.raises(RecipeError, match="target 'tflite' is unknown"):
+        parse_targets("tflite")
