@@ -70,8 +70,8 @@ def home(
     for name, path in links.items():
         (home / "work" / name).symlink_to(path)
     write_recording(home / "work" / "SOUND", noise(2, 24000), 24000, format="WAV")
-    inputs = {"ids": np.arange(5), "voice": np.zeros((0, 96), np.float32)}
-    np.savez(home / "work" / "INPUTS.npz", noise=np.zeros((3, 24), np.float32), **inputs)
+    noises, voice = np.zeros((3, 24), np.float32), np.zeros((0, 96), np.float32)
+    np.savez(home / "work" / "INPUTS.npz", ids=np.arange(5), noise=noises, voice=voice)
     return home
 
 
