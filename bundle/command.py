@@ -26,7 +26,6 @@ QUIET_S = 2.0
 OUTPUTS = "output", "report", "plot"  # names of the arguments that are files to write
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

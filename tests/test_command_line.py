@@ -228,7 +228,6 @@ def test_voxport_has_every_command() -> None:
         "convert",
         "voices",
         "serve",
-        "triton",
         "info",
         "bench",
         "trace",

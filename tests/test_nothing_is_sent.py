@@ -40,7 +40,6 @@ ARGUMENTS = {
     "voice": "add anna SOUND --bundle QWEN",
     "codec": "encode SOUND out/codes.npz --bundle QWEN",
     "serve": f"--bundle TTS --port {free_port()}",
-    "triton": "TTS --out out/models",
     "voices": "TTS",
     "info": "TTS",
     "trace": "TTS --inputs INPUTS.npz -o out/trace.npz",

@@ -38,12 +38,6 @@ COMMANDS = (
         "runtime.commands.serve",
         example=f"--bundle {EXAMPLE_BUNDLE} --port 8000",
     ),
-    Command(
-        "triton",
-        "write a model repository for Triton Inference Server",
-        "runtime.commands.triton",
-        example=f"{EXAMPLE_BUNDLE} --out models",
-    ),
     Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
     Command(
         "info",
@@ -72,21 +66,13 @@ COMMANDS = (
 )
 
 
-def add_threads(
-    parser: argparse.ArgumentParser,
-    user: str = "the engine",
-    default: str = "all cores, or 1 for a small model",
-) -> None:
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=integer(1),
         metavar="N",
-        help=f"number of threads {user} uses (default: {default})",
+        help="number of threads the engine uses (default: all cores, or 1 for a small model)",
     )
-
-
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    add_threads(parser)
     add_engine_options(parser)
 
 

@@ -42,15 +42,6 @@ def check_graph(path: Path, listed: Collection[str]) -> None:
         raise IntegrityError(f"{path}: not a graph of an export: {error}; export the bundle again") from None
 
 
-def weight_files(path: Path) -> list[str]:
-    """Names of the files with a graph's weights, sorted. `check_graph` has checked the graph."""
-    graphs = (value for number, value in _fields(path.read_bytes()) if number == MODEL_GRAPH)
-    initializers = (
-        value for graph in graphs for number, value in _fields(graph) if number == GRAPH_INITIALIZER
-    )
-    return sorted({name for tensor in initializers for name in _external_files(tensor)})
-
-
 def _check_nodes(graph: bytes, listed: Collection[str]) -> None:
     for number, value in _fields(graph):
         if number == GRAPH_NODE:

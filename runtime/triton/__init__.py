@@ -1,1 +1,0 @@
-"""Model repositories for Triton Inference Server."""
