@@ -1,7 +1,8 @@
 """Reference executor for Core ML programs (`.mlpackage`). It does not depend on voxport or on Core ML.
 
 The executor reads the specification and the weight file of a package. It executes each MIL operation in
-NumPy, as the op set of coremltools defines it. It is written for correctness, not for speed.
+NumPy, as the op set of coremltools defines it. It has the operations and modes that voxport's exports emit,
+and refuses others by name. It is written for correctness, not for speed.
 """
 
 from runtime.mil.describe import describe, describe_text

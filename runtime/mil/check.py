@@ -10,31 +10,25 @@ STRUCTURAL = {
     "const": {"val"},
     "read_state": {"input"},
     "write_state": {"input", "data"},
-    "cond": {"pred"},
-    "while_loop": {"loop_vars"},
 }
 # Inputs that must have the same scalar type if an operation has several of them.
 OPERANDS = (
-    *("x", "y", "values", "a", "b", "data", "update", "updates", "weight", "bias"),
-    *("query", "key", "value", "gamma", "beta", "mean", "variance"),
+    *("x", "y", "values", "a", "b", "data", "weight", "bias", "query", "key", "value", "gamma", "beta"),
 )
 # Operations whose result type differs from the type of their operands.
-COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-CONVERSIONS = ("cast", "quantize", "dequantize", "shape", "fill_like", "non_zero")
-INDEX_RESULTS = ("reduce_argmax", "reduce_argmin", "argsort")
-CONVERTING = (*COMPARISONS, *CONVERSIONS, *INDEX_RESULTS)
+COMPARISONS = ("equal", "greater", "greater_equal", "less")
+CONVERTING = (*COMPARISONS, "cast", "shape", "fill_like", "reduce_argmax", "reduce_argmin")
 
 
 def check_operations(function: Function) -> None:
-    """Checks all operations of a function, including those of nested blocks.
+    """Checks all operations of a function.
 
     Raises UnsupportedError for an unknown operation or input, PackageError for types that do not agree.
     """
     types = dict(function.inputs) | dict(function.states)
-    for operation in function.operations():
-        types |= {value.name: value.type for block in operation.blocks for value in block.inputs}
+    for operation in function.operations:
         types |= {value.name: value.type for value in operation.outputs}
-    for operation in function.operations():
+    for operation in function.operations:
         _check_form(operation)
         _check_types(operation, types)
 
@@ -47,15 +41,9 @@ def _check_form(operation: Operation) -> None:
             f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(expected)}",
             UnsupportedError,
         )
-        blocks = 2 if operation.type in ("cond", "while_loop") else 0
-        require(
-            len(operation.blocks) == blocks,
-            f"{operation.where}: has {len(operation.blocks)} blocks, expected {blocks}",
-            PackageError,
-        )
         return
     require(
-        operation.type in OPERATIONS and not operation.blocks,
+        operation.type in OPERATIONS,
         f"{operation.where}: the executor has no operation {operation.type}",
         UnsupportedError,
     )

@@ -11,7 +11,7 @@ from runtime.mil.weights import Packed
 
 COMPRESSED = "constexpr_"
 # Inputs of the `constexpr_*` operations that hold the compressed values.
-COMPRESSED_INPUTS = ("data", "quantized_data", "indices", "nonzero_data", "source_val")
+COMPRESSED_INPUTS = ("data", "indices")
 Description = dict[str, Any]  # nested plain data, as written by `json.dumps`
 
 
@@ -33,7 +33,7 @@ def _describe(function: Function) -> Description:
     results: dict[str, list[Counter[str]]] = {}  # of each operation type: the result types of each operation
     compressed: dict[str, str] = {}
     sizes: dict[str, list[int]] = {}  # of each storage: the number of values of each array
-    for operation in function.operations():
+    for operation in function.operations:
         stored = _stored_weights(operation)
         for storage, size in stored:
             sizes.setdefault(storage, []).append(size)

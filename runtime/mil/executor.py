@@ -5,7 +5,7 @@ rounded to it. In `float32` precision it is not rounded, which separates roundin
 The internal precision of an operation in Core ML is not part of the program and is not reproduced.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from runtime.mil.check import check_operations
 from runtime.mil.errors import CallError, MilError, PackageError, require
 from runtime.mil.ops import OPERATIONS, SIGNATURES
-from runtime.mil.program import Block, Constant, Function, Operation
+from runtime.mil.program import Constant, Function, Operation
 from runtime.mil.rounding import products_fit_float16, round_to_float16
 from runtime.mil.types import Array, TensorType
 from runtime.mil.weights import Packed
@@ -23,13 +23,11 @@ PRECISIONS = ("float16", "float32")
 SMALL_CONSTANT = 1024  # values; the weight cache compares constants up to this size by content
 LARGE_WEIGHT = 2**20  # values
 MAX_DECOMPRESSED = 2**29  # values (2 GB); above it, large weights of a function are decompressed at each use
-MAX_ITERATIONS = 100_000  # of all loops in one call; ends loops whose condition is damaged
 MAX_STATE = 2**30  # values; a cache of the published model has 2 million
 # Operations that return values of their operands. The results need no rounding, because their types agree.
 ROUNDING_FREE = {
     *("read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "tile"),
-    *("slice_by_index", "slice_by_size", "slice_update", "gather", "gather_along_axis", "gather_nd"),
-    *("reverse", "identity", "abs", "relu", "maximum", "minimum", "select"),
+    *("slice_by_index", "gather", "reverse", "abs", "relu", "maximum", "minimum", "select"),
 }
 BLOCKWISE = "constexpr_blockwise_shift_scale"
 UNDEFINED = (
@@ -41,7 +39,7 @@ UNDEFINED = (
     TypeError,
     ValueError,
 )  # errors of NumPy and Python for values that an operation is not defined for
-# A value is an array, a string, a list of strings or the name of a state, as the program defines: hence Any.
+# A value is an array, a string or the name of a state, as the program defines: hence Any.
 Values = dict[str, Any]
 Arguments = dict[str, tuple[Any, ...]]
 States = dict[str, Array]
@@ -62,9 +60,9 @@ class Executor:
         check_operations(function)
         self._constants: Values = {}
         self._large: dict[str, Operation] = {}  # weights that are decompressed at each use
-        size = sum(map(_decompressed_size, function.body.operations))
-        self._body = self._constant_fold(function.body, keep_large=size > MAX_DECOMPRESSED)
-        self._last_uses = _last_uses(self._body)
+        size = sum(map(_decompressed_size, function.operations))
+        self._operations = self._constant_fold(keep_large=size > MAX_DECOMPRESSED)
+        self._last_uses = _last_uses(self._operations, function.outputs)
 
     def new_states(self) -> States:
         """All states of the function, filled with zeros."""
@@ -85,9 +83,8 @@ class Executor:
         self._check_call("input", self.function.inputs, inputs)
         self._check_call("state", self.function.states, states)
         values = dict(self._constants) | {name: _widened(np.asarray(array)) for name, array in inputs.items()}
-        self._iterations = MAX_ITERATIONS
         with np.errstate(all="ignore"):  # infinities and NaN are valid results
-            for operation, last_used in zip(self._body.operations, self._last_uses, strict=True):
+            for operation, last_used in zip(self._operations, self._last_uses, strict=True):
                 self._execute(operation, values, states)
                 for name in last_used:  # frees memory: each update of a cache is a new array
                     values.pop(name, None)
@@ -111,10 +108,13 @@ class Executor:
                 declared = self.function.declared_input(name) if role == "input" else str(type)
                 raise CallError(f"{where} {name} is {array.dtype}{list(array.shape)}, expected {declared}")
 
-    def _constant_fold(self, block: Block, keep_large: bool) -> Block:
-        """Evaluates constants and decompresses weights. With `keep_large`, large weights stay compressed."""
+    def _constant_fold(self, keep_large: bool) -> list[Operation]:
+        """Evaluates constants and decompresses weights. Returns the remaining operations.
+
+        With `keep_large`, large weights stay compressed.
+        """
         remaining = []
-        for operation in block.operations:
+        for operation in self.function.operations:
             known = all(
                 isinstance(value, Constant) or value in self._constants
                 for values in operation.inputs.values()
@@ -123,11 +123,11 @@ class Executor:
             is_constant = operation.type == "const" or operation.type.startswith("constexpr_")
             if keep_large and known and _decompressed_size(operation) > LARGE_WEIGHT:
                 self._large |= {output.name: operation for output in operation.outputs}
-            elif known and is_constant and not operation.blocks:
+            elif known and is_constant:
                 self._prepare(operation)
             else:
                 remaining.append(operation)
-        return Block(block.inputs, tuple(remaining), block.outputs)
+        return remaining
 
     def _prepare(self, operation: Operation) -> None:
         """Evaluates a constant operation, or takes the result from the weight cache of the package."""
@@ -149,18 +149,13 @@ class Executor:
             return id(content)
         return content.dtype.str, content.shape, content.tobytes()
 
-    def _execute_block(self, block: Block, values: Values, states: States) -> list[Any]:
-        for operation in block.operations:
-            self._execute(operation, values, states)
-        return [values[name] for name in block.outputs]
-
     def _execute(self, operation: Operation, values: Values, states: States) -> None:
         arguments = {
             key: tuple(self._value(value, values) for value in inputs)
             for key, inputs in operation.inputs.items()
         }
         try:
-            results = self._results(operation, arguments, values, states)
+            results = self._results(operation, arguments, states)
         except MilError as error:
             if operation.where in str(error):
                 raise
@@ -187,9 +182,7 @@ class Executor:
             return decompressed[value]
         return values[value]
 
-    def _results(
-        self, operation: Operation, arguments: Arguments, values: Values, states: States
-    ) -> list[Any]:
+    def _results(self, operation: Operation, arguments: Arguments, states: States) -> list[Any]:
         match operation.type:
             case "const":
                 return [arguments["val"][0]]
@@ -203,11 +196,6 @@ class Executor:
                 )
                 states[name] = np.array(data, self._dtype(type))
                 return []
-            case "cond":
-                branch = 0 if bool(arguments["pred"][0]) else 1
-                return self._execute_block(operation.blocks[branch], values, states)
-            case "while_loop":
-                return self._loop(operation, list(arguments["loop_vars"]), values, states)
         for key in ("dtype", "output_dtype"):
             if key in arguments and arguments[key][0] != operation.outputs[0].type.scalar.name:
                 declared = operation.outputs[0].type
@@ -219,17 +207,6 @@ class Executor:
         if not isinstance(name, str) or name not in self.function.states:
             raise PackageError("has a value where a state is expected")
         return name
-
-    def _loop(self, operation: Operation, carried: list[Any], values: Values, states: States) -> list[Any]:
-        condition, body = operation.blocks
-        while self._iterations > 0:
-            self._iterations -= 1
-            inner = values | dict(zip((input.name for input in condition.inputs), carried, strict=True))
-            if not bool(self._execute_block(condition, inner, states)[0]):
-                return carried
-            inner = values | dict(zip((input.name for input in body.inputs), carried, strict=True))
-            carried = self._execute_block(body, inner, states)
-        raise MilError(f"did not end after {MAX_ITERATIONS} iterations of all loops")
 
     def _checked_result(
         self, result: Any, type: TensorType, operation: Operation, arguments: Arguments
@@ -259,15 +236,15 @@ class Executor:
             return round_to_float16(array)
         data = operation.inputs["data"][0]
         is_int4 = isinstance(data, Constant) and data.type.scalar.name == "int4"
-        if is_int4 and "offset" not in arguments and products_fit_float16(arguments["scale"][0]):
+        if is_int4 and products_fit_float16(arguments["scale"][0]):
             return array  # rounding would take half of the time of a large weight
         return round_to_float16(array, in_place=True)  # nothing else refers to a decompressed weight
 
 
-def _last_uses(block: Block) -> list[list[str]]:
-    """For each operation of a block, the names that no later operation uses, without the block's outputs."""
-    used, result = set(block.outputs), []
-    for operation in reversed(block.operations):
+def _last_uses(operations: list[Operation], outputs: Iterable[str]) -> list[list[str]]:
+    """For each operation, the names that no later operation uses, without `outputs`."""
+    used, result = set(outputs), []
+    for operation in reversed(operations):
         names = [name for name in _names(operation) if name not in used]
         used.update(names)
         result.append(names)
@@ -276,8 +253,6 @@ def _last_uses(block: Block) -> list[list[str]]:
 
 def _names(operation: Operation) -> list[str]:
     names = [value for values in operation.inputs.values() for value in values if isinstance(value, str)]
-    for block in operation.blocks:
-        names += [*block.outputs, *(name for inner in block.operations for name in _names(inner))]
     return list(dict.fromkeys((*names, *(output.name for output in operation.outputs))))
 
 

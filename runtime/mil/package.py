@@ -104,8 +104,6 @@ class Package:
                 )
             except (PackageError, UnsupportedError) as error:
                 raise type(error)(f"{self.path}: {error}") from None
-            except RecursionError:
-                raise PackageError(f"{self.path}: function {name}: blocks are nested too deeply") from None
         return self._functions[name]
 
     def _weight_file(self, path: str) -> WeightFile:

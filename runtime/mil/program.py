@@ -1,6 +1,6 @@
-"""The program of a specification as plain data: functions, blocks, operations, constants."""
+"""The program of a specification as plain data: functions, operations, constants."""
 
-from collections.abc import Callable, Hashable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from runtime.mil.errors import MilError, PackageError, UnsupportedError, require
-from runtime.mil.types import VERSIONS, AllowedShapes, Array, TensorType, read_allowed_shapes, tensor_type
+from runtime.mil.types import OPSET, AllowedShapes, Array, TensorType, read_allowed_shapes, tensor_type
 from runtime.mil.weights import Packed, WeightFile, unpack
 
 MODEL_PATH = "@model_path/"  # prefix of the weight file's name in a program
 # Fields of an immediate value, with the NumPy dtype kinds that each may hold.
-FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}
+FIELDS = {"floats": "f", "ints": "iu", "bools": "b"}
 
 
 @dataclass(frozen=True)
 class Constant:
     """A value stored in the program or in the weight file.
 
-    Numbers are arrays (rank 0 for scalars) or `Packed`; strings are `str`, or a list of `str`.
+    Numbers are arrays (rank 0 for scalars) or `Packed`.
     """
 
-    value: Array | Packed | str | list[str]
+    value: Array | Packed | str
     type: TensorType
 
 
 @dataclass(frozen=True)
 class TypedName:
-    """An output of an operation, or an input of a block."""
+    """An output of an operation."""
 
     name: str
     type: TensorType
@@ -45,25 +45,15 @@ class Operation:
     type: str
     inputs: dict[str, tuple[str | Constant, ...]]
     outputs: tuple[TypedName, ...]
-    blocks: "tuple[Block, ...]"
     where: str
 
 
-@dataclass(frozen=True)
-class Block:
-    """Operations in order. `outputs` are names of values of this block or of an enclosing one."""
-
-    inputs: tuple[TypedName, ...]
-    operations: tuple[Operation, ...]
-    outputs: tuple[str, ...]
-
-
-WeightCache = dict[Hashable, list[Any]]  # Any: arrays, strings or lists of strings, as in `Constant.value`
+WeightCache = dict[Hashable, list[Any]]  # Any: arrays or strings, as in `Constant.value`
 
 
 @dataclass(frozen=True)
 class Function:
-    """A callable function: its name, op set, declared types, permitted input shapes, and body.
+    """A callable function: its name, op set, declared types, permitted input shapes, and operations in order.
 
     `weight_cache` is shared by the executors of a package. It holds constants that are already decompressed.
     """
@@ -74,12 +64,8 @@ class Function:
     states: dict[str, TensorType]
     outputs: dict[str, TensorType]
     allowed_shapes: dict[str, AllowedShapes]
-    body: Block
+    operations: tuple[Operation, ...]
     weight_cache: WeightCache
-
-    def operations(self) -> Iterator[Operation]:
-        """All operations in order, including those of nested blocks."""
-        return _operations(self.body)
 
     def declared_input(self, name: str) -> str:
         """Scalar type and permitted shapes of an input, as text."""
@@ -87,21 +73,12 @@ class Function:
         return f"{type.scalar.name}{self.allowed_shapes[name]}" if name in self.allowed_shapes else str(type)
 
 
-def _operations(block: Block) -> Iterator[Operation]:
-    for operation in block.operations:
-        yield operation
-        for inner in operation.blocks:
-            yield from _operations(inner)
-
-
-def check_names(block: Block, outer: Set[str], states: Set[str], where: str) -> None:
-    """Checks that every name is defined before its use, in the block or an enclosing one, and only once.
-
-    Raises PackageError.
-    """
-    known = set(outer)
-    _define(block.inputs, known, states, where)
-    for operation in block.operations:
+def check_names(
+    operations: Iterable[Operation], outputs: Iterable[str], inputs: Set[str], states: Set[str], where: str
+) -> None:
+    """Checks that every name is defined before its use, and only once. Raises PackageError."""
+    known = set(inputs)
+    for operation in operations:
         used = (value for values in operation.inputs.values() for value in values if isinstance(value, str))
         for name in used:
             require(
@@ -109,21 +86,15 @@ def check_names(block: Block, outer: Set[str], states: Set[str], where: str) -> 
                 f"{operation.where}: uses {name}, which is not defined before it",
                 PackageError,
             )
-        for index, inner in enumerate(operation.blocks):
-            check_names(inner, known, states, f"{operation.where}, block {index}")
-        _define(operation.outputs, known, states, operation.where)
-    for name in block.outputs:
+        for value in operation.outputs:
+            require(
+                value.name not in known and value.name not in states,
+                f"{operation.where}: defines {value.name} a second time",
+                PackageError,
+            )
+            known.add(value.name)
+    for name in outputs:
         require(name in known, f"{where}: output {name} is not defined", PackageError)
-
-
-def _define(values: tuple[TypedName, ...], known: set[str], states: Set[str], where: str) -> None:
-    for value in values:
-        require(
-            value.name not in known and value.name not in states,
-            f"{where}: defines {value.name} a second time",
-            PackageError,
-        )
-        known.add(value.name)
 
 
 # `spec` and `message` are protobuf messages of coremltools, which have no type stubs: hence Any.
@@ -137,8 +108,8 @@ class Reader:
     def function(self, name: str) -> Function:
         """Raises PackageError or UnsupportedError with the location in the program."""
         message = self._spec.mlProgram.functions[name]
-        where, opset, known = f"function {name}", message.opset, ", ".join(VERSIONS)
-        require(opset in VERSIONS, f"{where}: op set {opset!r}; expected one of {known}", UnsupportedError)
+        where, opset = f"function {name}", message.opset
+        require(opset == OPSET, f"{where}: op set {opset!r}; expected {OPSET}", UnsupportedError)
         require(
             opset in message.block_specializations,
             f"{where}: has no block for its op set {opset!r}",
@@ -154,13 +125,18 @@ class Reader:
             )
             group = states if entry.type.WhichOneof("type") == "stateType" else inputs
             group[entry.name] = self._type(entry.type, f"{where}, input {entry.name}")
-        body = self._block(message.block_specializations[opset], where)
-        check_names(body, inputs.keys(), states.keys(), where)
-        types = {output.name: output.type for operation in _operations(body) for output in operation.outputs}
+        body = message.block_specializations[opset]
+        require(not body.inputs, f"{where}: its block has inputs", UnsupportedError)
+        operations = tuple(
+            self._operation(entry, f"{where}, operation {index} ({entry.type})")
+            for index, entry in enumerate(body.operations)
+        )
+        check_names(operations, body.outputs, inputs.keys(), states.keys(), where)
+        types = {output.name: output.type for operation in operations for output in operation.outputs}
         outputs = {output: (types | inputs)[output] for output in body.outputs}
         declared = {"input": inputs, "state": states, "output": outputs}
-        shapes = read_allowed_shapes(self._spec, name, opset, declared)
-        return Function(name, opset, inputs, states, outputs, shapes, body, self._cache)
+        shapes = read_allowed_shapes(self._spec, name, declared)
+        return Function(name, opset, inputs, states, outputs, shapes, operations, self._cache)
 
     def _type(self, message: Any, where: str) -> TensorType:
         try:
@@ -168,22 +144,8 @@ class Reader:
         except UnsupportedError as error:
             raise UnsupportedError(f"{where}: {error}") from None
 
-    def _typed_names(self, entries: Any, where: str) -> tuple[TypedName, ...]:
-        return tuple(
-            TypedName(entry.name, self._type(entry.type, f"{where} {entry.name}")) for entry in entries
-        )
-
-    def _block(self, message: Any, where: str) -> Block:
-        return Block(
-            self._typed_names(message.inputs, f"{where}, block input"),
-            tuple(
-                self._operation(entry, f"{where}, operation {index} ({entry.type})")
-                for index, entry in enumerate(message.operations)
-            ),
-            tuple(message.outputs),
-        )
-
     def _operation(self, message: Any, where: str) -> Operation:
+        require(not message.blocks, f"{where}: has nested blocks", UnsupportedError)
         inputs = {
             key: tuple(
                 str(binding.name)
@@ -193,19 +155,19 @@ class Reader:
             )
             for key, argument in message.inputs.items()
         }
-        # Attributes are the name, the value of a const, and before iOS 18 the inputs of a constexpr.
+        # Attributes are the name and the value of a const.
         attributes = {key: value for key, value in message.attributes.items() if key != "name"}
         is_const, is_constexpr = message.type == "const", message.type.startswith("constexpr_")
-        if attributes and not is_constexpr and not (is_const and attributes.keys() == {"val"}):
+        if attributes and not (is_const and attributes.keys() == {"val"}):
             raise UnsupportedError(f"{where}: has unknown attribute {min(attributes)!r}")
         require(attributes or not is_const, f"{where}: has no value", PackageError)
         inputs |= {key: (self._constant(value, f"{where}, {key}"),) for key, value in attributes.items()}
-        outputs = self._typed_names(message.outputs, f"{where}, output")
-        require(outputs or not (is_const or is_constexpr), f"{where}: declares no output", PackageError)
-        blocks = tuple(
-            self._block(block, f"{where}, block {index}") for index, block in enumerate(message.blocks)
+        outputs = tuple(
+            TypedName(entry.name, self._type(entry.type, f"{where}, output {entry.name}"))
+            for entry in message.outputs
         )
-        return Operation(message.type, inputs, outputs, blocks, where)
+        require(outputs or not (is_const or is_constexpr), f"{where}: declares no output", PackageError)
+        return Operation(message.type, inputs, outputs, where)
 
     def _constant(self, message: Any, where: str) -> Constant:
         type = self._type(message.type, where)
@@ -225,7 +187,7 @@ class Reader:
         return self._weight_file(message.fileName.removeprefix(MODEL_PATH)).tensor(message.offset, type)
 
 
-def _immediate(message: Any, type: TensorType) -> Array | str | list[str]:
+def _immediate(message: Any, type: TensorType) -> Array | str:
     form = message.WhichOneof("value")
     require(form == "tensor", f"an immediate {form}", UnsupportedError)
     field = message.tensor.WhichOneof("value")
@@ -236,8 +198,9 @@ def _immediate(message: Any, type: TensorType) -> Array | str | list[str]:
     require(field is not None or not count, f"{where}: has no content", PackageError)
     values: Any = getattr(message.tensor, field).values if field else ()
     if type.scalar.name == "string":
-        require(field == "strings" and len(values) == count, f"{where}: is stored as {field}", PackageError)
-        return str(values[0]) if type.fixed == () else list(values)
+        is_one = field == "strings" and type.fixed == () and len(values) == 1
+        require(is_one, f"{where}: has {len(values)} {field}, expected one string", PackageError)
+        return str(values[0])
     if field == "bytes":
         require(
             len(values) == -(-count * type.scalar.bits // 8),

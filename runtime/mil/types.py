@@ -27,7 +27,7 @@ Operator = Callable[..., Any]
 class ScalarType:
     """A scalar type: its name, NumPy type, and width on disk in bits.
 
-    Values of fewer than 8 bits are packed on disk, the lowest bits first, and take one byte each in NumPy.
+    Values of 4 bits are packed on disk, the low half of a byte first, and take one byte each in NumPy.
     """
 
     name: str
@@ -45,59 +45,42 @@ SCALARS = {
     2: ScalarType("string", np.str_, 0),
     10: ScalarType("fp16", np.float16, 16),
     11: ScalarType("fp32", np.float32, 32),
-    12: ScalarType("fp64", np.float64, 64),
     21: ScalarType("int8", np.int8, 8, True),
     22: ScalarType("int16", np.int16, 16, True),
     23: ScalarType("int32", np.int32, 32, True),
-    24: ScalarType("int64", np.int64, 64, True),
     25: ScalarType("int4", np.int8, 4, True),
-    31: ScalarType("uint8", np.uint8, 8),
     32: ScalarType("uint16", np.uint16, 16),
-    33: ScalarType("uint32", np.uint32, 32),
-    34: ScalarType("uint64", np.uint64, 64),
     35: ScalarType("uint4", np.uint8, 4),
-    36: ScalarType("uint2", np.uint8, 2),
-    37: ScalarType("uint1", np.uint8, 1),
-    38: ScalarType("uint6", np.uint8, 6),
-    39: ScalarType("uint3", np.uint8, 3),
 }
 MAX_RANK = 16
 MAX_VALUES = 2**33  # per tensor; the largest weight of a published model has 2^29
 BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
 # Values of ArrayFeatureType.ArrayDataType.
-ARRAY_TYPES = {65552: "fp16", 65568: "fp32", 65600: "fp64", 131080: "int8", 131104: "int32"}
-# Op set -> first specification version that includes it (iOS 15 to 18).
-VERSIONS = {"CoreML5": 6, "CoreML6": 7, "CoreML7": 8, "CoreML8": 9}
+ARRAY_TYPES = {65552: "fp16", 65568: "fp32", 131104: "int32"}
+OPSET, VERSION = "CoreML8", 9  # the op set of iOS 18 and the first specification version that includes it
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """A scalar type and a shape. A size is None if it is unknown before the call.
-
-    `shape` is None if the rank is unknown.
-    """
+    """A scalar type and a shape. A size is None if it is unknown before the call."""
 
     scalar: ScalarType
-    shape: tuple[int | None, ...] | None
+    shape: tuple[int | None, ...]
 
     @property
     def fixed(self) -> tuple[int, ...] | None:
         """The shape if every size is known, otherwise None."""
-        sizes = tuple(size for size in self.shape or () if size is not None)
-        return sizes if self.shape is not None and len(sizes) == len(self.shape) else None
+        sizes = tuple(size for size in self.shape if size is not None)
+        return sizes if len(sizes) == len(self.shape) else None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return (
-            self.shape is None
-            or self.shape == shape
-            or (
-                len(shape) == len(self.shape)
-                and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
-            )
+        return self.shape == shape or (
+            len(shape) == len(self.shape)
+            and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
         )
 
     def __str__(self) -> str:
-        sizes = ["?"] if self.shape is None else ["?" if size is None else str(size) for size in self.shape]
+        sizes = ("?" if size is None else str(size) for size in self.shape)
         return f"{self.scalar.name}[{', '.join(sizes)}]"
 
 
@@ -112,9 +95,12 @@ def tensor_type(message: Any) -> TensorType:
         return tensor_type(message.stateType.wrappedType)
     require(form == "tensorType", f"a value of type {form}", UnsupportedError)
     tensor = message.tensorType
-    require(tensor.dataType in SCALARS, f"a tensor of data type {tensor.dataType}", UnsupportedError)
-    if any(size.unknown.variadic for size in tensor.dimensions):
-        return TensorType(SCALARS[tensor.dataType], None)
+    expected = f"expected one of {', '.join(BY_NAME)}"
+    require(
+        tensor.dataType in SCALARS, f"a tensor of data type {tensor.dataType}; {expected}", UnsupportedError
+    )
+    is_variadic = any(size.unknown.variadic for size in tensor.dimensions)
+    require(not is_variadic, "a tensor of unknown rank", UnsupportedError)
     shape = tuple(
         size.constant.size if size.WhichOneof("dimension") == "constant" else None
         for size in tensor.dimensions
@@ -129,44 +115,33 @@ def tensor_type(message: Any) -> TensorType:
 
 @dataclass(frozen=True)
 class AllowedShapes:
-    """Permitted shapes of an input: a list of shapes, or one range (low, high) per axis.
+    """Permitted shapes of an input: one range (low, high) per axis."""
 
-    An unbounded range has `high` None.
-    """
-
-    ranges: tuple[tuple[int, int | None], ...]
-    enumerated: tuple[tuple[int, ...], ...] = ()
+    ranges: tuple[tuple[int, int], ...]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        if self.enumerated:
-            return shape in self.enumerated
         return len(shape) == len(self.ranges) and all(
-            low <= size and (high is None or size <= high)
-            for size, (low, high) in zip(shape, self.ranges, strict=True)
+            low <= size <= high for size, (low, high) in zip(shape, self.ranges, strict=True)
         )
 
     def __str__(self) -> str:
-        if self.enumerated:
-            return " or ".join(str(list(shape)) for shape in self.enumerated)
-        axes = (
-            str(low) if low == high else f"{low}..{'' if high is None else high}" for low, high in self.ranges
-        )
+        axes = (str(low) if low == high else f"{low}..{high}" for low, high in self.ranges)
         return f"[{', '.join(axes)}]"
 
 
 # `spec`, `features` and `type` are protobuf messages of coremltools, which have no type stubs: hence Any.
 def read_allowed_shapes(
-    spec: Any, name: str, opset: str, types: Mapping[str, Mapping[str, TensorType]]
+    spec: Any, name: str, types: Mapping[str, Mapping[str, TensorType]]
 ) -> dict[str, AllowedShapes]:
     """Permitted shapes of the inputs of a function that have them in the description of the package.
 
     `types` are the types in the program, for `input`, `state` and `output`. Raises PackageError if the
     description does not match the program.
     """
-    versions = f"needs specification {VERSIONS[opset]}, the package has {spec.specificationVersion}"
+    versions = f"needs specification {VERSION}, the package has {spec.specificationVersion}"
     require(
-        spec.specificationVersion >= VERSIONS[opset],
-        f"function {name}: op set {opset} {versions}",
+        spec.specificationVersion >= VERSION,
+        f"function {name}: op set {OPSET} {versions}",
         PackageError,
     )
     described = (entry for entry in spec.description.functions if entry.name == name)
@@ -198,11 +173,11 @@ def _allowed_shapes(type: Any) -> AllowedShapes | None:
         return None
     array = type.multiArrayType
     flexibility = array.WhichOneof("ShapeFlexibility")
-    if flexibility == "enumeratedShapes":
-        return AllowedShapes((), tuple(tuple(shape.shape) for shape in array.enumeratedShapes.shapes))
+    require(flexibility != "enumeratedShapes", "an input with a list of shapes", UnsupportedError)
     if flexibility == "shapeRange":
         ranges = array.shapeRange.sizeRanges
-        return AllowedShapes(
-            tuple((axis.lowerBound, axis.upperBound if axis.upperBound >= 0 else None) for axis in ranges)
+        require(
+            all(axis.upperBound >= 0 for axis in ranges), "an input without largest sizes", UnsupportedError
         )
+        return AllowedShapes(tuple((axis.lowerBound, axis.upperBound) for axis in ranges))
     return AllowedShapes(tuple((size, size) for size in array.shape)) if array.shape else None

@@ -25,18 +25,12 @@ BLOCK = 64  # bytes of the header and of a descriptor
 NAMES = {
     1: "fp16",
     2: "fp32",
-    3: "uint8",
     4: "int8",
     6: "int16",
     7: "uint16",
     8: "int4",
-    9: "uint1",
-    10: "uint2",
     11: "uint4",
-    12: "uint3",
-    13: "uint6",
     14: "int32",
-    15: "uint32",
 }
 
 
@@ -102,7 +96,7 @@ class WeightFile:
         require(start + size <= file_size, f"{where}: {outside}", PackageError)
         stored, declared = NAMES.get(number, f"type {number}"), type.scalar.name
         require(
-            stored == declared or (stored, declared) == ("uint8", "bool"),
+            stored == declared,
             f"{where}: holds {stored}, the program declares {type}",
             PackageError,
         )
@@ -117,31 +111,14 @@ class WeightFile:
 
 
 def unpack(data: memoryview | bytes, count: int, scalar: ScalarType) -> Array:
-    """Reads `count` little-endian values. Values narrower than a byte are packed, the lowest bits first."""
+    """Reads `count` little-endian values. Of two 4-bit values in a byte, the first is the low half."""
     if scalar.bits >= 8:
         return np.frombuffer(data, np.dtype(scalar.dtype).newbyteorder("<"), count)
-    if scalar.bits == 4:
-        return _unpack_nibbles(data, scalar.signed)[:count].astype(scalar.dtype, copy=False)
-    values = unpack_bits(data, count, scalar.bits)
-    if scalar.signed:
-        values = values.astype(np.int16) - ((values >> (scalar.bits - 1)).astype(np.int16) << scalar.bits)
-    return values.astype(scalar.dtype)
-
-
-def _unpack_nibbles(data: memoryview | bytes, signed: bool) -> Array:
-    """Reads two 4-bit values per byte, the low nibble first, as int8."""
     pairs = np.frombuffer(data, np.uint8).astype("<u2")
     pairs |= pairs << 4
     pairs &= 0x0F0F
     values = pairs.view(np.int8)
-    if signed:
+    if scalar.signed:
         values ^= 8
         values -= 8
-    return values
-
-
-def unpack_bits(data: memoryview | bytes, count: int, width: int) -> Array:
-    """Reads `count` unsigned values of `width` bits (at most 8), packed densely, the lowest bits first."""
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count * width)
-    weights = (1 << np.arange(width, dtype=np.uint8)).astype(np.uint8)
-    return np.asarray(bits.reshape(count, width) @ weights)
+    return values[:count].astype(scalar.dtype, copy=False)

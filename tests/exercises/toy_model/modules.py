@@ -35,7 +35,7 @@ class Decoder(nn.Module):
         new = (row[:, None] == own).float() @ self.body(x)[0]  # [L, dim]
         is_new = torch.logical_and(row >= position, row < position + x.shape[1])
         rows = torch.where(is_new[:, None], new, rows)
-        share = (row <= own[:, None]).float() / (own + 1)[:, None].float()  # [S, L]
+        share = (own[:, None] >= row).float() / (own + 1)[:, None].float()  # [S, L]
         return self.head((share @ rows)[None]), rows.reshape(cache.shape)
 
 

@@ -209,7 +209,7 @@ def test_no_call_widens_a_compressed_weight(realtime_bundles: Path) -> None:
     at the published size.
     """
     package = Package(realtime_bundles / "coreml" / "decoder.mlpackage")
-    operations = list(package.function("decode_step").operations())
+    operations = list(package.function("decode_step").operations)
     weights = {
         named.name
         for operation in operations
@@ -326,7 +326,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
     path = tmp_path / "acoustic_step.mlpackage"
     CoreMLTarget().lower(graph, tmp_path)
     function = Package(path).function("acoustic_step")
-    kinds = [op.type for op in function.operations()]
+    kinds = [op.type for op in function.operations]
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
     products = len(read_quantized_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
     assert kinds.count("round") >= products and bool(products) == (recipe == "8da4w")

@@ -170,7 +170,7 @@ def test_norms_do_not_overflow_in_half_precision(eps: float, size: float) -> Non
 def test_positions_are_divided_as_integers(realtime_bundles: Path, graph: str, component: str) -> None:
     """In float16 they would be rounded above 2,048, the 41st second of a recording."""
     package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
-    divisions = [op for op in package.function(component).operations() if op.type == "floor_div"]
+    divisions = [op for op in package.function(component).operations if op.type == "floor_div"]
     assert divisions and {op.outputs[0].type.scalar.name for op in divisions} == {"int32"}
 
 

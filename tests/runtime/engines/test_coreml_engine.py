@@ -149,7 +149,7 @@ def test_functions_share_their_weights(bundles: Path) -> None:
     package = Package(bundle.folder / "backbone.mlpackage")
     values = [
         value
-        for op in package.function("prefill").operations()
+        for op in package.function("prefill").operations
         for listed in op.inputs.values()
         for value in listed
         if isinstance(value, Constant)

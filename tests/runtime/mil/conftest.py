@@ -27,7 +27,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     @mb.program(input_specs=[mb.TensorSpec((2,))], opset_version=ct.target.iOS18)
     def program(x: Any) -> Any:
-        in_float16 = mb.exp(x=mb.cast(x=x, dtype="fp16"))
+        in_float16 = mb.tanh(x=mb.cast(x=x, dtype="fp16"))
         whole = mb.add(x=mb.cast(x=x, dtype="int32"), y=np.int32(300))
         return mb.add(x=mb.cast(x=in_float16, dtype="fp32"), y=mb.cast(x=whole, dtype="fp32"), name="y")
 

@@ -10,46 +10,20 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.runtime.mil_reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
+from support.runtime.mil_reference import EDGES, GROWN, floats, op, same, shapes
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
 
 UNARY: dict[str, Callable[..., Any]] = {
     "abs": torch.abs,
-    "acos": torch.acos,
-    "asin": torch.asin,
-    "atan": torch.atan,
-    "atanh": torch.atanh,
-    "ceil": torch.ceil,
-    "cos": torch.cos,
-    "cosh": torch.cosh,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "floor": torch.floor,
-    "identity": lambda x: x,
     "relu": torch.relu,
-    "relu6": F.relu6,
     "round": torch.round,
     "sigmoid": torch.sigmoid,
-    "sign": torch.sign,
     "silu": F.silu,
     "sin": torch.sin,
-    "sinh": torch.sinh,
-    "softplus": F.softplus,
-    "softsign": F.softsign,
     "sqrt": torch.sqrt,
-    "square": torch.square,
-    "tan": torch.tan,
     "tanh": torch.tanh,
-}
-# Inputs for which the two libraries differ: the sign of NaN, and 0 times infinity.
-NOT_AT: dict[str, Callable[..., Any]] = {
-    "sign": np.isnan,
-    "silu": np.isinf,
-    "softsign": np.isinf,
-    "softplus": np.isneginf,
 }
 
 
@@ -57,18 +31,15 @@ NOT_AT: dict[str, Callable[..., Any]] = {
 @given(x=floats())
 def test_unary_operations_equal_torch(name: str, x: np.ndarray) -> None:
     with np.errstate(all="ignore"):
-        same(
-            op(name)(x),
-            UNARY[name](torch.from_numpy(x)),
-            close=GROWN if name in ("tan", "sinh", "cosh", "exp", "exp2") else CLOSE,
-        )
+        same(op(name)(x), UNARY[name](torch.from_numpy(x)))
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_unary_operations_equal_torch_at_extreme_values(name: str) -> None:
     x = np.array(EDGES, np.float32)
-    x = x[~NOT_AT[name](x)] if name in NOT_AT else x
-    if name in ("sin", "cos", "tan"):
+    if name == "silu":
+        x = x[~np.isinf(x)]  # 0 times infinity differs between libraries
+    if name == "sin":
         x = x[np.abs(x) < 1e4]  # the argument reduction of larger values differs between libraries
     with np.errstate(all="ignore"):
         same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=GROWN)
@@ -82,11 +53,9 @@ BINARY: dict[str, Callable[..., Any]] = {
     "minimum": torch.minimum,
     "real_div": torch.div,
     "equal": torch.eq,
-    "not_equal": torch.ne,
     "greater": torch.gt,
     "greater_equal": torch.ge,
     "less": torch.lt,
-    "less_equal": torch.le,
 }
 
 
@@ -102,7 +71,7 @@ def test_binary_operations_equal_torch_and_broadcast(
 
 @pytest.mark.parametrize(
     "name",
-    ["maximum", "minimum", "sub", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"],
+    ["maximum", "minimum", "sub", "equal", "greater", "greater_equal", "less"],
 )
 @given(
     shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3),
@@ -128,8 +97,6 @@ integers = st.integers(-9, 9)
         ("mul", torch.mul),
         ("real_div", lambda x, y: torch.div(x, y, rounding_mode="trunc")),
         ("floor_div", lambda x, y: torch.div(x, y, rounding_mode="floor")),
-        ("mod", torch.remainder),
-        ("pow", lambda x, y: torch.pow(x, y.abs())),
     ],
 )
 @given(data=st.data(), shape=shapes)
@@ -138,24 +105,22 @@ def test_integer_arithmetic_keeps_the_type(
 ) -> None:
     x = data.draw(hnp.arrays(np.int32, shape, elements=integers))
     y = data.draw(hnp.arrays(np.int32, shape, elements=integers.filter(bool)))
-    same(op(name)(x, np.abs(y) if name == "pow" else y), expected(torch.from_numpy(x), torch.from_numpy(y)))
+    same(op(name)(x, y), expected(torch.from_numpy(x), torch.from_numpy(y)))
 
 
-@pytest.mark.parametrize("name", ["real_div", "floor_div", "mod"])
+@pytest.mark.parametrize("name", ["real_div", "floor_div"])
 def test_integer_division_by_zero_raises(name: str) -> None:
     with pytest.raises(MilError, match="division by zero"):
         op(name)(np.array([1], np.int32), np.array([0], np.int32))
 
 
 @given(x=floats(), data=st.data())
-def test_division_and_power_of_floats_equal_torch(x: np.ndarray, data: st.DataObject) -> None:
+def test_floor_division_of_floats_equals_torch(x: np.ndarray, data: st.DataObject) -> None:
     y = data.draw(floats(x.shape, st.floats(0.25, 8, width=32)))
     same(op("floor_div")(x, y), torch.floor_divide(torch.from_numpy(x), torch.from_numpy(y)))
-    same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=GROWN)
-    same(op("pow")(np.abs(x), y), torch.pow(torch.from_numpy(np.abs(x)), torch.from_numpy(y)), close=GROWN)
 
 
-LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
+LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or}
 
 
 @pytest.mark.parametrize("name", LOGIC)
@@ -171,7 +136,6 @@ def test_epsilon_is_added_before_the_function(x: np.ndarray, epsilon: float) -> 
     with np.errstate(all="ignore"):
         same(op("rsqrt")(x, epsilon), torch.rsqrt(exact + epsilon))
         same(op("inverse")(x, epsilon), 1 / (exact + epsilon))
-        same(op("log")(x, epsilon), torch.log(exact + epsilon), close=GROWN)
 
 
 @given(x=floats())
@@ -179,40 +143,23 @@ def test_activations_equal_torch(x: np.ndarray) -> None:
     exact = torch.from_numpy(x)
     wide = exact.double()  # the reference computes 1 + erf(x), which cancels for negative x
     same(op("gelu")(x), F.gelu(wide).float(), floor=1e-14)
-    same(op("gelu")(x, "TANH_APPROXIMATION"), F.gelu(wide, approximate="tanh").float(), floor=1e-14)
-    same(op("gelu")(x, "SIGMOID_APPROXIMATION"), (wide * torch.sigmoid(1.702 * wide)).float(), floor=1e-14)
     same(op("elu")(x, 0.7), F.elu(exact, 0.7))
-    same(op("leaky_relu")(x, 0.1), F.leaky_relu(exact, 0.1))
-    same(op("sigmoid_hard")(x, 1 / 6, 0.5), F.hardsigmoid(exact))
     same(op("clip")(x, -1.5, 2.0), exact.clamp(-1.5, 2.0))
     with pytest.raises(UnsupportedError, match="gelu mode"):
-        OPS["gelu"](x, "CUBIC")
-
-
-def test_prelu_has_one_slope_per_channel() -> None:
-    x, alpha = normal(2, 3, 4), normal(3)
-    same(op("prelu")(x, alpha), F.prelu(torch.from_numpy(x), torch.from_numpy(alpha)))
+        OPS["gelu"](x, "TANH_APPROXIMATION")
 
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [
-        ("int32", torch.int32),
-        ("bool", torch.bool),
-        ("fp32", torch.float32),
-        ("int8", torch.int8),
-        ("uint8", torch.uint8),
-    ],
+    [("int32", torch.int32), ("int16", torch.int16), ("uint16", torch.uint16), ("fp32", torch.float32)],
 )
 def test_cast_equals_torch(dtype: str, expected: torch.dtype) -> None:
     x = np.array([0.0, 0.9, 1.5, 2.5, 100.0], np.float32)
     same(op("cast")(x, dtype), torch.from_numpy(x).to(expected))
-    same(
-        op("cast")(-x[:3] if dtype != "uint8" else x, dtype),
-        torch.from_numpy(-x[:3] if dtype != "uint8" else x).to(expected),
-    )
-    with pytest.raises(UnsupportedError, match="cast to"):
-        OPS["cast"](x, "complex")
+    if dtype != "uint16":
+        same(op("cast")(-x, dtype), torch.from_numpy(-x).to(expected))
+    with pytest.raises(UnsupportedError, match="cast to 'int8'; expected one of fp16"):
+        OPS["cast"](x, "int8")
     with pytest.raises(MilError, match="outside the range"):
         OPS["cast"](np.array([np.nan], np.float32), "int32")
 
@@ -227,16 +174,11 @@ def test_select_equals_where(cond: np.ndarray, a: np.ndarray, b: np.ndarray) -> 
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [(300.0, "int8"), (1e20, "int32"), (-1.0, "uint8"), (float("nan"), "int32"), (float("inf"), "int16")],
+    [(4e4, "int16"), (1e20, "int32"), (-1.0, "uint16"), (float("nan"), "int32"), (float("inf"), "int16")],
 )
 def test_cast_of_a_number_outside_the_range_raises(value: float, dtype: str) -> None:
     with pytest.raises(MilError, match="outside the range"):
         OPS["cast"](np.array([value], np.float32), dtype)
-
-
-def test_negative_power_of_an_integer_raises() -> None:
-    with pytest.raises(MilError, match="negative power"):
-        OPS["pow"](np.array([0], np.int32), np.array([-1], np.int32))
 
 
 def test_floor_division_rounds_the_exact_quotient() -> None:

@@ -1,4 +1,4 @@
-"""Control flow, memory and half-precision rounding of the executor."""
+"""Memory, half-precision rounding and permitted shapes of the executor."""
 
 # coremltools has no types.
 # mypy: disable-error-code="untyped-decorator"
@@ -16,39 +16,8 @@ from coremltools.converters.mil.mil import get_new_symbol, types
 from support.runtime.mil_packages import save
 from support.stand_ins import noting
 
-from runtime.mil import CallError, Executor, MilError, Package, describe, describe_text
-from runtime.mil.executor import MAX_ITERATIONS
+from runtime.mil import CallError, Executor, Package, describe, describe_text
 from runtime.mil.rounding import CHUNK, round_to_float16
-
-
-def test_loops_run_and_an_endless_loop_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(forever: bool) -> Path:
-        @mb.program(input_specs=[mb.TensorSpec((1,), dtype=types.int32)], opset_version=ct.target.iOS18)
-        def program(x: Any) -> Any:
-            def more(i: Any, total: Any) -> Any:
-                return mb.logical_or(x=mb.less(x=i, y=5), y=forever)
-
-            def body(i: Any, total: Any) -> tuple[Any, Any]:
-                return mb.add(x=i, y=1), mb.add(x=total, y=mb.mul(x=x, y=i))
-
-            total = mb.while_loop(_cond=more, _body=body, loop_vars=(0, x))[1]
-            odd = mb.equal(x=mb.squeeze(x=mb.mod(x=x, y=2)), y=1)
-            return mb.cond(
-                pred=odd,
-                _true_fn=lambda: mb.identity(x=total),
-                _false_fn=lambda: mb.sub(x=total, y=1),
-                name="y",
-            )
-
-        return save(program, tmp_path / f"loop{forever}.mlpackage")
-
-    executor = Executor(Package(build(False)).function())
-    assert executor.run({"x": np.array([3], np.int32)})["y"] == 3 + 3 * (0 + 1 + 2 + 3 + 4)
-    assert executor.run({"x": np.array([4], np.int32)})["y"] == 4 + 4 * (0 + 1 + 2 + 3 + 4) - 1
-    assert MAX_ITERATIONS >= 1000
-    monkeypatch.setattr("runtime.mil.executor.MAX_ITERATIONS", 50)
-    with pytest.raises(MilError, match="did not end after 50 iterations"):
-        Executor(Package(build(True)).function()).run({"x": np.array([3], np.int32)})
 
 
 def test_half_precision_rounds_results_declared_as_half(tmp_path: Path) -> None:
@@ -142,16 +111,13 @@ def test_rounding_to_float16_equals_numpy() -> None:
 
 def test_shapes_outside_the_description_raise(tmp_path: Path) -> None:
     @mb.program(
-        input_specs=[mb.TensorSpec((get_new_symbol(), 4)), mb.TensorSpec((get_new_symbol(), 4))],
+        input_specs=[mb.TensorSpec((get_new_symbol(), 4)), mb.TensorSpec((7, 4))],
         opset_version=ct.target.iOS18,
     )
     def program(x: Any, y: Any) -> Any:
-        return mb.exp(x=x, name="a"), mb.exp(x=y, name="b")
+        return mb.tanh(x=x, name="a"), mb.tanh(x=y, name="b")
 
-    shapes = [
-        ct.TensorType("x", ct.Shape((ct.RangeDim(2, 5), 4))),
-        ct.TensorType("y", ct.EnumeratedShapes([(1, 4), (7, 4)])),
-    ]
+    shapes = [ct.TensorType("x", ct.Shape((ct.RangeDim(2, 5), 4))), ct.TensorType("y", (7, 4))]
     ct.convert(
         program,
         inputs=shapes,
@@ -160,14 +126,13 @@ def test_shapes_outside_the_description_raise(tmp_path: Path) -> None:
         skip_model_load=True,
     ).save(str(tmp_path / "sizes.mlpackage"))
     package = Package(tmp_path / "sizes.mlpackage")
-    assert "x fp32[2..5, 4]" in describe_text(
-        describe(package)
-    ) and "y fp32[1, 4] or [7, 4]" in describe_text(describe(package))
+    text = describe_text(describe(package))
+    assert "x fp32[2..5, 4]" in text and "y fp32[7, 4]" in text
     executor = Executor(package.function())
     for x, y, expected in (
         (5, 7, None),
         (6, 7, "input x is float32.6, 4., expected fp32.2..5, 4."),
-        (2, 3, "input y is float32.3, 4., expected fp32.1, 4. or .7, 4."),
+        (2, 3, "input y is float32.3, 4., expected fp32.7, 4."),
     ):
         inputs = {"x": np.zeros((x, 4), np.float32), "y": np.zeros((y, 4), np.float32)}
         with pytest.raises(CallError, match=expected) if expected else contextlib.nullcontext():

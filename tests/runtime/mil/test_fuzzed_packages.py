@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from support.runtime.mil_packages import MODEL, WEIGHTS, save
 
 from runtime.mil import Executor, MilError, Package, describe, describe_text
-from runtime.mil.weights import unpack_bits
+from runtime.mil.types import BY_NAME
+from runtime.mil.weights import unpack
 
 
 def stateful_program() -> Any:
@@ -49,21 +50,9 @@ def stateful_program() -> Any:
     return program
 
 
-@mb.program(input_specs=[mb.TensorSpec((2, 16))], opset_version=ct.target.iOS18)
-def branches(x: Any) -> Any:
-    def body(i: Any, y: Any) -> tuple[Any, Any]:
-        return mb.add(x=i, y=1), mb.mul(x=y, y=np.float32(0.5))
-
-    last = mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=3), _body=body, loop_vars=(0, x))[1]
-    positive = mb.greater(x=mb.reduce_sum(x=last), y=np.float32(0))
-    return mb.cond(
-        pred=positive, _true_fn=lambda: mb.identity(x=last), _false_fn=lambda: mb.exp(x=last), name="y"
-    )
-
-
 @pytest.fixture(scope="module")
 def varied(package: Path, typed: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Packages with compressed weights, states, branches, loops and several functions."""
+    """Packages with compressed weights, states and several functions."""
     folder = tmp_path_factory.mktemp("varied")
     two = ct.utils.MultiFunctionDescriptor()
     for name in ("first", "second"):
@@ -75,7 +64,6 @@ def varied(package: Path, typed: Path, tmp_path_factory: pytest.TempPathFactory)
         typed,
         folder / "two.mlpackage",
         save(stateful_program(), folder / "held.mlpackage", ct.precision.FLOAT16),
-        save(branches, folder / "branches.mlpackage"),
     ]
 
 
@@ -138,13 +126,10 @@ def test_damaged_bytes_give_a_result_or_a_mil_error(
         assert str(error)
 
 
-@given(
-    st.integers(1, 8).flatmap(
-        lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 2**width - 1), max_size=40))
-    )
-)
-def test_unpacked_bits_equal_the_packed_numbers(case: tuple[int, list[int]]) -> None:
-    width, numbers = case
-    packed = sum(number << (width * place) for place, number in enumerate(numbers))
-    content = packed.to_bytes(-(-width * len(numbers) // 8), "little")
-    np.testing.assert_array_equal(unpack_bits(content, len(numbers), width), np.array(numbers, np.uint8))
+@given(st.lists(st.integers(-8, 7), max_size=40), st.booleans())
+def test_unpacked_nibbles_equal_the_packed_numbers(numbers: list[int], signed: bool) -> None:
+    numbers = numbers if signed else [number + 8 for number in numbers]
+    packed = sum((number & 15) << (4 * place) for place, number in enumerate(numbers))
+    content, scalar = packed.to_bytes(-(-len(numbers) // 2), "little"), BY_NAME["int4" if signed else "uint4"]
+    found = unpack(content, len(numbers), scalar)
+    np.testing.assert_array_equal(found, np.array(numbers, np.int8))

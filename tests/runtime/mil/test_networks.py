@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +39,6 @@ class MLP(nn.Module):
         return found
 
 
-class ConvNet(nn.Module):
-    shape = (2, 4, 16, 12)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(4, 32, 3, stride=2, padding=1)
-        self.norm = nn.BatchNorm2d(32)
-        self.second, self.head = nn.Conv2d(32, 32, 3, padding="same", groups=2), nn.Linear(32, 10)
-        mean, variance = self.norm.running_mean, self.norm.running_var
-        assert mean is not None and variance is not None
-        mean.normal_(std=0.1)
-        variance.uniform_(0.5, 1.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(F.relu(self.first(x)))  # in this order the norm is not folded into a weight
-        x = F.max_pool2d(x, 2)
-        x = F.avg_pool2d(F.gelu(self.second(x)), 2)
-        return F.log_softmax(self.head(x.mean((2, 3))), -1)
-
-
 class TransformerBlock(nn.Module):
     shape = (2, 6, 32)
 
@@ -75,7 +54,7 @@ class TransformerBlock(nn.Module):
         x = x + self.out(
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(2, 6, 32)
         )
-        found: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+        found: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_2(x))))
         return found
 
 
@@ -111,7 +90,7 @@ class Counter(nn.Module):
         return found
 
 
-NETWORKS = (MLP, ConvNet, TransformerBlock, GatedLoop, Counter)
+NETWORKS = (MLP, TransformerBlock, GatedLoop, Counter)
 
 
 def convert(network: Any, form: str) -> Any:
@@ -252,62 +231,13 @@ def test_weights_above_the_memory_limit_are_decompressed_at_each_use(
     large = Executor(Package(path).function())
     weights = {
         named.name
-        for op in large.function.operations()
+        for op in large.function.operations
         if op.type.startswith("constexpr_")
         for named in op.outputs
     }
     assert weights and weights <= held._constants.keys() and not weights & large._constants.keys()
     for _ in range(2):
         np.testing.assert_array_equal(large.run({"x": x})["y"], held.run({"x": x})["y"])
-
-
-@pytest.fixture(scope="module", params=[ct.target.iOS16, ct.target.iOS17])
-def older(request: pytest.FixtureRequest) -> Any:
-    """A network in an op set before iOS 18."""
-    torch.manual_seed(0)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        return ct.convert(
-            _program(MLP().eval()),
-            inputs=[ct.TensorType("x", MLP.shape, np.float32)],
-            outputs=[ct.TensorType("y", dtype=np.float32)],
-            minimum_deployment_target=request.param,
-            skip_model_load=True,
-        )
-
-
-@pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
-def test_compressed_weights_of_older_op_sets_equal_their_dense_values(
-    older: Callable[..., Any], how: str, tmp_path: Path
-) -> None:
-    """Before iOS 18, parameters are attributes, and indices are packed. coremltools makes the reference."""
-    configs = {
-        "affine": (
-            cto.coreml.linear_quantize_weights,
-            cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=0),
-        ),
-        "palette": (
-            cto.coreml.palettize_weights,
-            cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=0),
-        ),
-        "sparse": (
-            cto.coreml.prune_weights,
-            cto.coreml.OpMagnitudePrunerConfig(target_sparsity=0.6, weight_threshold=0),
-        ),
-    }
-    change, config = configs[how]
-    model = change(older, cto.coreml.OptimizationConfig(config))
-    model.save(str(tmp_path / "held.mlpackage"))
-    cto.coreml.decompress_weights(model).save(str(tmp_path / "dense.mlpackage"))
-    x = np.random.default_rng(0).standard_normal(MLP.shape, dtype=np.float32)
-    held, dense = (
-        Executor(Package(tmp_path / f"{name}.mlpackage").function(), "float32") for name in ("held", "dense")
-    )
-    assert any(operation.type.startswith("constexpr_") for operation in held.function.operations())
-    assert not any(operation.type.startswith("constexpr_") for operation in dense.function.operations())
-    expected = dense.run({"x": x})["y"]
-    # coremltools rounds the dense weights of three layers to half
-    assert np.abs(held.run({"x": x})["y"] - expected).max() <= float16_bar(3) * np.abs(expected).max()
 
 
 def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path: Path) -> None:

@@ -60,20 +60,40 @@ def test_describing_a_program_with_an_undefined_name_raises(copy: Path) -> None:
         describe(Package(copy))
 
 
-def test_values_of_a_branch_are_undefined_after_it(tmp_path: Path) -> None:
-    @mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=ct.target.iOS18)
-    def program(x: Any) -> Any:
-        chosen = mb.cond(
-            pred=mb.squeeze(x=mb.greater(x=x, y=0.0)),
-            _true_fn=lambda: mb.exp(x=x, name="inside"),
-            _false_fn=lambda: mb.identity(x=x),
-        )
-        return mb.add(x=chosen, y=x, name="y")
+@mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=ct.target.iOS18)
+def branch(x: Any) -> Any:
+    positive = mb.squeeze(x=mb.greater(x=x, y=0.0))
+    return mb.cond(pred=positive, _true_fn=lambda: mb.tanh(x=x), _false_fn=lambda: mb.abs(x=x), name="y")
 
-    path = save(program, tmp_path / "branch.mlpackage")
-    edit(path, lambda spec: setattr(operation(spec, "add").inputs["x"].arguments[0], "name", "inside"))
-    with pytest.raises(PackageError, match="uses inside, which is not defined before it"):
+
+@mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=ct.target.iOS18)
+def loop(x: Any) -> Any:
+    return mb.while_loop(
+        _cond=lambda i, y: mb.less(x=i, y=3),
+        _body=lambda i, y: (mb.add(x=i, y=1), mb.tanh(x=y)),
+        loop_vars=(0, x),
+        name="y",
+    )[1]
+
+
+@pytest.mark.parametrize(("program", "name"), [(branch, "cond"), (loop, "while_loop")])
+def test_branches_and_loops_are_refused_by_name(program: Any, name: str, tmp_path: Path) -> None:
+    path = save(program, tmp_path / "nested.mlpackage")
+    with pytest.raises(UnsupportedError, match=rf"operation \d+ \({name}\): has nested blocks"):
         Package(path).function()
+
+
+@pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])
+def test_an_older_op_set_is_refused(target: Any, tmp_path: Path) -> None:
+    @mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=target)
+    def program(x: Any) -> Any:
+        return mb.tanh(x=x, name="y")
+
+    ct.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
+        str(tmp_path / "older.mlpackage")
+    )
+    with pytest.raises(UnsupportedError, match=r"op set 'CoreML[67]'; expected CoreML8"):
+        Package(tmp_path / "older.mlpackage").function()
 
 
 def declare(spec: Any, index: int, kind: int) -> None:
@@ -92,11 +112,11 @@ def places(spec: Any, kind: str) -> list[Any]:
             "input dtype is fp32, the declared result is fp16",
         ),
         (
-            lambda spec: declare(spec, places(spec, "exp")[0], 11),
+            lambda spec: declare(spec, places(spec, "tanh")[0], 11),
             "operands of type fp16, declared result fp32",
         ),
         (
-            lambda spec: operation(spec, "exp").inputs["x"].arguments[0].__setattr__("name", "x"),
+            lambda spec: operation(spec, "tanh").inputs["x"].arguments[0].__setattr__("name", "x"),
             "operands of type fp32, declared result fp16",
         ),
         (
@@ -141,7 +161,7 @@ def string(spec: Any, value: str) -> Any:
 
 
 def half_of(spec: Any) -> Any:
-    return operation(spec, "exp").outputs[0].name
+    return operation(spec, "tanh").outputs[0].name
 
 
 def test_a_path_that_is_not_a_package_raises(package: Path, tmp_path: Path) -> None:
@@ -218,6 +238,26 @@ def hold(field: str, *values: str | float) -> Callable[[Any], None]:
     return change
 
 
+def negative_unsigned(spec: Any) -> None:
+    axis_of(spec).type.tensorType.dataType = 32  # uint16
+
+
+def unknown_rank(spec: Any) -> None:
+    kind = operation(spec, "softmax").outputs[0].type.tensorType
+    del kind.dimensions[:]
+    kind.dimensions.add().unknown.variadic = True
+
+
+def listed_shapes(spec: Any) -> None:
+    spec.description.input[0].type.multiArrayType.enumeratedShapes.shapes.add().shape.extend((2, 16))
+
+
+def unbounded_shape(spec: Any) -> None:
+    ranges = spec.description.input[0].type.multiArrayType.shapeRange.sizeRanges
+    for low, high in ((1, -1), (16, 16)):
+        ranges.add(lowerBound=low, upperBound=high)
+
+
 def oversized_shape(*sizes: int) -> Callable[[Any], None]:
     def change(spec: Any) -> None:
         kind = operation(spec, "softmax").outputs[0].type.tensorType
@@ -260,8 +300,10 @@ def another_argument(spec: Any) -> None:
         ),
         (another_attribute, UnsupportedError, "has unknown attribute 'axis'"),
         (hold("strings", "x"), PackageError, "stored as strings"),
+        (hold("doubles", 0.5), PackageError, "stored as doubles"),
         (hold("floats", float("nan")), PackageError, "stored as floats"),
-        (hold("longInts", 2**40), PackageError, "a number outside the range"),
+        (hold("longInts", 0), PackageError, "stored as longInts"),
+        (negative_unsigned, PackageError, "a number outside the range"),
         (hold("ints", 0, 1), PackageError, "has 2 values"),
         (oversized_shape(0, 2**63 - 1), UnsupportedError, "a tensor of 2 axes"),
         (oversized_shape(*[1] * 70), UnsupportedError, "a tensor of 70 axes"),
@@ -284,8 +326,11 @@ def another_argument(spec: Any) -> None:
         (
             lambda spec: setattr(operation(spec, "softmax").outputs[0].type.tensorType, "dataType", 77),
             UnsupportedError,
-            "data type 77",
+            "data type 77; expected one of bool, string, fp16",
         ),
+        (unknown_rank, UnsupportedError, "a tensor of unknown rank"),
+        (listed_shapes, UnsupportedError, "an input with a list of shapes"),
+        (unbounded_shape, UnsupportedError, "an input without largest sizes"),
         (
             lambda spec: setattr(size_of(operation(spec, "linear"), 1), "size", 23),
             MilError,

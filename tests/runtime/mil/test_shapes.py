@@ -23,46 +23,26 @@ def test_rearranging_operations_equal_torch() -> None:
     same(op("transpose")(x, [2, 0, 1]), exact.permute(2, 0, 1))
     same(op("expand_dims")(x, [0, -1]), exact[None, ..., None])
     same(op("squeeze")(x[None, ..., None], [0, -1]), exact)
-    same(OPS["squeeze"](x[:, :1]), exact[:, 0])
     same(op("concat")([x, x[:, :1]], 1), torch.cat((exact, exact[:, :1]), 1))
-    same(op("concat")([x, -x], 1, True), torch.stack((exact, -exact), 2).flatten(1, 2))
     same(op("stack")([x, -x], -1), torch.stack((exact, -exact), -1))
-    for found, expected in zip(op("split")(x, 2, split_sizes=[1, 3]), exact.split([1, 3], 2), strict=True):
-        same(found, expected)
-    for found, expected in zip(OPS["split"](x, 2, 2), exact.chunk(2, 2), strict=True):
+    for found, expected in zip(op("split")(x, 2, [1, 3]), exact.split([1, 3], 2), strict=True):
         same(found, expected)
     same(op("tile")(x, [2, 1, 3]), exact.repeat(2, 1, 3))
     same(op("reverse")(x, [0, -1]), exact.flip(0, -1))
-    same(OPS["reverse"](x), exact.flip(0, 1, 2))
     same(op("shape")(x), np.array([2, 3, 4], np.int32))
-    same(op("slice_by_size")(x, [0, -2, 1], [-1, 1, 2]), exact[:, 1:2, 1:3])
-    same(op("band_part")(x, 1, 0), exact.tril().triu(-1))
-    same(OPS["band_part"](x), exact)
-    same(op("pixel_shuffle")(normal(1, 8, 2, 3), 2), F.pixel_shuffle(torch.from_numpy(normal(1, 8, 2, 3)), 2))
-    same(
-        op("pixel_unshuffle")(normal(1, 2, 4, 6), 2),
-        F.pixel_unshuffle(torch.from_numpy(normal(1, 2, 4, 6)), 2),
-    )
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("split", {"axis": 2, "num_splits": 3}, "equal parts"),
         ("split", {"axis": 2, "split_sizes": [1, 1]}, "split sizes"),
-        ("split", {"axis": 2}, "without num_splits"),
         ("tile", {"reps": [2]}, "reps"),
-        ("slice_by_size", {"begin": [0, 0, 3], "size": [1, 1, 2]}, "slice from 3 to 5"),
         ("pad", {"pad": [1]}, "for 3 axes"),
         ("pad", {"pad": [9, 9], "mode": "reflect"}, "reflection by"),
-        ("pad", {"pad": [1, 1], "mode": "symmetric"}, "pad mode"),
+        ("pad", {"pad": [1, 1], "mode": "replicate"}, "pad mode"),
+        ("concat", {"axis": 0, "interleave": True}, "concat with interleave"),
         ("slice_by_index", {"begin": [0], "end": [1]}, "3 axes"),
         ("slice_by_index", {"begin": [0, 0, 7], "end": [1, 1, 1], "squeeze_mask": [0, 0, 1]}, "index 7 into"),
-        (
-            "slice_update",
-            {"update": np.zeros((1, 1, 2), np.float32), "begin": [0, 0, 0], "end": [1, 1, 1]},
-            "update of shape",
-        ),
     ],
 )
 def test_arguments_that_do_not_fit_the_shape_raise(
@@ -74,7 +54,7 @@ def test_arguments_that_do_not_fit_the_shape_raise(
 
 def test_arrays_above_the_size_limit_raise() -> None:
     with pytest.raises(MilError, match="expected at most"):
-        OPS["fill"]([2**20, 2**20])
+        OPS["tile"](np.zeros((2**20, 1), np.float32), [1, 2**20])
     with pytest.raises(MilError, match="expected at most"):
         OPS["range_1d"](np.float32(1e20), np.float32(0), np.float32(1))
     with pytest.raises(MilError, match="step 0"):
@@ -101,7 +81,7 @@ def test_rearranging_operations_keep_the_type(
     same(op("reverse")(x, [axis]), exact.flip(axis))
     cuts = data.draw(st.integers(0, x.shape[axis]))
     for found, expected in zip(
-        op("split")(x, axis, split_sizes=[cuts, x.shape[axis] - cuts]),
+        op("split")(x, axis, [cuts, x.shape[axis] - cuts]),
         exact.split([cuts, x.shape[axis] - cuts], axis),
         strict=True,
     ):
@@ -114,17 +94,17 @@ def test_rearranging_operations_keep_the_type(
 
 @given(
     pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
-    mode=st.sampled_from([("constant", "constant"), ("reflect", "reflect"), ("replicate", "replicate")]),
+    mode=st.sampled_from(["constant", "reflect"]),
 )
-def test_pad_equals_torch(pads: list[int], mode: tuple[str, str]) -> None:
+def test_pad_equals_torch(pads: list[int], mode: str) -> None:
     x = normal(1, 2, 4, 3)
     exact = F.pad(
         torch.from_numpy(x),
         (pads[2], pads[3], pads[0], pads[1]),
-        mode[1],
-        **({"value": 2.0} if mode[0] == "constant" else {}),
+        mode,
+        **({"value": 2.0} if mode == "constant" else {}),
     )
-    same(op("pad")(x, pads, mode[0], np.float32(2)), exact)
+    same(op("pad")(x, pads, mode, np.float32(2)), exact)
 
 
 @given(start=st.integers(-5, 5), end=st.integers(-5, 5), step=st.sampled_from([1, 2, 3, -1, -2]))
@@ -139,16 +119,8 @@ def test_range_equals_arange(start: int, end: int, step: int) -> None:
     )
 
 
-def test_created_arrays_equal_torchs() -> None:
-    same(op("fill")([2, 3], np.float32(1.5)), torch.full((2, 3), 1.5))
+def test_filled_arrays_have_the_shape_of_their_reference() -> None:
     same(op("fill_like")(normal(2, 3), np.int32(7)), torch.full((2, 3), 7))
-    ids = np.array([[0, 2], [1, 0]], np.int32)
-    same(op("one_hot")(ids, 3), F.one_hot(torch.from_numpy(ids).long(), 3).int())
-    same(OPS["one_hot"](ids, 3, 1), F.one_hot(torch.from_numpy(ids).long(), 3).int().permute(0, 2, 1))
-    same(
-        OPS["one_hot"](np.array([5, -1], np.int32), 3, on_value=np.float32(2), off_value=np.float32(-1)),
-        np.full((2, 3), -1, np.float32),
-    )
 
 
 def test_zeros_in_a_shape_copy_sizes_aligned_at_the_last_axis() -> None:

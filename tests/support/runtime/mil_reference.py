@@ -11,11 +11,8 @@ from runtime.mil.ops import OPERATIONS
 
 # 2^-18. Float32 rounds to 2^-24; two libraries differ by more in a function or in a sum of a few dozen terms.
 CLOSE = 4e-6
-# Where roundings of u = 2^-24 grow, two libraries differ by more:
-# - Addition k of a sum of normal products is off by up to u of a partial sum of size sqrt(k). Two sums of
-#   108 products (the largest convolution) differ by deviations of sqrt(2) * u * 108 / sqrt(6); 4 are 1.5e-5.
-# - A norm divides 4 roundings of values and means by a deviation, 1/59 of the values: 4 * 59 * u = 1.4e-5.
-# - A function that grows as exp multiplies roundings of its argument by it, 8 of 24: 8 * 24 * u = 1.2e-5.
+# A norm divides 4 roundings of values and means, each of u = 2^-24, by a deviation of 1/59 of the values:
+# 4 * 59 * u = 1.4e-5.
 GROWN = 1.5e-5
 EDGES = [0.0, -0.0, 1.0, -1.0, 1e-7, -3e4, 65504.0, 6.1e-5, float("inf"), float("-inf"), float("nan")]
 numbers = st.floats(-20, 20, width=32)

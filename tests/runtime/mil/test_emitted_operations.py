@@ -1,0 +1,39 @@
+"""The executor implements the operations and inputs that exports emit, and no others."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.mil import Package
+from runtime.mil.check import STRUCTURAL
+from runtime.mil.ops import SIGNATURES
+
+pytestmark = pytest.mark.slow
+Inputs = dict[str, set[str]]  # of each operation
+# Operations that no shared bundle has, with the option of `voxport export` that emits them.
+ELSEWHERE: dict[str, tuple[str, set[str]]] = {
+    "constexpr_lut_to_dense": ("--quant lut4", {"indices", "lut"}),
+}
+
+
+def emitted(*folders: Path) -> Inputs:
+    found: Inputs = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.mlpackage"))):
+        package = Package(path)
+        for name in package.function_names:
+            for operation in package.function(name).operations:
+                found.setdefault(operation.type, set()).update(operation.inputs)
+    return found
+
+
+def implemented() -> Inputs:
+    return STRUCTURAL | {name: set(signature.parameters) for name, signature in SIGNATURES.items()}
+
+
+def test_the_executor_implements_what_exports_emit(
+    bundles: Path, realtime_bundles: Path, qwen_bundles: Path
+) -> None:
+    """If an operation is missing here, implement it with a test. If nothing emits it any more, delete it."""
+    shared = emitted(*(folder / "coreml" for folder in (bundles, realtime_bundles, qwen_bundles)))
+    assert not shared.keys() & ELSEWHERE.keys()
+    assert shared | {name: inputs for name, (_, inputs) in ELSEWHERE.items()} == implemented()
