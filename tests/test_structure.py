@@ -24,6 +24,7 @@ LAYERS = {
     "voxport": {"bundle", "model", "runtime", "export"},
 }
 TORCH, WITHOUT_TORCH = {"torch", "torchao"}, {"bundle", "runtime"}
+ONNX_RUNTIME = "runtime.engines.ort"
 TORCH_ENGINE = "runtime.engines.executorch"  # the only module there that may import torch
 # Packages that only the named modules may import, besides their own.
 PRIVATE = {"model.training": set(), "runtime.serve": {"runtime.commands.serve"}}
@@ -133,6 +134,14 @@ def test_bundle_and_runtime_import_no_torch() -> None:
         if name.partition(".")[0] in TORCH
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_one_module_imports_onnx_runtime() -> None:
+    """`bundle` turns off its telemetry before."""
+    importers = {
+        module.name for module in modules().values() for name, _ in imports(module) if name == "onnxruntime"
+    }
+    assert importers == {ONNX_RUNTIME}
 
 
 def test_the_training_recipe_and_the_server_are_imported_by_their_commands_only() -> None:
