@@ -34,13 +34,6 @@ def report(bundle: Path) -> list[dict[str, Any]]:
     return found
 
 
-def failed_outputs(bundle: Path, capsys: pytest.CaptureFixture[str]) -> set[tuple[str, str]]:
-    assert verify(bundle) == 4
-    return {
-        (row["component"], row["output"]) for row in report(bundle) if "output" in row and not row["passed"]
-    }
-
-
 def edit_graph(bundle: Path, name: str, change: Callable[[onnx.GraphProto], None]) -> None:
     path = bundle / name
     model = onnx.load(path, load_external_data=False)
