@@ -1,14 +1,11 @@
-"""Shared by the configurations of all families: bounds, the shape of a stack, reading and checking JSON."""
+"""Shared by the configurations of all families: bounds, the shape of a stack, checks of JSON."""
 
-import json
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from bundle.errors import CheckpointNotFound, ConfigError
-from model.download import unfinished
+from bundle.errors import ConfigError
 
 # Bounds far above any model, so that no number makes building its shapes endless.
 Size = Annotated[int, Field(gt=0, le=1 << 20)]
@@ -52,19 +49,6 @@ class TransformerArgs(BlockArgs):
         require(heads % kv_heads == 0, f"n_heads {heads} is not a multiple of n_kv_heads {kv_heads}")
         require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
         return self
-
-
-def read_json(folder: Path, name: str) -> Any:
-    """Raises CheckpointNotFound or ConfigError."""
-    path = folder / name
-    if not path.is_file():
-        raise CheckpointNotFound(f"{folder} is no checkpoint: it has no {name}; give a folder as published")
-    if reason := unfinished(path):
-        raise ConfigError(f"{path}: {reason}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
 
 
 def parse_params(kind: type[Config], params: Any, source: str) -> Config:

@@ -1,8 +1,10 @@
-"""Downloads that have not ended: files that are named with what to do. Imports no torch."""
+"""Files of checkpoints as JSON, and downloads that have not ended. Imports neither torch nor pydantic."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from bundle.errors import CheckpointNotFound, ConfigError
 
 # of the hub's client, of browsers, of aria2
 PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".download", ".aria2")
@@ -65,6 +67,19 @@ def read_header(path: Path) -> dict[str, Any]:
             return {name: entry for name, entry in content.items() if "shape" in entry}
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return {}
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """Raises CheckpointNotFound or ConfigError."""
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointNotFound(f"{folder} is no checkpoint: it has no {name}; give a folder as published")
+    if reason := unfinished(path):
+        raise ConfigError(f"{path}: {reason}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

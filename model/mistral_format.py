@@ -9,7 +9,7 @@ from typing import Any
 from bundle.errors import CheckpointError
 from bundle.tekken import load_tekken, special_id
 from model.checkpoint_format import CheckpointFormat, Config, WeightFile
-from model.config import read_json
+from model.download import read_json
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"

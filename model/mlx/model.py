@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bundle.errors import CheckpointError
 from bundle.json_types import Json
-from model.config import read_json
+from model.download import read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from bundle.bounds import Codebooks, SampleRate
 from bundle.manifest import Record
-from model.config import Few, Positive, Section, Size, parse_params, read_json, require
+from model.config import Few, Positive, Section, Size, parse_params, require
+from model.download import read_json
 from model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
 
 CONFIG = "config.json"
