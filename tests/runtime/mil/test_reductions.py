@@ -90,8 +90,8 @@ def test_sorting_nan_raises() -> None:
 )
 def test_layer_norm_equals_torch(shape: tuple[int, ...], epsilon: float, seed: int) -> None:
     x, weight, bias = normal(*shape, seed=seed), normal(shape[-1], seed=1), normal(shape[-1], seed=2)
-    exact, *affine = map(torch.from_numpy, (x, weight, bias))
-    expected = F.layer_norm(exact, shape[-1:], *affine, epsilon)
+    exact, gamma, beta = map(torch.from_numpy, (x, weight, bias))
+    expected = F.layer_norm(exact, shape[-1:], gamma, beta, epsilon)
     same(op("layer_norm")(x, [-1], weight, bias, epsilon), expected, GROWN)
     same(OPS["layer_norm"](x, [len(shape) - 1], weight, bias, epsilon), expected, GROWN)
     with pytest.raises(UnsupportedError, match="layer_norm over the axes"):
