@@ -145,7 +145,7 @@ class Reader:
             raise UnsupportedError(f"{where}: {error}") from None
 
     def _operation(self, message: Any, where: str) -> Operation:
-        require(not message.blocks, f"{where}: has nested blocks", UnsupportedError)
+        require(not message.blocks, f"{where}: has nested blocks, expected none", UnsupportedError)
         inputs = {
             key: tuple(
                 str(binding.name)

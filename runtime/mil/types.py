@@ -148,7 +148,10 @@ def read_allowed_shapes(
     description = next(described, spec.description)
     for role, program in types.items():
         _compare(f"function {name}: {role}", getattr(description, role), program)
-    shapes = {feature.name: _allowed_shapes(feature.type) for feature in description.input}
+    shapes = {
+        feature.name: _allowed_shapes(f"function {name}: input {feature.name}", feature.type)
+        for feature in description.input
+    }
     return {name: allowed for name, allowed in shapes.items() if allowed is not None}
 
 
@@ -168,16 +171,16 @@ def _compare(where: str, features: Any, program: Mapping[str, TensorType]) -> No
             raise PackageError(f"{where} {name} is described as {found}, the program has {program[name]}")
 
 
-def _allowed_shapes(type: Any) -> AllowedShapes | None:
+def _allowed_shapes(where: str, type: Any) -> AllowedShapes | None:
     if type.WhichOneof("Type") != "multiArrayType":
         return None
     array = type.multiArrayType
     flexibility = array.WhichOneof("ShapeFlexibility")
-    require(flexibility != "enumeratedShapes", "an input with a list of shapes", UnsupportedError)
+    expected = "expected one shape or a bounded range of sizes"
+    require(flexibility != "enumeratedShapes", f"{where}: has a list of shapes, {expected}", UnsupportedError)
     if flexibility == "shapeRange":
         ranges = array.shapeRange.sizeRanges
-        require(
-            all(axis.upperBound >= 0 for axis in ranges), "an input without largest sizes", UnsupportedError
-        )
+        is_bounded = all(axis.upperBound >= 0 for axis in ranges)
+        require(is_bounded, f"{where}: has unbounded sizes, {expected}", UnsupportedError)
         return AllowedShapes(tuple((axis.lowerBound, axis.upperBound) for axis in ranges))
     return AllowedShapes(tuple((size, size) for size in array.shape)) if array.shape else None

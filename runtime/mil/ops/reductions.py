@@ -52,10 +52,10 @@ def topk(
     output_indices_dtype: str = "int32",
 ) -> Arrays:
     """The k largest values and their indices. Equal values are in the order of their indices."""
-    is_supported = sort and return_indices and not ascending and k >= 1
-    expected = "expected a sorted topk with indices, of a number of largest values"
-    require(is_supported and output_indices_dtype == "int32", expected, UnsupportedError)
     require(x.dtype.kind != "f" or not np.isnan(x).any(), "sorting of NaN")
+    is_supported = sort and return_indices and not ascending and k >= 1
+    expected = "expected a sorted topk with int32 indices, of a number of largest values"
+    require(is_supported and output_indices_dtype == "int32", expected, UnsupportedError)
     order = np.argsort(-x.astype(np.float64), axis=axis, kind="stable")
     indices = np.take(order, np.arange(k), axis=axis)
     return [np.take_along_axis(x, indices, axis=axis), indices.astype(np.int32)]

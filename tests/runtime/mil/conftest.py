@@ -3,7 +3,6 @@
 # coremltools has no types.
 # mypy: disable-error-code="untyped-decorator"
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,3 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return mb.add(x=mb.cast(x=in_float16, dtype="fp32"), y=mb.cast(x=whole, dtype="fp32"), name="y")
 
     return save(program, tmp_path_factory.mktemp("typed") / "typed.mlpackage")
-
-
-@pytest.fixture
-def copy(package: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(package, tmp_path / "copy.mlpackage"))
