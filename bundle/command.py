@@ -23,7 +23,7 @@ from bundle.versions import version_text
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 INTERRUPTED = 130  # the exit code; those of errors are in `bundle.errors`
 QUIET_S = 2.0
-OUTPUTS = "output", "report", "plot"  # names of the arguments that are files to write
+OUTPUTS = "output", "report", "plot", "voices"  # names of the arguments that are files to write
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
 
@@ -178,7 +178,7 @@ def _choose(
     epilog = f"{'other ' if default else ''}commands, each with --help:\n{rows}"
     layout = argparse.RawDescriptionHelpFormatter
     if argv[:1] == ["help"] or not (argv or default):
-        argv = [*argv[1:2], "--help"]
+        argv = [*(word for word in argv[1:2] if word != "help"), "--help"]
     if default and (not argv or argv[0].startswith("-")):
         epilog = f"{_example(prog, table[default])}\n\n{epilog}"
         return Parser(prog=prog, epilog=epilog, formatter_class=layout), table[default], argv

@@ -4,9 +4,10 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO, RawIOBase
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
@@ -15,6 +16,7 @@ from bundle.errors import UsageError, VoxportError
 
 MAX_LINKS = 40  # that lead to each other, as in Linux
 BLOCK_BYTES = 2**20
+MAX_STEM_BYTES = 200  # in front of `.partial` and an extension; file systems take 255 in all
 ADVICE = {
     errno.ENOSPC: "free space or name another place",
     errno.EDQUOT: "free space of your quota or name another place",
@@ -31,18 +33,23 @@ def files_below(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def move_into(target: Path, source: Path) -> None:
-    """Moves what is in the folder `source` into the folder `target`, and removes `source`.
+def move_into(target: Path, source: Path, kept: Collection[Path] = ()) -> None:
+    """Moves what is in the folder `source` into the folder `target`, except the files `kept`.
 
-    A folder in both is merged, a file in both is replaced.
+    A folder in both is merged, a file in both is replaced. Folders that become empty are removed.
     """
     for path in list(source.iterdir()):
         place = target / path.name
-        if path.is_dir() and not path.is_symlink() and place.is_dir():
-            move_into(place, path)
-        else:
+        holds_kept = any(path in each.parents for each in kept)
+        if path.is_dir() and not path.is_symlink() and (place.is_dir() or holds_kept):
+            place.mkdir(exist_ok=True)
+            move_into(place, path, kept)
+            with suppress(OSError):  # not empty
+                place.rmdir()
+        elif path not in kept:
             os.replace(path, place)
-    source.rmdir()
+    with suppress(OSError):
+        source.rmdir()
 
 
 def is_fixed(folder: Path) -> bool:
@@ -80,6 +87,8 @@ def check_writable(path: Path) -> None:
     path = _target(path)
     if _is_descriptor(path):
         return
+    if os.path.exists(path.parent) and not os.path.isdir(path.parent):
+        raise UsageError(f"{path}: {path.parent} is a file, expected a folder; name another")
     if not os.path.isdir(path.parent):
         raise UsageError(f"{path}: the folder {path.parent} does not exist; create it or name another")
     if os.path.isdir(path):
@@ -141,16 +150,17 @@ class StagedFile:
         with self._reported():
             write_all(self.file, content)
 
-    def keep_partial(self) -> Path | None:
-        """Gives what was written its `partial_path`, and returns that; None for a device, a pipe or an open
-        file.
-        """
+    def keep_partial(self, content: bytes = b"") -> str:
+        """Adds `content`, and gives all of it its `partial_path`. Returns where it is, or why it is lost."""
         if self._is_in_place:
-            return None
+            return f"lost, because {self.path} is no file"
         path = partial_path(self.path)
-        with self._reported():
+        try:
+            write_all(self.file, content)
             os.replace(self._temporary, path)
-        return path
+        except OSError as error:
+            return f"lost: {path}: {error.strerror or error}"
+        return f"kept in {path}"
 
     def _open(self) -> FileIO:
         """Without a buffer, which would hide errors until it is full."""
@@ -181,8 +191,10 @@ class StagedFile:
 
 
 def partial_path(path: Path) -> Path:
-    """`NAME.partial.EXTENSION`: where the result of interrupted work is kept. It replaces an earlier one."""
-    return path.with_suffix(f".partial{path.suffix}")
+    """Where the result of interrupted work is kept: `NAME.partial.EXTENSION`, numbered if that exists."""
+    stem = path.stem.encode()[:MAX_STEM_BYTES].decode(errors="ignore")
+    names = (f"{stem}.partial{number}{path.suffix}" for number in ("", *map("-{}".format, count(2))))
+    return next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
 
 
 def reason_of(error: OSError) -> str:

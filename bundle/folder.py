@@ -72,7 +72,7 @@ def _blobs(folder: Path) -> str | None:
     real = Path(os.path.realpath(folder))
     for place in (real, *real.parents):
         if place.parent.name == "snapshots":
-            return os.path.realpath(place.parents[1] / "blobs")
+            return str(place.parents[1] / "blobs")
     return None
 
 

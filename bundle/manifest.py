@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Va
 
 from bundle.errors import IntegrityError, UsageError
 from bundle.files import check_utf8
-from bundle.folder import check_links, check_unlisted, is_plain_path, unlisted
+from bundle.folder import check_links, check_unlisted, could_be_read, is_plain_path, unlisted
 from bundle.json_types import Json
 from bundle.spec import Signature, Size, StateSpec
 
@@ -262,10 +262,10 @@ class Bundle:
             found.append(f"{README} is missing")
         elif readme and file_entry(self.folder / README) != readme:
             found.append(f"{README} was changed after the export")
-        return found + [
-            f"{name} is not part of the bundle; nothing reads it"
-            for name in unlisted(self.folder, self._listed)
-        ]
+        for name in unlisted(self.folder, self._listed):
+            reason = "no command runs it with this file" if could_be_read(name) else "nothing reads it"
+            found.append(f"{name} is not part of the bundle; {reason}")
+        return found
 
     @property
     def _listed(self) -> set[str]:
@@ -278,8 +278,9 @@ def read_manifest(folder: Path) -> Manifest:
     if folder.is_file():
         raise UsageError(f"{folder}: is a file, expected the folder of a bundle")
     if not path.is_file():
-        inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
-        advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
+        found = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"snapshots/*/{MANIFEST}")]
+        names = ", ".join(sorted(str(each.parent.relative_to(folder)) for each in found))
+        advice = f"give one of the bundles in it: {names}" if names else "export one first"
         reason = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
         raise UsageError(f"{folder} is not a bundle: {reason}; {advice}")
     if path.stat().st_size > MAX_MANIFEST_BYTES:

@@ -25,7 +25,9 @@ from bundle.manifest import MANIFEST, README, REPORT, file_entry
 from export.resume import remove_unrecorded
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-LOST_AND_FOUND = "lost+found"  # of a file system, at its mount point
+# Ends of names of hidden folders, whose content is of an export alone.
+PARTIAL, OLD = ".voxport-partial", ".voxport-old"
+LOST_AND_FOUND = "lost+found"  # at the mount point of a file system
 MAX_NAMED = 5
 log = logging.getLogger(__name__)
 
@@ -36,10 +38,10 @@ def staging(out: Path) -> Iterator[Path]:
 
     It may hold finished artifacts of an earlier run. After a VerificationError it also keeps the report.
 
-    Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
+    Raises ExportError if the disk is full or closed, UsageError if another process is writing `out`.
     """
     out = Path(os.path.realpath(out))  # where a link leads; `.` has no name to be renamed by
-    folder = out / ".partial" if is_fixed(out) else out.parent / f".{out.name}.partial"
+    folder = out / PARTIAL if is_fixed(out) else out.parent / f".{out.name}{PARTIAL}"
     for hidden in (folder, _old(out)):
         if hidden.is_symlink():  # what it leads to would be emptied
             raise UsageError(f"{hidden}: is a link, expected the folder of an export; remove it")
@@ -95,7 +97,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
 
 def _old(out: Path) -> Path:
     """Where a folder is until its successor is in its place."""
-    return out.parent / f".{out.name}.old"
+    return out.parent / f".{out.name}{OLD}"
 
 
 def _place(folder: Path, out: Path) -> None:
@@ -123,15 +125,28 @@ def _place(folder: Path, out: Path) -> None:
 
 
 def _carry_over(old: Path, out: Path) -> None:
-    """Removes the bundle in `old`, and moves the rest into `out`."""
-    _remove(old, bundle_files(old))
-    move_into(out, old)
+    """Moves everything but the bundle from `old` to `out`, then removes `old`."""
+    replaced = bundle_files(old)
+    move_into(out, old, {old / name for name in replaced})
+    _remove(old, replaced)
+    if old.exists():
+        old.rmdir()
 
 
 def _recover(out: Path) -> None:
-    """Completes what a process that was killed left in `_old(out)`."""
-    if bundle_files(_old(out)):
-        _carry_over(_old(out), out) if os.path.lexists(out) else os.replace(_old(out), out)
+    """Completes what a process that was killed left in `_old(out)`.
+
+    Raises UsageError on anything else there, because the export needs this place at its end.
+    """
+    old = _old(out)
+    if not os.path.lexists(old):
+        return
+    if not bundle_files(old):
+        raise UsageError(f"{old}: is in the way of the export; move it to another place")
+    if os.path.lexists(out):
+        _carry_over(old, out)
+    else:
+        os.replace(old, out)
 
 
 def _set_aside(out: Path, new: Collection[str]) -> None:
@@ -162,19 +177,20 @@ def _remove(folder: Path, names: Collection[str]) -> None:
 def bundle_files(folder: Path) -> set[str]:
     """Paths of the files in `folder` that belong to the bundle of its manifest; empty if there is no bundle.
 
-    An edited README does not belong to it. Any version of the manifest is read, also if it is not valid.
+    An edited README does not belong to it. A manifest of any version counts, also one that is not valid.
     """
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
-        readme = content["files"].get(README, {}).get("sha256")
-        named = (
-            [name for name in content["files"] if is_plain_path(name)] if content["schema_version"] else []
-        )
+        names = [name for name in content["files"] if is_plain_path(name) and not (folder / name).is_dir()]
+        hashes = {name: content["files"][name]["sha256"] for name in names}
+        is_bundle = {"family", "target"} <= content["job"].keys()
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return set()
-    found = {MANIFEST, REPORT, *named} - {README}
+    if not is_bundle:
+        return set()
+    readme = hashes.pop(README, None)
     is_ours = (folder / README).is_file() and file_entry(folder / README).sha256 == readme
-    return found | {README} if is_ours else found
+    return {MANIFEST, REPORT, *hashes} | ({README} if is_ours else set())
 
 
 def check_output(out: Path) -> None:
@@ -183,9 +199,15 @@ def check_output(out: Path) -> None:
     Hidden files do not count. Raises UsageError, which names what is there.
     """
     check_utf8(out)
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: is a file, expected a folder; name another")
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    try:
+        place = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not place.is_dir():
+            raise UsageError(f"{place}: is a file, expected a folder; name another")
+        if not os.access(place, os.W_OK):
+            raise UsageError(f"{place}: is not writable; name another folder")
+        names = sorted(path.name for path in out.iterdir()) if place == out else []
+    except OSError as error:
+        raise UsageError(f"{out}: {reason_of(error)}") from None
     names = [name for name in names if not name.startswith(".") and name != LOST_AND_FOUND]
     if names and not bundle_files(out):
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""

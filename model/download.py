@@ -6,7 +6,7 @@ from typing import Any
 
 from bundle.errors import CheckpointNotFound, ConfigError
 
-# of the hub's client, of browsers, of aria2
+# The hub's client, browsers and aria2 write these.
 PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".download", ".aria2")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 HUB_DOWNLOADS = ".cache/huggingface/download"  # below a folder that the hub's client fills

@@ -32,7 +32,7 @@ class Row:
     package: str
 
 
-MAX_FOLDERS = 1000  # that are looked at below a folder that is no checkpoint
+MAX_FOLDERS = 1000  # bounds the search below a folder that is no checkpoint
 HUB_NAME = re.compile(r"(?:https?:/+[^/]+/|hf:/+)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob)/.*)?")  # or its address
 
 FAMILIES = {
@@ -82,7 +82,7 @@ def family_of(checkpoint: Path) -> str:
 
 def _detected(folder: Path, formats: Mapping[str, CheckpointFormat]) -> str | None:
     """Key of the family of a folder. Raises ConfigError if a file of the format is damaged."""
-    kind = read_object(folder / MLX_CONFIG).get("model_type")  # of mlx-audio, which has our keys
+    kind = read_object(folder / MLX_CONFIG).get("model_type")  # mlx-audio has our keys
     return next((key for key, found in formats.items() if found.detect(folder) or kind == key), None)
 
 

@@ -149,7 +149,7 @@ class Family:
         licence: of the published weights, for people.
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
-        config_languages(config, voices): codes of those that a configuration and names of voices say.
+        config_languages(config, voices): codes that a configuration and names of voices say.
         releases: the published checkpoints.
         variant(config): distinguishes releases of equal shapes.
     Configuration and files:

@@ -119,7 +119,7 @@ class TextToSpeech(ABC):
     """
 
     follows_instructions = False  # whether `instruct` of a request changes its speech
-    languages: tuple[str, ...] = ()  # codes of ISO 639 of those that the model speaks; empty if not known
+    languages: tuple[str, ...] = ()  # ISO 639 codes that the model speaks; empty if not known
     end_code: int  # first code of the frame with which the model ends the speech; it has no samples
 
     @property

@@ -141,7 +141,7 @@ class AudioWriter:
         self.close()
         self._check()
 
-    def keep_partial(self) -> Path | None:
+    def keep_partial(self) -> str:
         """Ends the file early, also after an error of writing: see `StagedFile.keep_partial`."""
         self.close()
         return self._staged.keep_partial()

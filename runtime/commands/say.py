@@ -256,7 +256,7 @@ def _keeping_partial(writer: AudioWriter | None) -> Iterator[None]:
         yield
     except BaseException:
         if writer and writer.seconds:
-            log.warning("%.2f s of speech are kept in %s", writer.seconds, writer.keep_partial())
+            log.warning("%.2f s of speech are %s", writer.seconds, writer.keep_partial())
         raise
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bundle.command import integer
 from bundle.errors import UsageError
-from bundle.files import check_writable, partial_path, write_whole
+from bundle.files import StagedFile, check_writable
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.files import SOUNDS
@@ -175,22 +175,25 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if gain:
         log.info("gain of %.1f dB", gain)
     blocks = amplified(source.blocks(), gain, chosen == "auto") if gain else source.blocks()
-    try:
-        with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
-            for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
-                if prints_deltas:
-                    print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
-                text += delta.text
-                words += delta.words
-                if progress:
-                    so_far = f"{source.seconds:.0f} s of sound so far, {len(words)} words"
-                    progress.update(source.seconds, so_far)
-    except BaseException:
-        if arguments.output and words:
-            partial = partial_path(arguments.output)
-            write_whole(partial, _formatted(text, words, source.seconds, arguments).encode())
-            log.warning("%d words of %.1f s are kept in %s", len(words), source.seconds, partial)
-        raise
+    with StagedFile(arguments.output) if arguments.output else nullcontext() as staged:
+        try:
+            with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
+                for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
+                    if prints_deltas:
+                        print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
+                    text += delta.text
+                    words += delta.words
+                    if progress:
+                        so_far = f"{source.seconds:.0f} s of sound so far, {len(words)} words"
+                        progress.update(source.seconds, so_far)
+        except BaseException:
+            if staged and words:
+                content = _formatted(text, words, source.seconds, arguments)
+                kept = staged.keep_partial(content.encode())
+                log.warning("%d words of %.1f s are %s", len(words), source.seconds, kept)
+            raise
+        if staged:
+            staged.write(_formatted(text, words, source.seconds, arguments).encode())
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)
@@ -198,11 +201,10 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
     if not text.strip():
         log.warning("no text: %s", reason_without_text(source.seconds, peak + gain, source.damage))
-    content = "" if prints_deltas else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
-        write_whole(arguments.output, content.encode())
-        content = f"{arguments.output}\n"
-    sys.stdout.write(content)
+        print(arguments.output)
+    elif not prints_deltas:
+        sys.stdout.write(_formatted(text, words, source.seconds, arguments))
 
 
 def _formatted(text: str, words: list[Word], seconds: float, arguments: argparse.Namespace) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
+from bundle.names import find_name
 from runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
@@ -69,12 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     weights = _weights(arguments.sources) if arguments.action == BLEND else {}
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     path = arguments.output or task.voice_path(arguments.name)
-    if not arguments.output and arguments.name in task.bundle_voices():
+    own, name = task.bundle_voices(), arguments.name
+    if not arguments.output and find_name(name, own) in own:
+        raise UsageError(f"name {name}: the bundle has this voice; choose another name", field="name")
+    stored = find_name(path.name, os.listdir(path.parent) if path.parent.is_dir() else [])
+    if os.path.lexists(path.parent / stored) and not (arguments.replace and path.exists()):
         raise UsageError(
-            f"name {arguments.name}: the bundle has this voice; choose another name", field="name"
+            f"replace: {path.parent / stored} exists; choose another name, or replace it", field="replace"
         )
-    if path.exists() and not arguments.replace:
-        raise UsageError(f"replace: {path} exists; choose another name, or replace it", field="replace")
     check_writable(path)
     write_whole(path, _content(task, arguments, weights))
     print(path)

@@ -25,7 +25,8 @@ NEW = {"a.onnx": "new", "b/c.onnx": "new", "README.md": "new"}
 def write(folder: Path, files: Files) -> None:
     """`files`, and a manifest that lists them."""
     entries = {name: {"sha256": hashlib.sha256(text.encode()).hexdigest()} for name, text in files.items()}
-    manifest = {MANIFEST: json.dumps({"schema_version": 1, "files": entries})}
+    job = {"family": "toy", "target": "onnx"}
+    manifest = {MANIFEST: json.dumps({"schema_version": 1, "job": job, "files": entries})}
     for name, text in (files | manifest).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -132,8 +133,11 @@ def test_a_folder_that_is_no_bundle_is_refused_with_the_names_in_it(
         check_output(tmp_path / "a")
 
 
+DATASET = '{"schema_version": "1.0", "files": {"thesis.txt": {"sha256": ""}}}'  # of another program
+
+
 @pytest.mark.parametrize(
-    "manifest", ["", "[]", "{}", '{"files": {}}', '{"schema_version": 2, "files": 3}', "\xff"]
+    "manifest", ["", "[]", "{}", '{"files": {}}', '{"job": 1, "files": 3}', "\xff", DATASET]
 )
 def test_another_manifest_makes_no_bundle(tmp_path: Path, manifest: str) -> None:
     (tmp_path / MANIFEST).write_text(manifest)
@@ -156,25 +160,61 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("step", ["replace", "carry"])
+@pytest.mark.parametrize("name", ["_carry_over", "move_into", "_remove", None])
 def test_what_a_killed_export_left_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
-    out = tmp_path / "out"
+    out, old = tmp_path / "out", tmp_path / f".out{output_folder.OLD}"
     write(out, OLD)
     (out / "LICENSE").write_text("mine")
-    old = tmp_path / ".out.old"
-    if step == "replace":  # between the two renames
+    if name is None:  # between the two renames
         out.rename(old)
     else:
 
         def die(*given: object) -> None:
             raise Killed
 
-        monkeypatch.setattr(output_folder, "_carry_over", die)
+        monkeypatch.setattr(output_folder, name, die)
         with suppress(Killed):
             export_to(out)
         monkeypatch.undo()
-        assert (old / "LICENSE").exists()
+        assert old.exists()
     export_to(out)
-    assert texts(out) == NEW | {"LICENSE": "mine"} and not old.exists()
+    assert texts(out) == NEW | {"LICENSE": "mine"} and os.listdir(tmp_path) == ["out"]
+
+
+def test_folders_of_people_beside_the_output_are_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, OLD)
+    for name in (".out.old", ".out.partial", f".out{output_folder.OLD}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("mine")
+    (out / ".partial").mkdir()
+    (out / ".partial" / "movie").write_text("mine")
+    with pytest.raises(UsageError, match="voxport-old: is in the way of the export"):
+        export_to(out)
+    assert len(contents(tmp_path)) == len(OLD) + 5
+    (tmp_path / f".out{output_folder.OLD}").rename(tmp_path / "elsewhere")
+    export_to(out)
+    assert (tmp_path / "elsewhere" / "thesis.txt").exists() and (out / ".partial" / "movie").exists()
+    assert (tmp_path / ".out.old" / "thesis.txt").exists() and (tmp_path / ".out.partial").exists()
+
+
+def test_a_manifest_that_names_a_folder_removes_nothing_in_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, OLD | {"sub": "x"})
+    (out / "sub").unlink()
+    (out / "sub").mkdir()
+    (out / "sub" / "thesis.txt").write_text("mine")
+    export_to(out)
+    assert (out / "sub" / "thesis.txt").read_text() == "mine" and os.listdir(tmp_path) == ["out"]
+
+
+def test_a_place_that_cannot_hold_a_folder_is_refused_before_work(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    for place, message in (
+        (tmp_path / "plain" / "x", "plain: is a file, expected a folder"),
+        (tmp_path / ("x" * 300), "File name too long; give a shorter name"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_output(place)

@@ -36,7 +36,7 @@ sys.exit(main())
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [".out.partial", ".out.old"])
+@pytest.mark.parametrize("name", [".out.voxport-partial", ".out.voxport-old"])
 def test_a_link_in_the_place_of_a_hidden_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").write_text("x")
@@ -60,7 +60,7 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
     child = started(tmp_path / "new" / "out", how)
     assert child.stderr
     assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
-    assert (tmp_path / "new" / ".out.partial").exists()
+    assert (tmp_path / "new" / ".out.voxport-partial").exists()
     while child.poll() is None:  # again, as a user would: a callback of a library may swallow an exception
         child.send_signal(how)
         with suppress(subprocess.TimeoutExpired):
@@ -82,7 +82,7 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path:
     child.kill()
     child.wait()
     child.stderr.close()
-    left = tmp_path / ".out.partial"
+    left = tmp_path / ".out.voxport-partial"
     assert [path.name for path in tmp_path.iterdir()] == [left.name]
     weights = left / "embed_text.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_the_finished_graphs(tmp_path: Path) -> None:
         ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
         (folder / "half.onnx").write_text("half")
         raise OSError(errno.ENOSPC, "full")
-    assert {path.name for path in (tmp_path / ".out.partial").iterdir()} == {"a.onnx", "resume.json"}
+    assert {path.name for path in (tmp_path / ".out.voxport-partial").iterdir()} == {"a.onnx", "resume.json"}
 
 
 def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path:
             (folder / "half.onnx").write_text("half")
             (folder / "verify.json").write_text("{}")
             raise error
-        folder = tmp_path / ".out.partial"
+        folder = tmp_path / ".out.voxport-partial"
         assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
 
 
@@ -208,7 +208,7 @@ def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     lines = capfd.readouterr().err.splitlines()
     assert not any("embed_codes:" in line for line in lines)
     assert all(text in lines[-1] for text in ("embed_text.", "times what is allowed", "verify.json"))
-    left = tmp_path / ".out.partial"
+    left = tmp_path / ".out.voxport-partial"
     assert {path.name for path in tmp_path.iterdir()} == {left.name, page.name}
     assert failed_components(left) == {"embed_text"}
     shown = page.read_text()

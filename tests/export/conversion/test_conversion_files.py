@@ -74,7 +74,7 @@ def partial(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(converting, request.param, interrupt)
         assert convert(source, tmp_path / "out", "--to", "mlx") == 130
-    return tmp_path / ".out.partial"
+    return tmp_path / ".out.voxport-partial"
 
 
 def interrupt(*_: object) -> None:
