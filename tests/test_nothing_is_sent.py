@@ -39,7 +39,7 @@ CALLS = (
     ("transcribe", "SOUND --bundle STT -o out/text.srt"),
     ("voice", "add anna SOUND --bundle QWEN"),
     ("codec", "encode SOUND out/codes.npz --bundle QWEN"),
-    ("serve", f"--bundle TTS --port {free_port()}"),
+    ("serve", "--bundle TTS --port PORT"),
     ("voices", "TTS"),
     ("info", "TTS"),
     ("trace", "TTS --inputs INPUTS.npz -o out/trace.npz"),
@@ -88,7 +88,7 @@ def run(home: Path, command: str, arguments: str) -> tuple[str, set[str]]:
     for name in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "MPLCONFIGDIR"):
         environment.pop(name, None)
     before = files(home)
-    words = [sys.executable, "-m", "voxport", command, *arguments.split()]
+    words = [sys.executable, "-m", "voxport", command, *arguments.replace("PORT", str(free_port())).split()]
     process = subprocess.Popen(
         [*STRACE, str(home / "calls"), *words],
         cwd=home / "work",
