@@ -7,7 +7,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO, RawIOBase
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
@@ -193,8 +193,9 @@ class StagedFile:
 def partial_path(path: Path) -> Path:
     """Where the result of interrupted work is kept: `NAME.partial.EXTENSION`, numbered if that exists."""
     stem = path.stem.encode()[:MAX_STEM_BYTES].decode(errors="ignore")
-    names = (f"{stem}.partial{number}{path.suffix}" for number in ("", *map("-{}".format, count(2))))
-    return next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
+    numbers = chain([""], (f"-{number}" for number in count(2)))
+    paths = (path.with_name(f"{stem}.partial{number}{path.suffix}") for number in numbers)
+    return next(each for each in paths if not os.path.lexists(each))
 
 
 def reason_of(error: OSError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bundle.errors import UsageError, VoxportError
-from bundle.files import check_writable, write_whole
+from bundle.files import check_writable, partial_path, write_whole
 
 CONTENT = bytes(range(256)) * 4096  # 1 MB, more than a pipe takes at once
 
@@ -107,3 +107,11 @@ def test_a_folder_and_a_failed_write_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(VoxportError, match="cannot be written: Is a directory; name another place"):
         write_whole(tmp_path, b"x")
     assert not os.listdir(tmp_path)
+
+
+def test_a_partial_result_replaces_no_earlier_one_and_its_name_fits(tmp_path: Path) -> None:
+    assert partial_path(tmp_path / "a.b.wav") == tmp_path / "a.b.partial.wav"
+    for name in ("a.partial.wav", "a.partial-2.wav"):
+        assert partial_path(tmp_path / "a.wav") == tmp_path / name
+        (tmp_path / name).touch()
+    partial_path(tmp_path / f"{'ä' * 125}.wav").touch()
