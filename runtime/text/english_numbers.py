@@ -21,10 +21,10 @@ UNIT = r"\s?(?:[ckm]?[glm]\b|(?:degree|dollar|euro|pound|percent|people|time|mil
 HOUR, SIXTY = r"(?P<hour>[01]?\d|2[0-4])", r"[0-5]\d"
 HALF_DAY = r"(?=(?P<half>\s?(?:[ap]\.?m\b|o'clock))?)"
 PHONE = (
-    r"\+\d[\d ().-]{5,20}\d|\(\d{2,5}\) ?\d[\d -]{3,15}\d|0\d{1,4}(?:[ /-]\d{2,8})+"
+    r"\+\d[\d ().-]{5,20}\d|\(\d{2,5}\) ?\d[\d -]{3,15}\d|(?<!\d )0\d{1,4}(?:[ /-]\d{2,8})+"
     r"|\d{3}[. -]\d{3}[. -]\d{4}|\d{3}-\d{4}|\d+(?:-\d+){2,}"
 )
-GROUPED = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?: 000)+|(?<!\d{3})(?: \d{3}){2,})(?![ ,]?\d)"
+GROUPED = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?: \d{3})* 000|(?<!\d{3})(?: \d{3}){2,})(?![ ,]?\d)"
 WHOLE, DECIMALS = rf"(?<!\d)(?P<whole>{GROUPED}|\d+)", r"(?P<decimals>\d+)"
 CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
 SPARE_BLANKS = regex.compile(r"(?<=\s)\s+|\s+(?=[,.;:!?](?:\s|$)|$)")
