@@ -74,6 +74,7 @@ REMOVED: tuple[Rule, ...] = (
     (re.compile(r"(?<!\S)[:;=]['-]?[()\[\]DPp/\\|*]+(?=$|[\s.,!?])"), ""),  # faces of punctuation
     (re.compile(r"\|\s*$"), ""),
     (re.compile(r"\s*\|\s*"), ", "),  # cells of a table
+    (re.compile(r"(?<=\w)(?:\(\s*\))+(?=\w)"), " "),
     (re.compile(r"\(\s*\)"), ""),
 )
 REPAIRED: tuple[Rule, ...] = (

@@ -8,16 +8,16 @@ from itertools import chain
 import regex
 from sentencex import segment
 
-from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE
+from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE, WIDE
 
 MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
 MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
 MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
-MAX_JOINED_PIECES = 1000  # of a sentence that are joined; bounds the time
+MAX_JOINED_PIECES = 1000  # pieces of a sentence that are joined; bounds the time
 WORD_START = re.compile(r"(?<=\s)(?=\S)")
 CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
 SPACE = re.compile(r"\s+")
-LONE_MARK = re.compile(r"(?:^|\s)[^\w\s]*[.!?]\Z")  # begins a word, as in .NET
+INSIDE_WORD = regex.compile(rf"[!-~]\0(?!{WIDE})")  # at \0 there is no end of a sentence: ASP.NET, x?Y
 CHARACTER = regex.compile(r"\X")  # what a reader sees as one character
 Fits = Callable[[str], bool]
 
@@ -112,7 +112,7 @@ def _segments(text: str, language: str) -> list[str]:
     """The sentences of `text`; the last one keeps the space at its end. Never empty."""
     found = list[str]()
     for sentence in filter(str.strip, segment(language, text)):
-        if found and LONE_MARK.search(found[-1]):
+        if found and INSIDE_WORD.search(f"{found[-1][-1:]}\0{sentence[:1]}"):
             sentence = found.pop() + sentence
         found.append(sentence)
     return [*(sentence.strip() for sentence in found[:-1]), found[-1].lstrip()] if found else [""]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.text.cleanup import clean_sentence
+from runtime.text.cleanup import clean_sentence, is_speakable
 from runtime.text.english_numbers import spell_numbers
 from runtime.text.preparation import TextRules, prepare
 
@@ -58,6 +58,9 @@ SAME = {
     ],
 }
 CHANGED = [
+    ("zh", "你好。世界!再见.好", "你好。世界! 再见. 好。"),
+    ("en", "See www.EXAMPLE.COM now.", "See EXAMPLE dot COM now."),
+    ("en", "a()b, 7(())6 and f().", "a b, 7 6 and f."),
     ("zh", "1次", "1次。"),
     ("ja", "はい", "はい。"),
     ("zh", "１２", "１２。"),
@@ -173,6 +176,7 @@ def test_numbers_of_english_become_words(text: str) -> None:
 WORDS = ["alpha", "beta", "gamma", "Net", "io", "zeta"]
 NUMBERS = ["5", "10", "0", "2024", "007", "25", "1234", "500", "12"]
 BETWEEN = [
+    *("()", " () ", "( )", ".A", "?", "。"),
     *(" ", ", ", ". ", "; ", " - ", "-", "–", "—", "*", " * ", "_", "~", " ~~", "~~", "`", " `", '"', ' "'),
     *("'", " '", "' ", "«", "» ", "(", ")", "[", "] ", "<", ">", " < ", "|", "/", "\\", "&", "=", "==", "#"),
     *("@", "…", "..", "...", ".", ",", ":", "::", "!", "?", "!!", "😀", " 😀 ", "→", "\u00a0", "\u202f"),
@@ -199,6 +203,8 @@ BETWEEN = [
     *(" **", "** ", "<b>", "</b>", "<br/>", "[", "](", "\u200d ", "![", "&amp;", "&lt;", ":)", "::", "--"),
 ]
 TEXTS = st.lists(st.sampled_from(WORDS + NUMBERS + BETWEEN + [" "] * 20), max_size=16).map("".join)
+HIDING = re.compile("`{3}|~{3}|<!")  # what is behind these may be left out
+DOTTED = re.compile(r"(?<!\S)[A-Za-z]+(?:\.[A-Za-z]+)+(?!\S)")
 TAG = re.compile(r"</?br?/?>|&(?:amp|lt);")
 
 
@@ -211,17 +217,34 @@ def words(text: str) -> list[str]:
 @example("a»b«c")
 @example("5[5](x)[5](y)")
 @example(".Net ,.Net, .5")
+@example("alpha.Net 7()5 alpha( )beta")
 def test_no_words_are_joined_and_no_digit_is_lost(text: str) -> None:
     """A link's address is left out; what is in it here is text without a colon."""
     text = text.replace("](", "] (")
+    typed = TAG.sub(" ", text)
+    digits = [int(digit) for digit in re.findall(r"\d", typed)]
     for language in ("ru", "de", "zh"):
-        cleaned = clean_sentence(text, language)
-        typed = TAG.sub(" ", text)
-        found = iter(words(cleaned))
-        assert all(word in found for word in words(typed)), cleaned
-        digits = [int(digit) for digit in re.findall(r"\d", typed)]
-        assert [int(digit) for digit in re.findall(r"\d", cleaned)] == digits
-        assert "½" not in text or "½" in cleaned
+        results = [clean_sentence(text, language)]
+        if is_speakable(typed) and not HIDING.search(text):
+            results.append(" ".join(prepare(text, language, bool)))
+            assert all(word in results[1] for word in DOTTED.findall(typed)), results[1]
+        for cleaned in results:
+            found = iter(words(cleaned))
+            assert all(word in found for word in words(typed)), cleaned
+            assert [int(digit) for digit in re.findall(r"\d", cleaned)] == digits
+            assert "½" not in text or "½" in cleaned
+
+
+@pytest.mark.parametrize("verbatim", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("We use ASP.NET Core.", "VB.NET is old.", "System.Collections.Generic has it.", "Run node.JS now."),
+        *("Read README.MD first.", "Visit EXAMPLE.COM.", "Go to Yahoo!Mail or x?Y.", "It is 5.A.b."),
+    ],
+)
+def test_words_with_a_mark_inside_stay_whole(text: str, verbatim: bool) -> None:
+    assert " ".join(prepare(text, "en", bool, verbatim)) == text
 
 
 @settings(max_examples=300, deadline=None)
