@@ -23,14 +23,19 @@ CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
 PER_WORDS = {"de": "pro", "en": "per", "es": "por", "fr": "par", "it": "al", "nl": "per", "pt": "por"}
 MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
 MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
-# groups with other marks than those of English: 1.234,56 and 1 234,56 and 1'234, and $1 234 and 1 234 €
+# groups with other marks than the comma: 1.234,56 and 1 234,56 and 1'234, and blanks beside a symbol
 OTHER_GROUPS = regex.compile(
-    r"(?<![\w.,'])(?P<whole>[1-9][0-9]{0,2}"
-    r"(?:(?:(?:\.[0-9]{3})+|(?: [0-9]{3})+)(?=,[0-9]{1,2}(?!\w|[.,][0-9]))|(?:'[0-9]{3})+"
-    r"|(?<=[$€£] ?[0-9]+)(?: [0-9]{3})+|(?: [0-9]{3})+(?= ?[$€£])))"
-    r"(?:(?<=[. ][0-9]{3}),(?P<decimals>[0-9]{1,2}))?(?![0-9]|[,' ][0-9])"
+    r"(?<![\w.,'])([1-9][0-9]{0,2}(?:(?:[. ][0-9]{3})+(?=,[0-9]{1,2}(?!\w|[.,][0-9]))"
+    r"|(?:['\u00a0\u2009\u202f][0-9]{3})+|(?<=[$€£] ?[0-9]+)(?: [0-9]{3})+|(?: [0-9]{3})+(?= ?[$€£])))"
+    r"(?:,([0-9]{1,2}))?(?![0-9]|[,' ][0-9])"
 )
 MIN_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
+
+
+def english_groups(text: str) -> str:
+    """`text` with commas and a decimal point in amounts and numbers that have the marks of other languages."""
+    decimals: Callable[[regex.Match[str]], str] = lambda found: f".{found[2]}" if found[2] else ""
+    return OTHER_GROUPS.sub(lambda found: regex.sub("[^0-9]", ",", found[1]) + decimals(found), text)
 
 
 def spell_amounts(text: str, language: str) -> str:
@@ -41,15 +46,9 @@ def spell_amounts(text: str, language: str) -> str:
     if language not in SEPARATORS:
         return text
     before, behind, number = _patterns(language)
-    if language == "en":
-        text = OTHER_GROUPS.sub(_in_english_groups, text)
     per = f" {PER_WORDS[language]} "
     spell: Callable[[re.Match[str]], str] = lambda found: _amount(found, language) + per * bool(found["per"])
     return number.sub(lambda found: _big_number(found, language), behind.sub(spell, before.sub(spell, text)))
-
-
-def _in_english_groups(found: regex.Match[str]) -> str:
-    return regex.sub("[. ']", ",", found["whole"]) + f".{found['decimals']}" * bool(found["decimals"])
 
 
 @cache
