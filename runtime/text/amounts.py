@@ -33,9 +33,9 @@ MIN_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
 
 
 def english_groups(text: str) -> str:
-    """`text` with commas and a decimal point in amounts and numbers that have the marks of other languages."""
+    """`text` with the marks of English in numbers that have the marks of other languages."""
     decimals: Callable[[regex.Match[str]], str] = lambda found: f".{found[2]}" if found[2] else ""
-    return OTHER_GROUPS.sub(lambda found: regex.sub("[^0-9]", ",", found[1]) + decimals(found), text)
+    return str(OTHER_GROUPS.sub(lambda found: regex.sub("[^0-9]", ",", found[1]) + decimals(found), text))
 
 
 def spell_amounts(text: str, language: str) -> str:

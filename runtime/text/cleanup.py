@@ -62,14 +62,9 @@ CLOSED = re.compile(r"[)\]}.,;:!?\u2026](?!\w)")
 PARENTHESES = re.compile(r"(?<!\w)\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
 
-Rule = tuple[re.Pattern[str], str]
+Rule = tuple[re.Pattern[str] | regex.Pattern[str], str]
 REMOVED: tuple[Rule, ...] = (
-    (
-        re.compile(
-            "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0f\ufeff]"
-        ),
-        "",
-    ),
+    (regex.compile(r"(?![\u200c\u200d])\p{Default_Ignorable_Code_Point}"), ""),
     (re.compile("(?<![\u0590-\u1cff])[\u200c\u200d]+"), ""),  # joiners, except in scripts that need them
     (re.compile(r"(?<!\S)[:;=]['-]?[()\[\]DPp/\\|*]+(?=$|[\s.,!?])"), ""),  # faces of punctuation
     (re.compile(r"\|\s*$"), ""),

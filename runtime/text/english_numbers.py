@@ -21,6 +21,7 @@ UNIT = r"\s?(?:[ckm]?[glm]\b|(?:degree|dollar|euro|pound|percent|people|time|mil
 HOUR, SIXTY = r"(?P<hour>[01]?\d|2[0-4])", r"[0-5]\d"
 AM_PM = r"\s?[ap]\.?m\b"
 HALF_DAY = rf"(?=(?P<half>{AM_PM}|\s?o'clock)?)"
+CLOCK = rf"{HOUR}(?::|\.(?=\d\d{AM_PM}))(?P<minute>{SIXTY})(?::(?P<second>{SIXTY}))?"
 PHONE = (
     r"\+\d[\d ().-]{5,20}\d|\(\d{2,5}\) ?\d[\d -]{3,15}\d|(?<!\d )0\d{1,4}(?:[ /-]\d{2,8})+"
     r"|\d{3}[. -]\d{3}[. -]\d{4}|\d{3}-\d{4}|1-\d{3}(?=-[A-Z])|\d+(?:-\d+){2,}"
@@ -58,11 +59,7 @@ def _spelled(digits: str, form: str = "cardinal") -> str:
 def _date(found: regex.Match[str]) -> str:
     parts = found.groupdict()
     month, day, year = parts["month"], parts.get("day"), parts.get("year")
-    name = next(
-        name
-        for number, name in enumerate(MONTHS, 1)
-        if month.lstrip("0") == str(number) or name[:3] == month[:3]
-    )
+    name = MONTHS[int(month) - 1] if month.isdigit() else next(n for n in MONTHS if n[:3] == month[:3])
     words = [name, _spelled(day, "ordinal")] if day else [name]
     if " of " in found[0]:
         words = [words[1], "of", name]
@@ -128,11 +125,7 @@ ROWS: tuple[tuple[str, str | Words], ...] = (
     (r"(?<=\d)(?: - |\s?\u2212\s?)(?=\d)", " minus "),
     (r"(?<=\d(?:\s?[ap]\.?m\.?)?)(?:[-~]|\s?[\u2013\u301c]\s?)(?=[$€£]?\.?\d)", " to "),
     (r"(?<!\w)[-\u2212](?=[$€£]?\.?\d)", "minus "),
-    (
-        rf"(?<![\d:.,]){HOUR}(?::|\.(?=\d\d{AM_PM}))(?P<minute>{SIXTY})(?::(?P<second>{SIXTY}))?"
-        rf"(?:\.{DECIMALS})?(?![\d:]|\.\d){HALF_DAY}",
-        _time,
-    ),
+    (rf"(?<![\d:.,]){CLOCK}(?:\.{DECIMALS})?(?![\d:]|\.\d){HALF_DAY}", _time),
     (r"(?<=\d):(?=\d)", " to "),
     (r"(?<=\d)/(?=\d)", " "),
     (r"(?<=\d)'(?=\d)", " foot "),

@@ -10,18 +10,16 @@ MAX_PAUSE_MS = 3_600_000
 MAX_MARK_CHARACTERS = 1000  # longer ones stay in the text
 ROLE_CHARACTERS = 16  # behind the mark of a chat, in which the name of a role may be
 STRENGTHS_MS = {"none": 0, "x-weak": 250, "weak": 500, "medium": 750, "strong": 1000, "x-strong": 1250}
-COMMENT, CHANNEL_NAME = "<!-- -->", "<|channel|>"
+COMMENT, CHANNEL = "<!-- -->", "<|channel|>"
 THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad"
 # elements whose content is not for listeners
-HIDDEN = rf"{THOUGHTS}|tool_call|tool_response|script|style|svg|metadata|desc|rp|rt"
-BLOCKS = (  # elements that are paragraphs
-    "article|blockquote|body|br|center|details|div|footer|h[1-6]|header|hr|li|main|nav|[ou]l|p|pre|section"
-    "|summary|table|tbody|thead|tr"
-)
+HIDDEN = f"{THOUGHTS}|tool_call|tool_response|script|style|svg|metadata|desc|rp|rt"
+BLOCKS = "article|blockquote|br|div|h[1-6]|hr|li|[ou]l|p|pre|section|table|tr"  # are paragraphs
 # other elements in HTML, SSML and chats; any other name, as in `List<int>` and `<branch>`, is a word
 KNOWN = (
-    r"abbr|[abiqsu]|big|cite|code|del|em|font|head|html|img|ins|kbd|mark|ruby|small|span|strong|su[bp]|t[dh]"
-    r"|wbr|speak|emphasis|prosody|phoneme|say-as|voice|answer|[be]os|pad|unk|[\w-]+:[\w-]+"
+    r"abbr|[abiqsu]|big|body|center|cite|code|del|details|em|font|footer|head|header|html|img|ins|kbd|main"
+    r"|mark|nav|ruby|small|span|strong|su[bp]|summary|t[dh]|tbody|thead|wbr|speak|emphasis|prosody|phoneme"
+    r"|say-as|voice|answer|[be]os|pad|unk|[\w-]+:[\w-]+"
 )
 VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>=]+)"""
 ATTRIBUTE = rf"\s+[\w:.-]+\s*=\s*{VALUE}|\s+(?:async|controls|defer|disabled|hidden|open)\b"
@@ -30,8 +28,7 @@ NUMBER = "(?P<time>[0-9]{1,20}(?:[.,][0-9]{0,20})?|[.,][0-9]{1,20})"
 TIME = rf"{NUMBER}[\s-]?(?P<unit>ms(?:ecs?)?|milliseconds?|m(?:in(?:ute)?s?)?|)"
 SECONDS, SILENCE = rf"{TIME}(?:s|secs?|seconds?)?", "(?:pause|silence|break)"
 ROLE = r"\s{0,2}(?:assistant|user|system|tool|model|developer|analysis|commentary|final)\b"
-START = regex.compile(rf"[<\[&-]|`{{1,{MAX_MARK_CHARACTERS}}}")
-START_HIDDEN = regex.compile(r"[<\[&-]")
+START, START_HIDDEN = regex.compile(rf"[<\[&-]|`{{1,{MAX_MARK_CHARACTERS}}}"), regex.compile(r"[<\[&-]")
 CODE = r"(?P<code>(?P<ticks>`{1,2})(?!`)[^`\n]+(?P=ticks))"
 DECLARATION = "(?P<comment><!--|-->)|<[!?][a-z][^<>]*>"
 TAG = (
@@ -40,24 +37,22 @@ TAG = (
 )
 OTHER_TAG = rf"</[a-z][\w-]*\s*>|<[a-z][\w-]*(?:\s*/|(?:{ATTRIBUTE})+\s*/?)>"
 OTHER_THOUGHTS = rf"&lt;(?P<end>/)?(?P<hidden>{THOUGHTS})&gt;|\[(?P<end>/)?(?P<hidden>(?-i:THINK))\]"
-CHANNEL = r"(?P<chat><\|channel\|>)\s{0,2}(?P<hidden>analysis|commentary)\b"
+THOUGHT_CHANNEL = r"(?P<chat><\|channel\|>)\s{0,2}(?P<hidden>analysis|commentary)\b"
 CHAT = (
     r"(?P<chat><[|\uff5c][^<>|\uff5c\n]{1,60}[|\uff5c]>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>)"
     rf"(?:(?<!message\|>){ROLE})?"
 )
-BRACKET = (
-    rf"(?P<bracket>\[(?:(?P<pause>(?:(?:short|long) )?{SILENCE}[ :=]{{0,3}}(?:{SECONDS})?"
-    rf"|{SECONDS} ?{SILENCE})|(?:\w{{1,20}}ly )?(?:(?:{SOUND})(?:e?s|e|b?ing|ter)?|clears throat|applause)(?: \w{{1,20}}ly)?)\])"
-    r"(?!\()"
-)
+PAUSES = rf"(?:(?:short|long) )?{SILENCE}[ :=]{{0,3}}(?:{SECONDS})?|{SECONDS} ?{SILENCE}"
+SOUNDS = rf"(?:\w{{1,20}}ly )?(?:(?:{SOUND})(?:e?s|e|b?ing|ter)?|clears throat|applause)(?: \w{{1,20}}ly)?"
+BRACKET = rf"(?P<bracket>\[(?:(?P<pause>{PAUSES})|{SOUNDS})\])(?!\()"
 MARK = regex.compile(
-    "|".join((CODE, DECLARATION, TAG, OTHER_TAG, OTHER_THOUGHTS, CHANNEL, CHAT, BRACKET)), regex.IGNORECASE
+    "|".join((CODE, DECLARATION, TAG, OTHER_TAG, OTHER_THOUGHTS, THOUGHT_CHANNEL, CHAT, BRACKET)),
+    regex.IGNORECASE,
 )
 # the start of a whole text up to the end of thoughts that have no start
-LONE_THOUGHTS = regex.compile(
-    rf"\A(?:[^`<\[]|`[^`]*`|[<\[](?!/?(?:{THOUGHTS})\b))*+[<\[]/(?:{THOUGHTS})\s*[>\]]", regex.IGNORECASE
-)
-DURATION = regex.compile(rf"(?:\b(?:time|duration)\s*=\s*[\"']?\s*|^\[[^0-9.,]*){TIME}", regex.IGNORECASE)
+LONE_END = rf"\A(?:[^`<\[]|`[^`]*`|[<\[](?!/?(?:{THOUGHTS})\b))*+[<\[]/(?:{THOUGHTS})\s*[>\]]"
+LONE_THOUGHTS = regex.compile(LONE_END, regex.IGNORECASE)
+DURATION = regex.compile(rf"(?:\b(?:time|duration)\s*=[\s\"']*|^\[[^0-9.,]*){TIME}", regex.IGNORECASE)
 STRENGTH = regex.compile(r"\bstrength\s*=\s*[\"']?([\w-]+)", regex.IGNORECASE)
 # behind these no blank stands for markup
 WIDE = r"[\p{Han}\p{Hiragana}\p{Katakana}\u3000-\u303f\uff00-\uff60]"
@@ -119,7 +114,7 @@ class Markup:
         name = _hidden_name(mark)
         is_end = bool(mark["end"] or (mark["chat"] and not mark["hidden"])) or mark[0] == "-->"
         if self._hidden:
-            if name == self._hidden and not mark["empty"] and (is_end or name not in (COMMENT, CHANNEL_NAME)):
+            if name == self._hidden and not mark["empty"] and (is_end or name not in (COMMENT, CHANNEL)):
                 self._depth += -1 if is_end else 1
                 self._hidden = name if self._depth else ""
             return ""
@@ -140,7 +135,7 @@ class Markup:
 def _hidden_name(mark: regex.Match[str]) -> str:
     """The element that begins or ends at `mark` and is left out, or nothing."""
     if mark["chat"]:
-        return "" if mark[0] in ("<|message|>", "<|constrain|>") else CHANNEL_NAME
+        return "" if mark[0] in ("<|message|>", "<|constrain|>") else CHANNEL
     return COMMENT if mark["comment"] else f"<{mark['hidden'].lower()}>" if mark["hidden"] else ""
 
 

@@ -13,6 +13,7 @@ from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE, WIDE
 MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
 MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
 MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
+BOUNDED = re.compile(rf"(?s).{{1,{MAX_SENTENCE_CHARACTERS}}}")
 MAX_JOINED_PIECES = 1000  # pieces of a sentence that are joined; bounds the time
 WORD_START = re.compile(r"(?<=\s)(?=\S)")
 CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
@@ -30,14 +31,14 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
     string follows the last sentence of a paragraph. The sentences have every letter of the text.
     """
     text, arrived = "", ""
-    for piece in pieces:
-        if not SPACE.search(arrived[-1:] + piece):
+    for piece in chain(pieces, [None]):
+        if piece and not SPACE.search(arrived[-1:] + piece):
             arrived += piece
             continue
-        *words, arrived = map(_with_short_end, WORD_START.split(arrived + piece))  # the last one may continue
-        if arrived.endswith(PARAGRAPH):
+        *words, arrived = map(_with_short_end, WORD_START.split(arrived + (piece or "")))
+        if piece is None or arrived.endswith(PARAGRAPH):  # otherwise the last word may continue
             words, arrived = [*words, arrived], ""
-        for word in chain.from_iterable(map(_bounded, words)):
+        for word in chain.from_iterable(map(BOUNDED.findall, words)):
             *whole, text = _segments(text + word, language)
             yield from whole
             is_end = word.endswith(PARAGRAPH)
@@ -45,22 +46,8 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
                 yield text.strip()
                 text = ""
                 yield from [""] * is_end
-    for word in _bounded(arrived):
-        *whole, text = _segments(text + word, language)
-        yield from filter(None, map(str.strip, whole))
-        if len(text) > MAX_SENTENCE_CHARACTERS:
-            yield text.strip()
-            text = ""
     if text.strip():
         yield text.strip()
-
-
-def _bounded(word: str) -> list[str]:
-    """A word in pieces of at most `MAX_SENTENCE_CHARACTERS` characters."""
-    return [
-        word[start : start + MAX_SENTENCE_CHARACTERS]
-        for start in range(0, len(word), MAX_SENTENCE_CHARACTERS)
-    ]
 
 
 def _with_short_end(word: str) -> str:
