@@ -128,6 +128,8 @@ IN_WORDS = {
     "1 000 000": "one million",
     "$2 000 000": "two million dollars",
     "5 a.m.-6 p.m. today": "five a.m. to six p.m. today",
+    "10:00 - 11:30 a.m. today": "ten o'clock to eleven thirty a.m. today",
+    "5 pm - 6 pm": "five pm to six pm",
     "2:30:45.5": "two thirty and forty five point five seconds",
     "3:45.50": "three forty five point five zero",
     "2023-11-28T10:00:00Z": "November twenty eighth twenty twenty three at ten o'clock and zero seconds Z",
