@@ -5,6 +5,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
 
+import regex
 from num2words import CONVERTER_CLASSES, num2words
 
 # language: the characters between groups of three digits, and the decimal mark
@@ -22,7 +23,19 @@ CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
 PER_WORDS = {"de": "pro", "en": "per", "es": "por", "fr": "par", "it": "al", "nl": "per", "pt": "por"}
 MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
 MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
+# groups with other marks than the comma: 1.234,56 and 1 234,56 and 1'234, and blanks beside a symbol
+OTHER_GROUPS = regex.compile(
+    r"(?<![\w.,'])([1-9][0-9]{0,2}(?:(?:[. ][0-9]{3})+(?=,[0-9]{1,2}(?!\w|[.,][0-9]))"
+    r"|(?:['\u00a0\u2009\u202f][0-9]{3})+|(?<=[$€£] ?[0-9]+)(?: [0-9]{3})+|(?: [0-9]{3})+(?= ?[$€£])))"
+    r"(?:,([0-9]{1,2}))?(?![0-9]|[,' ][0-9])"
+)
 MIN_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
+
+
+def english_groups(text: str) -> str:
+    """`text` with the marks of English in numbers that have the marks of other languages."""
+    decimals: Callable[[regex.Match[str]], str] = lambda found: f".{found[2]}" if found[2] else ""
+    return str(OTHER_GROUPS.sub(lambda found: regex.sub("[^0-9]", ",", found[1]) + decimals(found), text))
 
 
 def spell_amounts(text: str, language: str) -> str:

@@ -11,7 +11,7 @@ import regex
 from markdown_it import MarkdownIt
 
 from bundle.errors import UsageError
-from runtime.text.amounts import spell_amounts
+from runtime.text.amounts import english_groups, spell_amounts
 from runtime.text.markup import HANGUL, MARK, WIDE
 
 # Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
@@ -21,6 +21,7 @@ OTHER_MARKS = ",;:،؛\u2014"  # a sentence that ends in one gets no full stop
 WIDE_MARKS = "\u3002\uff01\uff1f\uff61\uff1b\uff1a\uff0c\u3001\uff5e\u301c"
 CLOSING = ")]}\"'\u201d\u2019\uff09\uff3d\u300d\u300f\u3011\u3009\u300b"
 CJK = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
+LINE_END_IN_CJK = regex.compile(rf"(?<=(?![{WIDE_MARKS}\u3000]){WIDE})\s*\n\s*(?={WIDE})")
 GAP = "\0"  # in place of what is left out
 GAPS_IN_CJK = regex.compile(rf"(?<={WIDE})\0+(?={WIDE})")
 BLANKS_IN_CJK = ((re.compile(r"[^\S\u3000]+"), " "),)
@@ -43,9 +44,8 @@ WORDY = re.compile(r"[^\W\d_]{1,24}(?:[-_.][^\W\d_]{1,24})*")  # a part of a pat
 
 PRODUCT = re.compile(r"(?<=\w)\*(?=\w)")  # 2*3*4 is no emphasis
 INSIDE_WORD = ("text", "em_open", "em_close", "strong_open", "strong_close")  # **N**atural is one word
-KEYCAP = re.compile("\ufe0f?\u20e3")  # of a digit in a box, which stays as a digit
+KEYCAP = re.compile("\ufe0f?\u20e3")  # frame of a digit in a box, which stays as a digit
 SPACE = re.compile(r"\s+")
-THIN_GROUP = re.compile("(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
 ARROW = re.compile(r"[\u2190-\u21ff\u2500-\u25ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff]")  # and shapes
 KEPT_SYMBOLS = "°№℃℉℅"  # symbols that are words
 QUOTED = re.compile(r'(?<![0-9])"([^"]*)"')
@@ -62,18 +62,14 @@ CLOSED = re.compile(r"[)\]}.,;:!?\u2026](?!\w)")
 PARENTHESES = re.compile(r"(?<!\w)\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
 
-Rule = tuple[re.Pattern[str], str]
+Rule = tuple[re.Pattern[str] | regex.Pattern[str], str]
 REMOVED: tuple[Rule, ...] = (
-    (
-        re.compile(
-            "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0f\ufeff]"
-        ),
-        "",
-    ),
+    (regex.compile(r"(?![\u200c\u200d])\p{Default_Ignorable_Code_Point}"), ""),
     (re.compile("(?<![\u0590-\u1cff])[\u200c\u200d]+"), ""),  # joiners, except in scripts that need them
     (re.compile(r"(?<!\S)[:;=]['-]?[()\[\]DPp/\\|*]+(?=$|[\s.,!?])"), ""),  # faces of punctuation
     (re.compile(r"\|\s*$"), ""),
     (re.compile(r"\s*\|\s*"), ", "),  # cells of a table
+    (re.compile(r"(?<=\w)(?:\(\s*\))+(?=\w)"), " "),
     (re.compile(r"\(\s*\)"), ""),
 )
 REPAIRED: tuple[Rule, ...] = (
@@ -119,6 +115,7 @@ def clean_sentence(text: str, language: str) -> str:
     amounts. `language` is an ISO 639 code.
     """
     is_cjk = _is_cjk(text, language)
+    text = LINE_END_IN_CJK.sub("\u3001" if language == "ja" else "\uff0c", text)
     cleaned = ftfy.fix_text(text, fix_character_width=not is_cjk, uncurl_quotes=not is_cjk)
     cleaned = _inline_text(PRODUCT.sub(r"\*", cleaned))
     cleaned = URL.sub(lambda found: _read_url(found[0], language), cleaned)
@@ -127,7 +124,7 @@ def clean_sentence(text: str, language: str) -> str:
     cleaned = "".join(GAP if _is_pictograph(character) else character for character in cleaned)
     cleaned = GAPS_IN_CJK.sub("", cleaned).replace(GAP, " ")
     if language == "en":
-        cleaned = THIN_GROUP.sub(",", cleaned)
+        cleaned = english_groups(cleaned)
     if not is_cjk:
         cleaned = _without_quotes(SPACE.sub(" ", cleaned))  # many blanks would make later patterns slow
         cleaned = PARENTHESES.sub(_aside, spell_amounts(cleaned, language))
@@ -191,9 +188,9 @@ def _address_words(language: str) -> tuple[str, str, str]:
 
 
 def _is_cjk(text: str, language: str) -> bool:
-    """Whether marks and blanks stay as they are; the language decides if there is no letter."""
-    has_letters = any(map(str.isalpha, text))
-    return bool(CJK.search(text)) or (language in ("ja", "zh") and not has_letters)
+    """Whether marks and blanks stay as they are. The language decides if there is no letter of CJK."""
+    is_wide = not {*WIDE_MARKS}.isdisjoint(text) or not any(map(str.isalpha, text))
+    return bool(CJK.search(text)) or (language in ("ja", "zh") and is_wide)
 
 
 def _is_pictograph(character: str) -> bool:
@@ -207,7 +204,7 @@ def _without_quotes(text: str) -> str:
     """Quotes around phrases make Voxtral-TTS speak words that are not in the text."""
     text = GUILLEMETS.sub(_unquoted, LONE_QUOTE.sub("\u00ab", QUOTED.sub("\u00ab\\1\u00bb", text)))
     text = SINGLE_QUOTED.sub(r"\1", text)
-    for half in HALVES:  # of quotes and markup that begin in one sentence and end in another
+    for half in HALVES:  # quotes and markup that begin in one sentence and end in another
         text = half.sub("", text)
     return text
 

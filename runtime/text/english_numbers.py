@@ -19,12 +19,14 @@ DATE_WORD = r"(?<=\b(?:on|by|since|until|before|after|due|dated)\s)"
 YEAR_WORD = r"(?<=\b(?:in|since|until|before|after|from|of|by|year|to)\s)"
 UNIT = r"\s?(?:[ckm]?[glm]\b|(?:degree|dollar|euro|pound|percent|people|time|mile|hour|day)s?\b)"
 HOUR, SIXTY = r"(?P<hour>[01]?\d|2[0-4])", r"[0-5]\d"
-HALF_DAY = r"(?=(?P<half>\s?(?:[ap]\.?m\b|o'clock))?)"
+AM_PM = r"\s?[ap]\.?m\b"
+HALF_DAY = rf"(?=(?P<half>{AM_PM}|\s?o'clock)?)"
+CLOCK = rf"{HOUR}(?::|\.(?=\d\d{AM_PM}))(?P<minute>{SIXTY})(?::(?P<second>{SIXTY}))?"
 PHONE = (
-    r"\+\d[\d ().-]{5,20}\d|\(\d{2,5}\) ?\d[\d -]{3,15}\d|0\d{1,4}(?:[ /-]\d{2,8})+"
-    r"|\d{3}[. -]\d{3}[. -]\d{4}|\d{3}-\d{4}|\d+(?:-\d+){2,}"
+    r"\+\d[\d ().-]{5,20}\d|\(\d{2,5}\) ?\d[\d -]{3,15}\d|(?<!\d )0\d{1,4}(?:[ /-]\d{2,8})+"
+    r"|\d{3}[. -]\d{3}[. -]\d{4}|\d{3}-\d{4}|1-\d{3}(?=-[A-Z])|\d+(?:-\d+){2,}"
 )
-GROUPED = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?: 000)+|(?<!\d{3})(?: \d{3}){2,})(?![ ,]?\d)"
+GROUPED = r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?: \d{3})* 000|(?<!\d{3})(?: \d{3}){2,})(?![ ,]?\d)"
 WHOLE, DECIMALS = rf"(?<!\d)(?P<whole>{GROUPED}|\d+)", r"(?P<decimals>\d+)"
 CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
 SPARE_BLANKS = regex.compile(r"(?<=\s)\s+|\s+(?=[,.;:!?](?:\s|$)|$)")
@@ -32,6 +34,7 @@ SPARE_BLANKS = regex.compile(r"(?<=\s)\s+|\s+(?=[,.;:!?](?:\s|$)|$)")
 
 def spell_numbers(text: str) -> str:
     """`text` with every digit as a word: 3rd, 2.5, 40 %, 3:45, 12/30, 1990s, 5-7, -5°C, v2.0.1."""
+    text = regex.sub(r"[\u00ba\u02da](?=\s?[CF]\b)", "\u00b0", text)
     apart = regex.sub(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])", " ", text)
     spelled = unicodedata.normalize("NFKC", apart).replace("\u2044", "/")
     for pattern, words in RULES:
@@ -56,11 +59,7 @@ def _spelled(digits: str, form: str = "cardinal") -> str:
 def _date(found: regex.Match[str]) -> str:
     parts = found.groupdict()
     month, day, year = parts["month"], parts.get("day"), parts.get("year")
-    name = next(
-        name
-        for number, name in enumerate(MONTHS, 1)
-        if month.lstrip("0") == str(number) or name[:3] == month[:3]
-    )
+    name = MONTHS[int(month) - 1] if month.isdigit() else next(n for n in MONTHS if n[:3] == month[:3])
     words = [name, _spelled(day, "ordinal")] if day else [name]
     if " of " in found[0]:
         words = [words[1], "of", name]
@@ -77,7 +76,9 @@ def _time(found: regex.Match[str]) -> str:
         words += f" {_spelled(found['minute'])}".replace("zero", "oh")
     elif not found["half"]:
         words += " o'clock"
-    return f"{words} and {_spelled(str(int(found['second'])))} seconds" if found["second"] else words
+    point = f" point {' '.join(map(_spelled, found['decimals']))}" if found["decimals"] else ""
+    seconds = found["second"] and f" and {_spelled(str(int(found['second'])))}{point} seconds"
+    return words + (seconds or point)
 
 
 def _fraction(found: regex.Match[str]) -> str:
@@ -101,6 +102,7 @@ def _number(found: regex.Match[str]) -> str:
 
 
 ROWS: tuple[tuple[str, str | Words], ...] = (
+    (r"(?<=\b\d{4}-\d\d-\d\d)T(?=\d\d:\d\d)", " at "),
     (rf"{START}{YEAR}([-/]){MONTH}\2{DAY}{END}", _date),
     (rf"{START}(?:{MONTH}[-/]{DAY}[-/]|{DAY}[-/.]{MONTH}[-/.]){YEAR}{END}", _date),
     (rf"{START}(?:{MONTH}/{DAY}|{DAY}/{MONTH})/(?P<year>\d\d){END}", _date),
@@ -108,7 +110,7 @@ ROWS: tuple[tuple[str, str | Words], ...] = (
     (rf"{START}{DAY}(?:st|nd|rd|th)? (?:of )?{NAME}(?:,? {YEAR}\b)?", _date),
     (rf"\b{NAME},? {YEAR}\b", _date),
     (rf"{DATE_WORD}{MONTH}/{DAY}{END}", _date),
-    (rf"{START}(?:(\d+) )?(\d\d?)/([2-9]|10|12|16|32|64|100){END}", _fraction),
+    (rf"{START}(?:(\d+(?= )|\d\d?)[ -])?(\d\d?)/([2-9]|10|12|16|32|64|100){END}", _fraction),
     (rf"{START}{MONTH}/{DAY}{END}", _date),
     (rf"{START}(?:{PHONE})(?!\w|[.,]\d)", _phone),
     (r"\s?°\s?C\b", " degrees Celsius"),
@@ -120,10 +122,10 @@ ROWS: tuple[tuple[str, str | Words], ...] = (
     (r"(?<=\d)\s?\+\s?(?=\d)", " plus "),
     (r"(?<!\w)\+(?=\d)", "plus "),
     (r"\s?=\s?(?=\d)", " equals "),
-    (r"(?<=\d)(?: - |\s?\u2212\s?)(?=\d)", " minus "),
-    (r"(?<=\d(?:[ap]m)?)(?:[-~]|\s?[\u2013\u301c]\s?)(?=[$€£]?\.?\d)", " to "),
+    (r"(?<=(?<!:\d)\d)(?: - |\s?\u2212\s?)(?=\d)", " minus "),
+    (r"(?<=\d(?:\s?[ap]\.?m\.?)?)(?:[-~]|(?<=m\.?|:\d\d) - |\s?[\u2013\u301c]\s?)(?=[$€£]?\.?\d)", " to "),
     (r"(?<!\w)[-\u2212](?=[$€£]?\.?\d)", "minus "),
-    (rf"(?<![\d:.,]){HOUR}:(?P<minute>{SIXTY})(?::(?P<second>{SIXTY}))?(?![\d:]){HALF_DAY}", _time),
+    (rf"(?<![\d:.,]){CLOCK}(?:\.{DECIMALS})?(?![\d:]|\.\d){HALF_DAY}", _time),
     (r"(?<=\d):(?=\d)", " to "),
     (r"(?<=\d)/(?=\d)", " "),
     (r"(?<=\d)'(?=\d)", " foot "),

@@ -10,36 +10,49 @@ MAX_PAUSE_MS = 3_600_000
 MAX_MARK_CHARACTERS = 1000  # longer ones stay in the text
 ROLE_CHARACTERS = 16  # behind the mark of a chat, in which the name of a role may be
 STRENGTHS_MS = {"none": 0, "x-weak": 250, "weak": 500, "medium": 750, "strong": 1000, "x-strong": 1250}
-COMMENT = "<!-- -->"
-HIDDEN = (  # elements whose content is not for listeners
-    "think|thinking|thoughts?|reasoning|reflection|scratchpad|tool_call|tool_response"
-    "|script|style|svg|metadata|desc|rp|rt"
-)
-KNOWN = (  # of HTML, SSML and chats; the name of another element, as in `List<int>` and `<branch>`, is a word
-    r"abbr|[abipqsu]|article|big|blockquote|body|br|center|cite|code|del|details|div|em|font|footer|h[1-6]"
-    r"|head|header|hr|html|img|ins|kbd|li|main|mark|nav|ol|pre|ruby|section|small|span|strong|su[bp]|summary"
-    r"|t[dhr]|table|tbody|thead|ul|wbr|speak|emphasis|prosody|phoneme|say-as|voice|answer|[be]os|pad|unk"
-    r"|[\w-]+:[\w-]+"
+COMMENT, CHANNEL = "<!-- -->", "<|channel|>"
+THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad"
+# elements whose content is not for listeners
+HIDDEN = f"{THOUGHTS}|tool_call|tool_response|script|style|svg|metadata|desc|rp|rt"
+BLOCKS = "article|blockquote|br|div|h[1-6]|hr|li|[ou]l|p|pre|section|table|tr"  # are paragraphs
+# other elements in HTML, SSML and chats; any other name, as in `List<int>` and `<branch>`, is a word
+KNOWN = (
+    r"abbr|[abiqsu]|big|body|center|cite|code|del|details|em|font|footer|head|header|html|img|ins|kbd|main"
+    r"|mark|nav|ruby|small|span|strong|su[bp]|summary|t[dh]|tbody|thead|wbr|speak|emphasis|prosody|phoneme"
+    r"|say-as|voice|answer|[be]os|pad|unk|[\w-]+:[\w-]+"
 )
 VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'<>=]+)"""
 ATTRIBUTE = rf"\s+[\w:.-]+\s*=\s*{VALUE}|\s+(?:async|controls|defer|disabled|hidden|open)\b"
 SOUND = "laugh|chuckl|giggl|sigh|gasp|cough|sneez|sniff|sob|groan|moan|yawn|snort|whisper|inhal|exhal"
 NUMBER = "(?P<time>[0-9]{1,20}(?:[.,][0-9]{0,20})?|[.,][0-9]{1,20})"
-TIME = rf"{NUMBER}\s?(?P<unit>ms(?:ecs?)?|milliseconds?|m(?:in(?:ute)?s?)?|)"
+TIME = rf"{NUMBER}[\s-]?(?P<unit>ms(?:ecs?)?|milliseconds?|m(?:in(?:ute)?s?)?|)"
+SECONDS, SILENCE = rf"{TIME}(?:s|secs?|seconds?)?", "(?:pause|silence|break)"
 ROLE = r"\s{0,2}(?:assistant|user|system|tool|model|developer|analysis|commentary|final)\b"
-START, START_HIDDEN = regex.compile(rf"[<\[-]|`{{1,{MAX_MARK_CHARACTERS}}}"), regex.compile("[<-]")
+START, START_HIDDEN = regex.compile(rf"[<\[&-]|`{{1,{MAX_MARK_CHARACTERS}}}"), regex.compile(r"[<\[&-]")
+CODE = r"(?P<code>(?P<ticks>`{1,2})(?!`)[^`\n]+(?P=ticks))"
+DECLARATION = "(?P<comment><!--|-->)|<[!?][a-z][^<>]*>"
+TAG = (
+    rf"<(?P<end>/)?(?:(?P<hidden>{HIDDEN})|(?P<pause>{SILENCE})|(?P<block>{BLOCKS})|{KNOWN})"
+    rf"(?:{ATTRIBUTE})*\s*(?P<empty>/)?>"
+)
+OTHER_TAG = rf"</[a-z][\w-]*\s*>|<[a-z][\w-]*(?:\s*/|(?:{ATTRIBUTE})+\s*/?)>"
+OTHER_THOUGHTS = rf"&lt;(?P<end>/)?(?P<hidden>{THOUGHTS})&gt;|\[(?P<end>/)?(?P<hidden>(?-i:THINK))\]"
+THOUGHT_CHANNEL = r"(?P<chat><\|channel\|>)\s{0,2}(?P<hidden>analysis|commentary)\b"
+CHAT = (
+    r"(?P<chat><[|\uff5c][^<>|\uff5c\n]{1,60}[|\uff5c]>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>)"
+    rf"(?:(?<!message\|>){ROLE})?"
+)
+PAUSES = rf"(?:(?:short|long) )?{SILENCE}[ :=]{{0,3}}(?:{SECONDS})?|{SECONDS} ?{SILENCE}"
+SOUNDS = rf"(?:\w{{1,20}}ly )?(?:(?:{SOUND})(?:e?s|e|b?ing|ter)?|clears throat|applause)(?: \w{{1,20}}ly)?"
+BRACKET = rf"(?P<bracket>\[(?:(?P<pause>{PAUSES})|{SOUNDS})\])(?!\()"
 MARK = regex.compile(
-    r"(?P<code>(?P<ticks>`{1,2})(?!`)[^`\n]+(?P=ticks))|(?P<comment><!--|-->)|<[!?][a-z][^<>]*>"
-    rf"|<(?P<end>/)?(?:(?P<hidden>{HIDDEN})|(?P<pause>break)|{KNOWN})(?:{ATTRIBUTE})*\s*(?P<empty>/)?>"
-    rf"|</[a-z][\w-]*\s*>|<[a-z][\w-]*(?:\s*/|(?:{ATTRIBUTE})+\s*/?)>"
-    r"|(?P<chat><[|\uff5c][^<>|\uff5c\n]{1,60}[|\uff5c]>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>)"
-    rf"(?:{ROLE})?"
-    rf"|(?P<bracket>\[(?:(?P<pause>pause[ :=]{{0,3}}(?:{TIME}(?:s|secs?|seconds?)?)?)"
-    rf"|(?:\w{{1,20}}ly )?(?:(?:{SOUND})(?:e?s|e|b?ing|ter)?|clears throat|applause)(?: \w{{1,20}}ly)?)\])"
-    r"(?!\()",
+    "|".join((CODE, DECLARATION, TAG, OTHER_TAG, OTHER_THOUGHTS, THOUGHT_CHANNEL, CHAT, BRACKET)),
     regex.IGNORECASE,
 )
-DURATION = regex.compile(rf"(?:\btime\s*=\s*[\"']?\s*|^\[pause[ :=]*){TIME}", regex.IGNORECASE)
+# the start of a whole text up to the end of thoughts that have no start
+LONE_END = rf"\A(?:[^`<\[]|`[^`]*`|[<\[](?!/?(?:{THOUGHTS})\b))*+[<\[]/(?:{THOUGHTS})\s*[>\]]"
+LONE_THOUGHTS = regex.compile(LONE_END, regex.IGNORECASE)
+DURATION = regex.compile(rf"(?:\b(?:time|duration)\s*=[\s\"']*|^\[[^0-9.,]*){TIME}", regex.IGNORECASE)
 STRENGTH = regex.compile(r"\bstrength\s*=\s*[\"']?([\w-]+)", regex.IGNORECASE)
 # behind these no blank stands for markup
 WIDE = r"[\p{Han}\p{Hiragana}\p{Katakana}\u3000-\u303f\uff00-\uff60]"
@@ -98,10 +111,10 @@ class Markup:
         return text
 
     def _replaced(self, mark: regex.Match[str]) -> str:
-        name = COMMENT if mark["comment"] else f"<{mark['hidden'].lower()}>" if mark["hidden"] else ""
-        is_end = bool(mark["end"]) or mark[0] == "-->"
+        name = _hidden_name(mark)
+        is_end = bool(mark["end"] or (mark["chat"] and not mark["hidden"])) or mark[0] == "-->"
         if self._hidden:
-            if name == self._hidden and not mark["empty"] and (is_end or name != COMMENT):
+            if name == self._hidden and not mark["empty"] and (is_end or name not in (COMMENT, CHANNEL)):
                 self._depth += -1 if is_end else 1
                 self._hidden = name if self._depth else ""
             return ""
@@ -116,7 +129,14 @@ class Markup:
             return kept
         if mark["pause"] and not is_end and (milliseconds := _milliseconds(mark[0])):
             return self._kept(f"{PARAGRAPH}{PAUSE}{milliseconds}{PARAGRAPH}")
-        return self._kept(PARAGRAPH if mark["chat"] else blank)
+        return self._kept(PARAGRAPH if mark["chat"] or mark["block"] else blank)
+
+
+def _hidden_name(mark: regex.Match[str]) -> str:
+    """The element that begins or ends at `mark` and is left out, or nothing."""
+    if mark["chat"]:
+        return "" if mark[0] in ("<|message|>", "<|constrain|>") else CHANNEL
+    return COMMENT if mark["comment"] else f"<{mark['hidden'].lower()}>" if mark["hidden"] else ""
 
 
 def _milliseconds(mark: str) -> int:

@@ -8,7 +8,7 @@ from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import check_text, clean_sentence, is_blank
 from runtime.text.english_numbers import spell_numbers
-from runtime.text.markup import PAUSE
+from runtime.text.markup import LONE_THOUGHTS, PAUSE
 from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,11 @@ def prepare(
 
     A pause is a part of its own: `PAUSE` and its milliseconds.
 
-    `text` may arrive in pieces; the parts do not depend on how it is divided. `language` is an ISO 639 code.
-    `fits` returns whether a text can be spoken in one call. `rules` are those of the model. Sentences are
-    cleaned up unless `verbatim`; a change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate,
-    and at the end of a text without anything to speak.
+    `text` may arrive in pieces; the parts do not depend on how it is divided. In a `str`, text before a
+    `</think>` without a start is left out. `language` is an ISO 639 code. `fits` returns whether a text can
+    be spoken in one call. `rules` are those of the model. Sentences are cleaned up unless `verbatim`; a
+    change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text without
+    anything to speak.
     """
     is_empty = True
     spoken = _logged(_spoken_sentences(text, language, verbatim, rules))
@@ -63,7 +64,9 @@ def _spoken_sentences(
     """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak, and
     both are at the end of a paragraph.
     """
-    pieces: Iterable[str] = map(_checked, [text] if isinstance(text, str) else text)
+    if isinstance(text, str):
+        text = [text if verbatim else LONE_THOUGHTS.sub("", text)]
+    pieces: Iterable[str] = map(_checked, text)
     if verbatim:
         for sentence in sentences(pieces, language):
             yield sentence, "" if is_blank(sentence) else sentence

@@ -39,9 +39,9 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
             yield piece
 
 
-def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> list[str]:
-    """Reads all pieces. Raises UsageError where the text has nothing to speak."""
-    read = list(pieces)
+def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> str:
+    """All pieces as one text. Raises UsageError if the text has nothing to speak."""
+    read = "".join(pieces)
     check_speakable(read, language, verbatim)
     return read
 

@@ -8,16 +8,17 @@ from itertools import chain
 import regex
 from sentencex import segment
 
-from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE
+from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE, WIDE
 
 MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
 MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
 MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
-MAX_JOINED_PIECES = 1000  # of a sentence that are joined; bounds the time
+BOUNDED = re.compile(rf"(?s).{{1,{MAX_SENTENCE_CHARACTERS}}}")
+MAX_JOINED_PIECES = 1000  # pieces of a sentence that are joined; bounds the time
 WORD_START = re.compile(r"(?<=\s)(?=\S)")
 CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
 SPACE = re.compile(r"\s+")
-LONE_MARK = re.compile(r"(?:^|\s)[^\w\s]*[.!?]\Z")  # begins a word, as in .NET
+INSIDE_WORD = regex.compile(rf"[!-~]\0(?!{WIDE})")  # at \0 there is no end of a sentence: ASP.NET, x?Y
 CHARACTER = regex.compile(r"\X")  # what a reader sees as one character
 Fits = Callable[[str], bool]
 
@@ -30,14 +31,14 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
     string follows the last sentence of a paragraph. The sentences have every letter of the text.
     """
     text, arrived = "", ""
-    for piece in pieces:
-        if not SPACE.search(arrived[-1:] + piece):
+    for piece in chain(pieces, [None]):
+        if piece and not SPACE.search(arrived[-1:] + piece):
             arrived += piece
             continue
-        *words, arrived = map(_with_short_end, WORD_START.split(arrived + piece))  # the last one may continue
-        if arrived.endswith(PARAGRAPH):
+        *words, arrived = map(_with_short_end, WORD_START.split(arrived + (piece or "")))
+        if piece is None or arrived.endswith(PARAGRAPH):  # otherwise the last word may continue
             words, arrived = [*words, arrived], ""
-        for word in chain.from_iterable(map(_bounded, words)):
+        for word in chain.from_iterable(map(BOUNDED.findall, words)):
             *whole, text = _segments(text + word, language)
             yield from whole
             is_end = word.endswith(PARAGRAPH)
@@ -45,22 +46,8 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
                 yield text.strip()
                 text = ""
                 yield from [""] * is_end
-    for word in _bounded(arrived):
-        *whole, text = _segments(text + word, language)
-        yield from filter(None, map(str.strip, whole))
-        if len(text) > MAX_SENTENCE_CHARACTERS:
-            yield text.strip()
-            text = ""
     if text.strip():
         yield text.strip()
-
-
-def _bounded(word: str) -> list[str]:
-    """A word in pieces of at most `MAX_SENTENCE_CHARACTERS` characters."""
-    return [
-        word[start : start + MAX_SENTENCE_CHARACTERS]
-        for start in range(0, len(word), MAX_SENTENCE_CHARACTERS)
-    ]
 
 
 def _with_short_end(word: str) -> str:
@@ -112,7 +99,7 @@ def _segments(text: str, language: str) -> list[str]:
     """The sentences of `text`; the last one keeps the space at its end. Never empty."""
     found = list[str]()
     for sentence in filter(str.strip, segment(language, text)):
-        if found and LONE_MARK.search(found[-1]):
+        if found and INSIDE_WORD.search(f"{found[-1][-1:]}\0{sentence[:1]}"):
             sentence = found.pop() + sentence
         found.append(sentence)
     return [*(sentence.strip() for sentence in found[:-1]), found[-1].lstrip()] if found else [""]

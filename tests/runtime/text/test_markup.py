@@ -12,6 +12,7 @@ from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.markup import MAX_MARK_CHARACTERS
 from runtime.text.preparation import check_speakable, prepare
+from runtime.text.reading import read_speakable
 
 LEFT_OUT = {
     "thoughts": ("<think>It is 5.\n\nOr 6.</think>\n\nIt is five.", "It is five."),
@@ -40,7 +41,19 @@ LEFT_OUT = {
     "voice": ('<voice name="Dr. Who. Jr."><prosody rate="slow">Yes.</prosody></voice>', "Yes."),
     "speech of others": ('<mstts:express-as style="sad">Yes.</mstts:express-as>', "Yes."),
     "a tag over lines": ('<prosody\n  rate="slow"\n>Yes.</prosody>', "Yes."),
-    "no blank": ("one<br>two<b>three</b>", "one two three."),
+    "no blank": ("one<br>two<b>three</b>", "one. two three."),
+    "blocks": (
+        "<p>one</p><p>two</p><ul><li>three</li></ul><tr><td>a</td><td>b</td></tr>",
+        "one. two. three. a b.",
+    ),
+    "thoughts in brackets": ("[THINK]Hm [1].[/THINK]Yes.", "Yes."),
+    "escaped thoughts": ("&lt;think&gt;Hm.&lt;/think&gt;Yes.", "Yes."),
+    "channels": (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=f "
+        "<|constrain|>json<|message|>{1}<|call|><|channel|>analysis<|message|>Ah<|channel|>final<|message|>"
+        "User says yes.<|return|>",
+        "User says yes.",
+    ),
     "reading aid": ("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp></ruby>字", "漢字。"),
     "laughter": ("[laughs] Yes. [Sighs deeply] No [softly chuckling] at all.", "Yes. No at all."),
     "joiner": ("now\u200d. No\u200cw.", "now. Now."),
@@ -53,6 +66,7 @@ KEPT = [
     "I <3 you.",
     "Use git checkout <branch> now.",
     "1 <2, 3> 2.",
+    "[think] and [thinking] of R&D, AT&T.",
     "See [1], [sic] and [emphasis added].",
     "a[laughs] and a[pause].",
     "The [laughing gas] is here.",
@@ -70,6 +84,25 @@ def test_markup_is_left_out(case: str) -> None:
     assert spoken(text) == expected
     for pieces in (list(text), [text[:9], text[9:]]):
         assert " ".join(prepare(pieces, "en", bool)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It is 5.\n\nOr `6`.</think>\n\nIt is five.", "It is five."),
+        ("Hm ```<b>``` [1] <i>hm</i>.</Thinking > Yes.", "Yes."),
+        ("Hm.[/THINK]Yes.", "Yes."),
+        ("Yes. <think>Hm.</think> No.", "Yes. No."),
+        ("Use `</think>` here.", "Use </think> here."),
+        ("`<think>` ends. </think> Yes.", "Yes."),
+    ],
+)
+def test_an_end_of_thoughts_without_start_hides_the_whole_text_before_it(text: str, expected: str) -> None:
+    assert spoken(text) == expected
+    assert read_speakable(text, "en", verbatim=False) == text
+    with pytest.raises(UsageError, match="no word or number"):
+        read_speakable(["Hm.", "</think>"], "en", verbatim=False)
+    assert list(prepare(["Hm.</think> Yes."], "en", bool)) == ["Hm. Yes."]
 
 
 @pytest.mark.parametrize("text", KEPT)
@@ -126,6 +159,13 @@ def test_an_element_without_end_is_a_warning(caplog: pytest.LogCaptureFixture) -
         ("[pause 2]", 2000),
         ("[pause: 1 minute]", 60_000),
         ("[pause]", 750),
+        ('<pause time="2s"/>', 2000),
+        ("<pause duration=300ms>", 300),
+        ("[2s pause]", 2000),
+        ("[1.5-second silence]", 1500),
+        ("[silence:2s]", 2000),
+        ("[break]", 750),
+        ("[long pause]", 750),
     ],
 )
 def test_pauses_divide_the_text(mark: str, milliseconds: int) -> None:
@@ -142,6 +182,7 @@ def test_a_pause_of_no_time_is_none(mark: str) -> None:
 MARKUP = [
     *("<think>", "</think>", "<THINK a='1'>", "<think/>", "<b>", "</b>", "<br/>", "<int>", "<!--", "-->"),
     *("<|im_end|>", "<|im_start|>", "assistant", "[pause", ":2s]", "[laughs]", "[1]", "[INST]", "</s>"),
+    *("<|channel|>", "analysis", "final", "<|message|>", "[THINK]", "[/THINK]", "&lt;", "think", "&gt;", "&"),
     *("<", ">", "[", "]", "`", "``", "```", "-", "/", '"', "'", "=", "a", "Word.", "5", "你好。", "\u3000"),
     *(" ", "\n", "\n\n", "\n# ", "\n- ", '<a x="', "<break time='1s'/>", "\u00a0"),
 ]
@@ -191,7 +232,10 @@ def test_a_tag_that_never_ends_holds_little_text_back() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["<", "<a ", '<a x="', "<think", "<think>", "[", "`", "`a", "<!--", "<|", "-", "<b x=1", "[pause "],
+    [
+        *("<", "<a ", '<a x="', "<think", "<think>", "[", "`", "`a", "<!--", "<|", "-", "<b x=1", "[pause "),
+        *("&", "&lt;", "[THINK]", "<|channel|>analysis", "[1"),
+    ],
 )
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_hostile_markup_takes_linear_time(text: str, size: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.text.cleanup import clean_sentence
+from runtime.text.cleanup import clean_sentence, is_speakable
 from runtime.text.english_numbers import spell_numbers
 from runtime.text.preparation import TextRules, prepare
 
@@ -58,6 +58,9 @@ SAME = {
     ],
 }
 CHANGED = [
+    ("zh", "你好。世界!再见.好", "你好。世界! 再见. 好。"),
+    ("en", "See www.EXAMPLE.COM now.", "See EXAMPLE dot COM now."),
+    ("en", "a()b, 7(())6 and f().", "a b, 7 6 and f."),
     ("zh", "1次", "1次。"),
     ("ja", "はい", "はい。"),
     ("zh", "１２", "１２。"),
@@ -66,7 +69,12 @@ CHANGED = [
     ("en", "你好", "你好。"),
     ("zh", "你好😀世界", "你好世界。"),
     ("zh", "**很**好，<b>你</b>好", "很好，你好。"),
-    ("zh", "第一行\n第二行", "第一行第二行。"),
+    ("zh", "第一行\n第二行", "第一行，第二行。"),
+    ("zh", "苹果 \n香蕉\n「梨」，\n「好」\n好", "苹果，香蕉，「梨」，「好」，好。"),
+    ("ja", "りんご\nバナナ", "りんご、バナナ。"),
+    ("zh", "ok！", "ok！"),
+    ("zh", "OK，fine", "OK，fine。"),
+    ("zh", "Hello.", "Hello."),
     ("zh", "你好。\n\n世界。", "你好。世界。"),
     ("en", "Ｎｏ １２！", "No 12!"),
     ("de", "Er sagte »Ja« leise.", "Er sagte Ja leise."),
@@ -117,6 +125,29 @@ IN_WORDS = {
     "0,125": "zero point one two five",
     "1 000": "one thousand",
     "1\u202f500": "one thousand five hundred",
+    "1 000 000": "one million",
+    "$2 000 000": "two million dollars",
+    "5 a.m.-6 p.m. today": "five a.m. to six p.m. today",
+    "10:00 - 11:30 a.m. today": "ten o'clock to eleven thirty a.m. today",
+    "5 pm - 6 pm": "five pm to six pm",
+    "2:30:45.5": "two thirty and forty five point five seconds",
+    "3:45.50": "three forty five point five zero",
+    "2023-11-28T10:00:00Z": "November twenty eighth twenty twenty three at ten o'clock and zero seconds Z",
+    "2-3/4 inch": "two and three quarters inch",
+    "5ºC and 70˚ F": "five degrees Celsius and seventy degrees Fahrenheit",
+    "3.45pm and 3.45": "three forty five pm and three point four five",
+    "1-800-FLOWERS": "one, eight zero zero-FLOWERS",
+    "1.234,56 €": "one thousand, two hundred and thirty-four euros, fifty-six cents",
+    "1 234,56 €": "one thousand, two hundred and thirty-four euros, fifty-six cents",
+    "2 000 000 €": "two million euros",
+    "1'000'000": "one million",
+    "1 050 300 people": "one million fifty thousand three hundred people",
+    "3 045 000 km": "three million forty five thousand km",
+    "in 2020 1 000 000": "in twenty twenty one million",
+    "120 500 000": "one hundred and twenty million five hundred thousand",
+    "01234 567890": "zero one two three four, five six seven eight nine zero",
+    "06 00 34 00 78": "zero six, zero zero, three four, zero zero, seven eight",
+    "0171 123 4567": "zero one seven one, one two three, four five six seven",
     "1,234.50": "one thousand two hundred and thirty four point five zero",
     "1,2,3": "one, two, three",
     ".5 mg, .25 mg": "point five mg, point two five mg",
@@ -160,6 +191,7 @@ def test_numbers_of_english_become_words(text: str) -> None:
 WORDS = ["alpha", "beta", "gamma", "Net", "io", "zeta"]
 NUMBERS = ["5", "10", "0", "2024", "007", "25", "1234", "500", "12"]
 BETWEEN = [
+    *("()", " () ", "( )", ".A", "?", "。"),
     *(" ", ", ", ". ", "; ", " - ", "-", "–", "—", "*", " * ", "_", "~", " ~~", "~~", "`", " `", '"', ' "'),
     *("'", " '", "' ", "«", "» ", "(", ")", "[", "] ", "<", ">", " < ", "|", "/", "\\", "&", "=", "==", "#"),
     *("@", "…", "..", "...", ".", ",", ":", "::", "!", "?", "!!", "😀", " 😀 ", "→", "\u00a0", "\u202f"),
@@ -186,6 +218,8 @@ BETWEEN = [
     *(" **", "** ", "<b>", "</b>", "<br/>", "[", "](", "\u200d ", "![", "&amp;", "&lt;", ":)", "::", "--"),
 ]
 TEXTS = st.lists(st.sampled_from(WORDS + NUMBERS + BETWEEN + [" "] * 20), max_size=16).map("".join)
+HIDING = re.compile("`{3}|~{3}|<!")  # what is behind these may be left out
+DOTTED = re.compile(r"(?<!\S)[A-Za-z]+(?:\.[A-Za-z]+)+(?!\S)")
 TAG = re.compile(r"</?br?/?>|&(?:amp|lt);")
 
 
@@ -198,17 +232,34 @@ def words(text: str) -> list[str]:
 @example("a»b«c")
 @example("5[5](x)[5](y)")
 @example(".Net ,.Net, .5")
+@example("alpha.Net 7()5 alpha( )beta")
 def test_no_words_are_joined_and_no_digit_is_lost(text: str) -> None:
     """A link's address is left out; what is in it here is text without a colon."""
     text = text.replace("](", "] (")
+    typed = TAG.sub(" ", text)
+    digits = [int(digit) for digit in re.findall(r"\d", typed)]
     for language in ("ru", "de", "zh"):
-        cleaned = clean_sentence(text, language)
-        typed = TAG.sub(" ", text)
-        found = iter(words(cleaned))
-        assert all(word in found for word in words(typed)), cleaned
-        digits = [int(digit) for digit in re.findall(r"\d", typed)]
-        assert [int(digit) for digit in re.findall(r"\d", cleaned)] == digits
-        assert "½" not in text or "½" in cleaned
+        results = [clean_sentence(text, language)]
+        if is_speakable(typed) and not HIDING.search(text):
+            results.append(" ".join(prepare(text, language, bool)))
+            assert all(word in results[1] for word in DOTTED.findall(typed)), results[1]
+        for cleaned in results:
+            found = iter(words(cleaned))
+            assert all(word in found for word in words(typed)), cleaned
+            assert [int(digit) for digit in re.findall(r"\d", cleaned)] == digits
+            assert "½" not in text or "½" in cleaned
+
+
+@pytest.mark.parametrize("verbatim", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("We use ASP.NET Core.", "VB.NET is old.", "System.Collections.Generic has it.", "Run node.JS now."),
+        *("Read README.MD first.", "Visit EXAMPLE.COM.", "Go to Yahoo!Mail or x?Y.", "It is 5.A.b."),
+    ],
+)
+def test_words_with_a_mark_inside_stay_whole(text: str, verbatim: bool) -> None:
+    assert " ".join(prepare(text, "en", bool, verbatim)) == text
 
 
 @settings(max_examples=300, deadline=None)
