@@ -99,20 +99,21 @@ class Recording:
         on a sample that is not finite, and if a damaged file has no other samples.
         """
         mixer = Mixer(self._file.samplerate, self._file.channels, AHEAD, name=None)
-        level, powers, frames = SpeechLevel(self._file.samplerate), np.zeros(2), 0
+        powers, frames = np.zeros(2), 0
+        self.level = SpeechLevel(self._file.samplerate)
         while len(block := self._read_block(frames)):
             frames += len(block)
-            level.add(mono := mixer.feed(block))
+            self.level.add(mono := mixer.feed(block))
             powers += band_powers(mono, self._file.samplerate)
             check(frames / self._file.samplerate)
-        level.add(mixer.finish())
+        self.level.add(mixer.finish())
         if self.damage and not frames:
             raise UsageError(f"{self._name}: {self.damage}, no sample can be read; repair it")
         self._file.close()
         self._file = open_audio(self._source, self._name)  # seeking is not exact in each format
         if powers[1] < MIN_HIGH_PART * powers[0]:
             log.warning("%s: has no sound above 4 kHz, as of a telephone; words may be wrong", self._name)
-        return decibels(level.peak())
+        return decibels(self.level.peak())
 
     @property
     def file_rate(self) -> int:

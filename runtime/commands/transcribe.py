@@ -20,10 +20,10 @@ from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.files import SOUNDS
 from runtime.audio.gain import (
+    SILENCE_DBFS,
     amplified,
     automatic_gain,
     check_gain,
-    decibels,
     reason_without_text,
     recording_gain_db,
     with_quiet_warning,
@@ -196,8 +196,9 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
         print(flush=True)
     count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
-    if not text.strip():
-        log.warning("no text: %s", reason_without_text(source.seconds, peak + gain, source.damage))
+    if not text.strip() or peak + gain < SILENCE_DBFS:
+        result = "text of silence" if text.strip() else "no text"
+        log.warning("%s: %s", result, reason_without_text(source.level, gain, source.damage))
     content = "" if prints_deltas else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
         write_whole(arguments.output, content.encode())
@@ -243,7 +244,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if prints_text:
         print(flush=True)
     if not has_text and level.seconds:
-        log.warning("no text: %s", reason_without_text(level.seconds, decibels(level.peak())))
+        log.warning("no text: %s", reason_without_text(level))
 
 
 def _with_gain(

@@ -10,10 +10,12 @@ from threading import Lock
 
 import numpy as np
 
-from runtime.audio.gain import decibels, reason_without_text
+from runtime.audio.gain import reason_without_text
+from runtime.audio.levels import SpeechLevel
 from runtime.serve.errors import ApiError
 from runtime.transcription import TranscriptDelta, Transcription
 
+LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,7 @@ class TranscriptionJob:
         self._lock = Lock()
         self._is_finished, self._is_done = False, False
         self._error: ApiError | None = None
-        self.samples, self.peak = 0, 0.0  # fed so far; their largest absolute value
+        self.samples, self._level = 0, SpeechLevel(rate, LEVEL_WINDOW)  # fed so far; how loud they are
 
     # The handler
 
@@ -57,7 +59,7 @@ class TranscriptionJob:
 
     def reason_without_text(self) -> str:
         """Why the transcript is empty. It is logged, too."""
-        reason = reason_without_text(self.seconds, decibels(self.peak))
+        reason = reason_without_text(self._level)
         log.info("no text: %s", reason)
         return reason
 
@@ -72,7 +74,7 @@ class TranscriptionJob:
             self._blocks.append((time.monotonic(), samples))
             self._waiting += len(samples)
             self.samples += len(samples)
-            self.peak = max(self.peak, float(np.abs(samples).max(initial=0.0)))
+            self._level.add(samples)
         self._wake()
 
     def finish(self) -> None:
