@@ -18,7 +18,6 @@ from bundle.errors import UsageError
 from bundle.files import check_writable, partial_path, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
-from runtime.audio.files import SOUNDS
 from runtime.audio.gain import (
     SILENCE_DBFS,
     amplified,
@@ -36,6 +35,7 @@ from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
+TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
 LIVE_ONLY = {  # and their defaults
     "rate": 16000,
     "channels": 1,
@@ -159,8 +159,11 @@ def check(arguments: argparse.Namespace) -> None:
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
     if arguments.output:
-        if arguments.output.suffix.lower() in SOUNDS:
-            raise UsageError(f"-o {arguments.output}: has the name of a recording; name a file for text")
+        if arguments.output.suffix.lower() not in TEXTS:
+            raise UsageError(
+                f"-o {arguments.output}: may be the name of a recording; give a name for text that ends in "
+                f"{' '.join(filter(None, TEXTS))}, or has no extension"
+            )
         check_writable(arguments.output)
 
 
