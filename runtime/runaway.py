@@ -10,8 +10,8 @@ from runtime.batching import Status
 FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
 MAX_PERIOD = 13  # frames: a second, a long word
 # Root mean squares of frames. The level of the speech is one of its loudest frames, without single clicks.
-# Whispers may be 22 dB below loud speech, as room tone is. The frames of whispered syllables and gaps lie 10 dB
-# and more apart within `FRAMES`, the frames of room tone less than 4 dB. Below 30 dB both count as silence.
+# Whispers and room tone may both be 22 dB below loud speech. Room tone is steady: its frames differ by less
+# than 4 dB, whispered syllables and gaps by 10 dB and more. Below 30 dB any sound counts as silence.
 SILENCE = 10 ** (-50 / 20)  # below it there is no speech, until a frame was louder than `MIN_SPEECH`
 MIN_SPEECH = 10 ** (-45 / 20)
 SILENCE_RATIO = 10 ** (-30 / 20)  # ratio of silence to the level of the speech before
@@ -29,7 +29,7 @@ class RunawayGuard:
         self._last: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
         self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
         self._recent: deque[float] = deque(maxlen=FRAMES)  # levels
-        self._levels: list[float] = []  # of all frames, sorted
+        self._levels: list[float] = []  # all frames, sorted
 
     def add_codes(self, codes: np.ndarray) -> Status | None:
         """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""

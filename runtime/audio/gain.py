@@ -21,7 +21,7 @@ LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
 RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
 CLICK_CREST = 16.0  # ratio of peak and median of 20 ms from which they hold a click
 LIVE_WINDOW = 750  # steps in which the level of live speech is measured: 15 s
-WARN_AFTER_S = 10.0  # of live sound
+WARN_AFTER_S = 10.0  # seconds of live sound
 MIN_WORD_S = 0.2  # seconds of the shortest word
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def reason_without_text(level: SpeechLevel, gain_db: float = 0.0, damage: str | 
         return f"the sound has {level.seconds:.2f} s, which is too short for a word"
     if reason := quiet_reason(decibels(level.peak()) + gain_db):
         return reason
-    quieter = decibels(level.quieter_peak()) + gain_db
+    quieter = decibels(level.peak(of_quieter_half=True)) + gain_db
     if quieter < QUIET_DBFS:
         return (
             f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS, beside a louder part; raise it "

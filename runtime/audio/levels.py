@@ -12,7 +12,7 @@ MAX_LOUDER, MAX_CREST = 8.0, 50.0  # levels and peaks of speech above its typica
 COUGH_EDGE = 3  # frames before and after louder ones that do not count either
 LOW_HZ, HIGH_HZ = 100.0, 4100.0  # telephones carry 300 to 3400 Hz, filters of converters end above 4000
 MIN_HIGH_PART = 1e-5  # part of the power; consonants have a hundredth
-QUIETER_PART = 0.9  # part of the quieter frames that counts, because the others may hold clicks
+QUIETER_PART = 0.9  # part of the quieter half that counts, because the others may hold clicks
 
 
 class SpeechLevel:
@@ -40,28 +40,21 @@ class SpeechLevel:
         levels = np.partition(frames, middle, axis=1)[:, middle]
         self._blocks.append(np.stack((levels, frames.max(axis=1))))
 
-    def peak(self) -> float:
-        """The largest absolute sample of the speech so far."""
-        levels, peaks, active = self._measured()
-        if not len(active):
+    def peak(self, of_quieter_half: bool = False) -> float:
+        """The largest absolute sample of the speech so far, or of its quieter half."""
+        levels, peaks = np.concatenate([np.zeros((2, 0)), *self._blocks], axis=1)
+        sounding = np.sort(levels[levels > 0])
+        if not len(sounding):
             return float(np.median(peaks)) if len(peaks) else 0.0
+        active = sounding[sounding > MIN_ACTIVE * sounding[len(sounding) // BACKGROUND_PART]]
+        active = active if len(active) >= MIN_ACTIVE_FRAMES else sounding
+        if of_quieter_half:
+            is_quieter = (levels >= active[0]) & (levels <= np.median(active))
+            return float(np.quantile(peaks[is_quieter], QUIETER_PART))
         loud = min(max(LOUD_FRAMES, round(LOUD_PART * len(active))), len(active) // 2)
         typical = active[-1 - loud]
         near = np.convolve(levels > MAX_LOUDER * typical, np.ones(2 * COUGH_EDGE + 1))[COUGH_EDGE:-COUGH_EDGE]
         return float(peaks[(near == 0) & (peaks <= MAX_CREST * typical)].max(initial=typical))
-
-    def quieter_peak(self) -> float:
-        """The peak of the quieter half of active frames. It is far below `peak` if a part is much louder."""
-        levels, peaks, active = self._measured()
-        chosen = peaks[(levels >= active[0]) & (levels <= np.median(active))] if len(active) else []
-        return float(np.quantile(chosen, QUIETER_PART)) if len(chosen) else 0.0
-
-    def _measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Levels and peaks of all frames [n], and the sorted levels of those that are not background [k]."""
-        levels, peaks = np.concatenate([np.zeros((2, 0)), *self._blocks], axis=1)
-        sounding = np.sort(levels[levels > 0])
-        active = sounding[sounding > MIN_ACTIVE * sounding[len(sounding) // BACKGROUND_PART :][:1]]
-        return levels, peaks, active if len(active) >= MIN_ACTIVE_FRAMES else sounding
 
 
 def band_powers(samples: np.ndarray, rate: int) -> np.ndarray:

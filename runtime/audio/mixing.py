@@ -14,10 +14,8 @@ MIN_OFFSET, MIN_OFFSET_RATIO = 0.001, 0.1  # -60 dBFS; ratio to the root mean sq
 MIN_POWER = 1e-6  # -60 dBFS; below it channels are not compared
 # The mean of N independent channels has 1/N of their mean power. Channels cancel if half of that is missing.
 CANCELLED_PART = 0.5
-# Steps of a recording that wait for what follows. If equal channels become opposite ones, their averages show
-# it after ln(4) * MEMORY_S = 0.69 s.
-AHEAD = 35
-EQUAL_POWERS = 0.99  # of equally loud channels the first one is taken, so that its sign does not change
+AHEAD = 35  # steps of a recording that wait: equal channels that become opposite show after 0.69 s
+EQUAL_POWERS = 0.99  # the first of equally loud channels is taken, so that its sign does not change
 MEAN = -1  # in place of a channel
 log = logging.getLogger(__name__)
 
@@ -41,7 +39,6 @@ class Mixer:
         self._rest = np.zeros((0, channels), np.float32)
         self._waiting: deque[_Step] = deque()
         self._removes, self._channel = False, MEAN
-        self._last_channel: int | None = None
         # averages: offsets and powers [channels] without them, power of the mean of the channels
         self._steps, self._offset, self._power = 0, np.zeros(channels), np.zeros(channels)
         self._mixed_power = 0.0
@@ -61,7 +58,7 @@ class Mixer:
         rest, self._rest = self._rest, self._rest[:0]
         last = [self._next(rest, rest.mean(axis=0), rest.T @ rest / len(rest))] if len(rest) else []
         waiting, self._waiting = self._waiting, deque()
-        return np.concatenate([np.zeros(0, np.float32), *last, *map(self._mono, waiting)])
+        return np.concatenate([np.zeros(0, np.float32), *last, *map(_mono, waiting)])
 
     def _next(self, samples: np.ndarray, mean: np.ndarray, products: np.ndarray) -> np.ndarray:
         """Takes a step. Returns the mono samples of the one that waits no longer."""
@@ -74,19 +71,8 @@ class Mixer:
         for step in self._waiting if self._channel != MEAN else ():
             step.channel = self._channel if step.channel == MEAN else step.channel
         if len(self._waiting) > self._ahead:
-            return self._mono(self._waiting.popleft())
+            return _mono(self._waiting.popleft())
         return np.zeros(0, np.float32)
-
-    def _mono(self, step: _Step) -> np.ndarray:
-        samples = step.samples
-        if step.offsets:
-            samples = (samples - np.linspace(*step.offsets, len(samples))).astype(np.float32)
-        mono, last = _mixed(samples, step.channel), self._last_channel
-        self._last_channel = step.channel
-        if last is None or last == step.channel:
-            return mono
-        fade = np.linspace(0, 1, len(samples), dtype=np.float32)
-        return fade * mono + (1 - fade) * _mixed(samples, last)
 
     def _measure(self, mean: np.ndarray, products: np.ndarray) -> None:
         self._steps, channels = self._steps + 1, len(mean)
@@ -113,6 +99,9 @@ class Mixer:
                 self._name = None
 
 
-def _mixed(samples: np.ndarray, channel: int) -> np.ndarray:
-    mixed: np.ndarray = samples.mean(axis=1) if channel == MEAN else samples[:, channel]
-    return mixed
+def _mono(step: _Step) -> np.ndarray:
+    samples = step.samples
+    if step.offsets:
+        samples = (samples - np.linspace(*step.offsets, len(samples))).astype(np.float32)
+    mono: np.ndarray = samples.mean(axis=1) if step.channel == MEAN else samples[:, step.channel]
+    return mono

@@ -22,7 +22,7 @@ from runtime.audio.opening import (
     UNKNOWN_FRAMES,
     open_audio,
     source_of,
-    warn_if_shorter_than_header,
+    warn_of_wrong_length,
     wrong_rate,
 )
 
@@ -83,7 +83,7 @@ class Recording:
         # frames in memory at a time: fewer where there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
-            warn_if_shorter_than_header(path)
+            warn_of_wrong_length(path)
         self.seconds = 0.0  # read so far
         self.damage: str | None = None  # where it cannot be decoded
 

@@ -160,9 +160,9 @@ def check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
     if arguments.output:
         if arguments.output.suffix.lower() not in TEXTS:
+            names = " ".join(TEXTS)
             raise UsageError(
-                f"-o {arguments.output}: may be the name of a recording; give a name for text that ends in "
-                f"{' '.join(filter(None, TEXTS))}, or has no extension"
+                f"-o {arguments.output}: may be the name of a recording; end it in one of {names}"
             )
         check_writable(arguments.output)
 

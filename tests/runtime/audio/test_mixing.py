@@ -80,17 +80,7 @@ def test_no_part_of_a_recording_vanishes(name: str, tmp_path: Path, caplog: pyte
     assert caplog.text.count("the channels cancel each other; channel 1 is taken") == 1
     left = samples[:, 0]
     assert len(found) == len(left)
-    lost = np.abs(found - left) > 1e-6
-    assert lost.sum() <= 0.02 * RATE * len(parts)  # only where one mix fades into the other
-
-
-def test_one_mix_fades_into_the_other(tmp_path: Path) -> None:
-    """A tone of 200 Hz changes by at most 0.024 from sample to sample."""
-    time = np.arange(3 * RATE) / RATE
-    left = 0.3 * np.sin(2 * np.pi * 200 * time + 1)
-    right = np.where(time < 1.5, 0.5 * left, -left)
-    found = recorded(tmp_path, np.stack((left, right), axis=1).astype(np.float32))
-    assert np.abs(np.diff(found)).max() < 0.025
+    assert (np.abs(found - left) > 1e-6).sum() <= 0.02 * RATE * len(parts)  # a step at each change
 
 
 ORDINARY = {

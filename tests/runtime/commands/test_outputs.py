@@ -95,7 +95,10 @@ def test_an_output_in_the_bundle_or_over_an_input_is_refused_before_work(
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{stt}/a.txt"], "is in the bundle"),
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/same.wav"], "is also read"),
         *(
-            (["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/b{end}"], "name of a recording")
+            (
+                ["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/b{end}"],
+                "name of a recording",
+            )
             for end in (".wav", ".WMA", ".aiff", ".w64", ".mp4", ".mkv", ".oga", ".xyz")
         ),
         (["codec", "encode", str(recording), f"{tts}/a.npz", "--bundle", tts], "is in the bundle"),
