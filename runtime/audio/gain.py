@@ -85,10 +85,7 @@ def reason_without_text(level: SpeechLevel, gain_db: float = 0.0, damage: str | 
         return reason
     quieter = decibels(level.peak(of_quieter_half=True)) + gain_db
     if quieter < QUIET_DBFS:
-        return (
-            f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS, beside a louder part; raise it "
-            "with the option gain, or cut the louder part out"
-        )
+        return f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS; raise it with the option gain"
     return f"the model recognised no speech in {level.seconds:.1f} s of sound"
 
 

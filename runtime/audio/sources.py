@@ -84,6 +84,7 @@ class Recording:
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
             warn_of_wrong_length(path)
+        self.file_rate: int = self._file.samplerate
         self.seconds = 0.0  # read so far
         self.damage: str | None = None  # where it cannot be decoded
 
@@ -114,11 +115,6 @@ class Recording:
         if powers[1] < MIN_HIGH_PART * powers[0]:
             log.warning("%s: has no sound above 4 kHz, as of a telephone; words may be wrong", self._name)
         return decibels(self.level.peak())
-
-    @property
-    def file_rate(self) -> int:
-        """Samples per second of the file."""
-        return int(self._file.samplerate)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""

@@ -160,7 +160,7 @@ def check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
     if arguments.output:
         if arguments.output.suffix.lower() not in TEXTS:
-            names = " ".join(TEXTS)
+            names = " ".join(TEXTS).strip()
             raise UsageError(
                 f"-o {arguments.output}: may be the name of a recording; end it in one of {names}"
             )

@@ -35,7 +35,7 @@ class TranscriptionJob:
         self.session: object = None  # of live audio: the session whose live stream the utterance uses
         self.length_s = 0.0  # estimated length of a recording
         self.transcribed_s = 0.0  # of the recording
-        self._rate, self._max_waiting, self._wake = rate, int(ahead_s * rate), wake
+        self._max_waiting, self._wake = int(ahead_s * rate), wake
         self._loop = asyncio.get_running_loop()
         self._has_deltas, self._has_room = asyncio.Event(), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
@@ -44,7 +44,7 @@ class TranscriptionJob:
         self._lock = Lock()
         self._is_finished, self._is_done = False, False
         self._error: ApiError | None = None
-        self.samples, self._level = 0, SpeechLevel(rate, LEVEL_WINDOW)  # fed so far; how loud they are
+        self._level = SpeechLevel(rate, LEVEL_WINDOW)  # the sound that was fed so far
 
     # The handler
 
@@ -55,7 +55,7 @@ class TranscriptionJob:
     @property
     def seconds(self) -> float:
         """Seconds of audio so far."""
-        return self.samples / self._rate
+        return self._level.seconds
 
     def reason_without_text(self) -> str:
         """Why the transcript is empty. It is logged, too."""
@@ -73,7 +73,6 @@ class TranscriptionJob:
         with self._lock:
             self._blocks.append((time.monotonic(), samples))
             self._waiting += len(samples)
-            self.samples += len(samples)
             self._level.add(samples)
         self._wake()
 

@@ -62,7 +62,7 @@ def test_channels_that_cancel_do_not_vanish(
     np.testing.assert_allclose(np.abs(found_live[late:]), np.abs(samples[late:, loudest]), atol=1e-4)
 
 
-CHANGES = {  # the right channel in parts of 3 s, as a factor of the left one
+CHANGES: dict[str, list[int | None]] = {  # the right channel in parts of 3 s, as a factor of the left one
     "inverted after silence": [1, None, -1],
     "inverted at once": [1, -1],
     "inverted first": [-1, 1],
