@@ -1,10 +1,10 @@
 """What a file is by its content, if libsndfile does not read it. WAV files without a length."""
 
 import re
-from io import SEEK_END
+from io import SEEK_CUR, SEEK_END
 from typing import IO
 
-HEAD_BYTES = 2**16  # that are examined
+HEAD_BYTES = 2**16  # examined part of a file
 KINDS = {  # what begins a file: what the file is
     rb".{4}ftyp(3g|kdd)": "3GP",
     rb".{4}(ftyp|moov|mdat|wide|free)": "MP4, M4A or QuickTime (AAC or ALAC)",
@@ -15,19 +15,15 @@ KINDS = {  # what begins a file: what the file is
     rb"OggS": "Ogg without Vorbis, Opus or FLAC",
     rb"RIFF.{4}AVI ": "AVI",
     rb"RIFF|RIFX|RF64|FORM|fLaC": "a damaged WAV, AIFF or FLAC, or one with an unknown codec",
-    rb"FLV": "Flash video",
-    rb"\x02?#!SILK": "SILK",
-    rb"wvpk": "WavPack",
-    rb"MAC ": "Monkey's Audio",
-    rb"TTA[12]": "True Audio",
-    rb"DSD |FRM8": "DSD",
-    rb"\x0b\x77": "AC-3",
     rb"\x00\x00\x01\xba|\x47.{187}\x47": "MPEG video",
 }
 ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xeb]"  # header of a frame of layer III
 MAX_FRAME_BYTES = 3000  # more than a frame has
-NO_DATA = rb"RIFF....WAVE.*?data\0\0\0\0(?P<next>(?P<name>[A-Za-z ][A-Za-z0-9 ]{3})?(?P<size>.{4})?)"
+CHUNK = rb"[A-Za-z ][A-Za-z0-9 ]{3}"  # name of a part of a WAV
+TO_THE_END = (8).to_bytes(
+    4, "little"
+)  # with this size of a WAV libsndfile reads data of the size 0 to the end
 
 
 def kind_of(head: bytes) -> str | None:
@@ -52,13 +48,30 @@ def has_mpeg_frames(head: bytes) -> bool:
     return len(re.findall(MPEG_FRAME, head)) >= max(3, len(head) // MAX_FRAME_BYTES)
 
 
-def lacks_length(file: IO[bytes]) -> bool:
-    """Whether a WAV file says that it has no data, although bytes follow that are no chunk."""
-    size = file.seek(0, SEEK_END)
+def length_repair(file: IO[bytes]) -> tuple[int, bytes] | None:
+    """Where a header has no length, and what to write there, so that libsndfile reads to the end."""
     file.seek(0)
-    found = re.match(NO_DATA, file.read(HEAD_BYTES), re.DOTALL)
+    head = file.read(HEAD_BYTES)
+    if head[:4] == b".snd" and not any(head[8:12]):
+        return 8, b"\xff" * 4
+    if head[:4] == b"RF64" and not any(head[28:36]):  # the length in its chunk ds64
+        return 0, b"RIFF"
+    size, behind = wav_lengths(file)
+    return (4, TO_THE_END) if not size and behind else None
+
+
+def wav_lengths(file: IO[bytes]) -> tuple[int, int]:
+    """Bytes of samples by the header of a WAV, and bytes behind them that are no chunk; else zeros."""
+    end = file.seek(0, SEEK_END)
     file.seek(0)
-    if not found or size == found.start("next"):
-        return False
-    chunk = int.from_bytes(found["size"] or b"", "little")
-    return found["name"] is None or found.end() + chunk > size
+    name, size, head = b"", 0, file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        return 0, 0
+    while name != b"data" and file.tell() < min(end, HEAD_BYTES):
+        name, size = file.read(4), int.from_bytes(file.read(4), "little")
+        file.seek(size + size % 2, SEEK_CUR)
+    behind = end - file.tell()
+    if name != b"data" or behind <= 0:
+        return 0, 0
+    is_chunk = re.match(CHUNK, file.read(4)) and int.from_bytes(file.read(4), "little") <= behind - 8
+    return size, 0 if is_chunk else behind

@@ -21,7 +21,7 @@ LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
 RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
 CLICK_CREST = 16.0  # ratio of peak and median of 20 ms from which they hold a click
 LIVE_WINDOW = 750  # steps in which the level of live speech is measured: 15 s
-WARN_AFTER_S = 10.0  # of live sound
+WARN_AFTER_S = 10.0  # seconds of live sound
 MIN_WORD_S = 0.2  # seconds of the shortest word
 log = logging.getLogger(__name__)
 
@@ -56,30 +56,37 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
         added = min(MAX_AUTO_GAIN_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0
     else:
         added = 0.0 if gain == "off" else float(gain)
-    if peak_dbfs + added < QUIET_DBFS:
-        warn_quiet(peak_dbfs + added, is_auto=gain == "auto")
+    if peak_dbfs + added >= SILENCE_DBFS:  # an empty transcript says that the sound is silent
+        _warn_if_quiet(peak_dbfs + added, is_auto=gain == "auto")
     return added
 
 
-def warn_quiet(peak_dbfs: float, is_auto: bool) -> None:
-    if peak_dbfs < SILENCE_DBFS:
-        log.warning("the sound has a peak of %.0f dBFS, which is silence", peak_dbfs)
-    else:
+def quiet_reason(peak_dbfs: float) -> str | None:
+    """What is wrong with this peak of speech, if anything."""
+    if peak_dbfs >= QUIET_DBFS:
+        return None
+    found = "silent" if peak_dbfs < SILENCE_DBFS else "too quiet"
+    return f"the sound is {found}, with a peak of {peak_dbfs:.0f} dBFS"
+
+
+def _warn_if_quiet(peak_dbfs: float, is_auto: bool) -> None:
+    if reason := quiet_reason(peak_dbfs):
         advice = "record it louder" if is_auto else "set the option gain to auto"
-        log.warning("the sound is quiet: its peak is %.0f dBFS; words may be missing, %s", peak_dbfs, advice)
+        log.warning("%s; words may be missing, %s", reason, advice)
 
 
-def reason_without_text(seconds: float, peak_dbfs: float, damage: str | None = None) -> str:
-    """Why a transcript is empty. `peak_dbfs` is the peak after the gain."""
+def reason_without_text(level: SpeechLevel, gain_db: float = 0.0, damage: str | None = None) -> str:
+    """Why a transcript is empty. `level` is the sound before the gain."""
     if damage:
         return f"the sound is {damage}"
-    if seconds < MIN_WORD_S:
-        return f"the sound has {seconds:.2f} s, which is too short for a word"
-    if peak_dbfs < SILENCE_DBFS:
-        return f"the sound is silent, with a peak of {peak_dbfs:.0f} dBFS"
-    if peak_dbfs < QUIET_DBFS:
-        return f"the sound is too quiet, with a peak of {peak_dbfs:.0f} dBFS"
-    return f"the model recognised no speech in {seconds:.1f} s of sound"
+    if level.seconds < MIN_WORD_S:
+        return f"the sound has {level.seconds:.2f} s, which is too short for a word"
+    if reason := quiet_reason(decibels(level.peak()) + gain_db):
+        return reason
+    quieter = decibels(level.peak(of_quieter_half=True)) + gain_db
+    if quieter < QUIET_DBFS:
+        return f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS; raise it with the option gain"
+    return f"the model recognised no speech in {level.seconds:.1f} s of sound"
 
 
 def amplified(blocks: Iterable[np.ndarray], gain_db: float, is_auto: bool = False) -> Iterator[np.ndarray]:
@@ -141,12 +148,7 @@ def with_quiet_warning(
     for block in blocks:
         level.add(block)
         if not is_checked and (is_checked := level.seconds > WARN_AFTER_S):
-            _warn_if_quiet(level.peak(), is_auto)
+            _warn_if_quiet(decibels(level.peak()), is_auto)
         yield block
-    if not is_checked and level.seconds:
-        _warn_if_quiet(level.peak(), is_auto)
-
-
-def _warn_if_quiet(peak: float, is_auto: bool) -> None:
-    if decibels(peak) < QUIET_DBFS:
-        warn_quiet(decibels(peak), is_auto)
+    if not is_checked and (peak := decibels(level.peak())) >= SILENCE_DBFS:  # see `recording_gain_db`
+        _warn_if_quiet(peak, is_auto)

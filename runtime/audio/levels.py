@@ -1,15 +1,18 @@
 """How loud speech is, whatever clicks, coughs and pauses are around it, and which frequencies it has."""
 
+from collections import deque
+
 import numpy as np
 
 FRAME_S = 0.02
 BACKGROUND_PART = 5  # a fifth of the frames is not louder than the background
 MIN_ACTIVE, MIN_ACTIVE_FRAMES = 2.0, 5  # ratio to the background; with fewer such frames, all count
-LOUD_FRAMES, LOUD_PART = 30, 0.03  # the loudest active frames may be a cough: 0.6 s, and 3 %
+LOUD_FRAMES, LOUD_PART = 45, 0.03  # the loudest active frames may be a cough: 0.9 s, and 3 %
 MAX_LOUDER, MAX_CREST = 8.0, 50.0  # levels and peaks of speech above its typical level: 15 and 30 dB
 COUGH_EDGE = 3  # frames before and after louder ones that do not count either
 LOW_HZ, HIGH_HZ = 100.0, 4100.0  # telephones carry 300 to 3400 Hz, filters of converters end above 4000
-MIN_HIGH_PART = 1e-5  # of the power; consonants have a hundredth
+MIN_HIGH_PART = 1e-5  # part of the power; consonants have a hundredth
+QUIETER_PART = 0.9  # part of the quieter half that counts, because the others may hold clicks
 
 
 class SpeechLevel:
@@ -21,8 +24,8 @@ class SpeechLevel:
 
     def __init__(self, rate: int, window: int = 0):
         """`window`: the last blocks that count; 0 counts all."""
-        self._rate, self._count, self._window = rate, 0, window
-        self._blocks: list[np.ndarray] = []  # levels and peaks of the frames [2, n]
+        self._rate, self._count = rate, 0
+        self._blocks: deque[np.ndarray] = deque(maxlen=window or None)  # levels, peaks of the frames [2, n]
 
     @property
     def seconds(self) -> float:
@@ -36,16 +39,18 @@ class SpeechLevel:
         middle = frames.shape[1] // 2
         levels = np.partition(frames, middle, axis=1)[:, middle]
         self._blocks.append(np.stack((levels, frames.max(axis=1))))
-        self._blocks = self._blocks[-self._window :]
 
-    def peak(self) -> float:
-        """The largest absolute sample of the speech so far."""
+    def peak(self, of_quieter_half: bool = False) -> float:
+        """The largest absolute sample of the speech so far, or of its quieter half."""
         levels, peaks = np.concatenate([np.zeros((2, 0)), *self._blocks], axis=1)
         sounding = np.sort(levels[levels > 0])
         if not len(sounding):
             return float(np.median(peaks)) if len(peaks) else 0.0
         active = sounding[sounding > MIN_ACTIVE * sounding[len(sounding) // BACKGROUND_PART]]
         active = active if len(active) >= MIN_ACTIVE_FRAMES else sounding
+        if of_quieter_half:
+            is_quieter = (levels >= active[0]) & (levels <= np.median(active))
+            return float(np.quantile(peaks[is_quieter], QUIETER_PART))
         loud = min(max(LOUD_FRAMES, round(LOUD_PART * len(active))), len(active) // 2)
         typical = active[-1 - loud]
         near = np.convolve(levels > MAX_LOUDER * typical, np.ones(2 * COUGH_EDGE + 1))[COUGH_EDGE:-COUGH_EDGE]

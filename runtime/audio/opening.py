@@ -13,16 +13,15 @@ import soundfile
 
 from bundle.bounds import MAX_RATE, MIN_RATE
 from bundle.errors import UsageError, first_line
-from runtime.audio.containers import HEAD_BYTES, has_mpeg_frames, kind_of, lacks_length, rate_of
+from runtime.audio import containers
 
-MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
+MAX_MEMORY_BYTES = 2**24  # a larger file from a pipe is stored on disk
 READ_BYTES = 2**20
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
 EXPECTED = "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
-# With this size libsndfile reads data of the size 0 to the end of the file.
-RIFF_SIZE_AT, SIZE_OF_PIPE = 4, (8).to_bytes(4, "little")
-UNKNOWN_FORMAT = 1  # of the errors of libsndfile
+MAX_TAG_BYTES = 2**12  # tags and padding behind the samples, without a warning
+UNKNOWN_FORMAT = 1  # an error of libsndfile
 log = logging.getLogger(__name__)
 
 
@@ -34,7 +33,7 @@ def check_exists(path: Path) -> None:
 
 
 def source_of(path: Path, max_mb: int) -> IO[bytes]:
-    """A file, or a seekable copy of a pipe, a device, stdin (`-`), or a WAV file without a length.
+    """A file, or a seekable copy of a pipe, a device, stdin (`-`), or a file whose header has no length.
 
     Raises UsageError.
     """
@@ -43,13 +42,13 @@ def source_of(path: Path, max_mb: int) -> IO[bytes]:
     try:
         is_file = path.is_file() and not is_stdin
         file = path.open("rb") if is_file else _copy_of_pipe(path, max_mb)
-        if not lacks_length(file):
-            return file
-        copy = _copy_of_pipe(path, max_mb) if is_file else file
-        copy.seek(RIFF_SIZE_AT)
-        copy.write(SIZE_OF_PIPE)
-        copy.seek(0)
-        return copy
+        if repair := containers.length_repair(file):
+            if is_file:
+                file.close()
+                file = _copy_of_pipe(path, max_mb)
+            file.seek(repair[0])
+            file.write(repair[1])
+        return file
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise UsageError(f"{'stdin' if is_stdin else path}: cannot be read: {reason}") from None
@@ -62,9 +61,13 @@ def open_audio(source: IO[bytes], name: str) -> soundfile.SoundFile:
     an MP3.
     """
     source.seek(0)
-    head = source.read(HEAD_BYTES)
+    head = source.read(containers.HEAD_BYTES)
     source.seek(0)
-    is_mp3 = name.lower().endswith(".mp3") and kind_of(head) is None and has_mpeg_frames(head)
+    is_mp3 = (
+        name.lower().endswith(".mp3")
+        and containers.kind_of(head) is None
+        and containers.has_mpeg_frames(head)
+    )
     try:
         file = soundfile.SoundFile(os.fsencode(name) if is_mp3 else source)
     except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
@@ -79,11 +82,11 @@ def _not_audio(name: str, head: bytes, error: Exception) -> UsageError:
         return UsageError(
             f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
         )
-    if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
+    if (rate := containers.rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
         return wrong_rate(name, rate)
     is_known = getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT
     found, advice = "damaged" if is_known else "in no known format" if head else "empty", EXPECTED
-    if (kind := kind_of(head)) is not None:
+    if (kind := containers.kind_of(head)) is not None:
         found, advice = kind, f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
     return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
@@ -92,13 +95,17 @@ def wrong_rate(name: str, rate: int) -> UsageError:
     return UsageError(f"{name}: sample rate {rate}, expected {MIN_RATE} to {MAX_RATE} Hz; repair its header")
 
 
-def warn_if_shorter_than_header(path: Path) -> None:
-    """Compares a WAV with the length in its header, because libsndfile accepts a shorter file."""
+def warn_of_wrong_length(path: Path) -> None:
+    """Compares a WAV with the length in its header, because libsndfile accepts a shorter or longer file."""
     with path.open("rb") as file:
         head = file.read(12)
+        samples, behind = containers.wav_lengths(file)
     length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
     if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
         log.warning("%s: truncated: it has %d bytes of the %d in its header", path, size, length)
+    elif samples and behind > MAX_TAG_BYTES:
+        message = "%s: its header names %d bytes of samples; %d bytes behind them are not read; repair it"
+        log.warning(message, path, samples, behind)
 
 
 def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:

@@ -17,12 +17,12 @@ from bundle.errors import UsageError, VoxportError
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.gain import decibels
 from runtime.audio.levels import MIN_HIGH_PART, SpeechLevel, band_powers
-from runtime.audio.mixing import Mixer, MixPlan
+from runtime.audio.mixing import AHEAD, Mixer
 from runtime.audio.opening import (
     UNKNOWN_FRAMES,
     open_audio,
     source_of,
-    warn_if_shorter_than_header,
+    warn_of_wrong_length,
     wrong_rate,
 )
 
@@ -42,20 +42,15 @@ log = logging.getLogger(__name__)
 class Converter:
     """Converts blocks of a stream to mono and another rate. The sizes of the blocks change no sample."""
 
-    def __init__(self, rate: int, new_rate: int, channels: int = 1, plan: MixPlan | None = None):
-        self._channels, self._is_warned = channels, plan is not None
-        self._mixer = Mixer(rate, channels, plan)
+    def __init__(self, rate: int, new_rate: int, channels: int = 1, mixer: Mixer | None = None):
+        self._channels, self._mixer = channels, mixer or Mixer(rate, channels)
         self._stream = (
             soxr.ResampleStream(rate, new_rate, 1, "float32", QUALITY) if rate != new_rate else None
         )
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """samples float32 [n] or [n, channels] -> the samples that became complete, float32 [m]."""
-        mixed = self._mixer.feed(samples.reshape(-1, self._channels))
-        if self._mixer.channel is not None and not self._is_warned:
-            _warn_cancelled("sound", self._mixer.channel)
-            self._is_warned = True
-        return self._resampled(mixed)
+        return self._resampled(self._mixer.feed(samples.reshape(-1, self._channels)))
 
     def finish(self) -> np.ndarray:
         """The remaining samples after the last block, float32 [m]."""
@@ -63,10 +58,6 @@ class Converter:
 
     def _resampled(self, samples: np.ndarray, is_last: bool = False) -> np.ndarray:
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=is_last)
-
-
-def _warn_cancelled(name: str, channel: int) -> None:
-    log.warning("%s: the channels cancel each other; channel %d is taken", name, channel + 1)
 
 
 class Recording:
@@ -92,10 +83,10 @@ class Recording:
         # frames in memory at a time: fewer where there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
-            warn_if_shorter_than_header(path)
+            warn_of_wrong_length(path)
+        self.file_rate: int = self._file.samplerate
         self.seconds = 0.0  # read so far
         self.damage: str | None = None  # where it cannot be decoded
-        self._plan: MixPlan | None = None  # known after `peak_dbfs`
 
     @property
     def length_s(self) -> float | None:
@@ -108,43 +99,28 @@ class Recording:
         `check` takes the seconds so far after each block; what it raises stops the reading. Raises UsageError
         on a sample that is not finite, and if a damaged file has no other samples.
         """
-        mixer = Mixer(self._file.samplerate, self._file.channels)
-        peak = self._measure(mixer, check)
-        self._plan = mixer.plan()
-        if self._plan != MixPlan():  # its peak is another one
-            peak = self._measure(Mixer(self._file.samplerate, self._file.channels, self._plan), check)
-        if self._is_narrow:
-            log.warning("%s: has no sound above 4 kHz, as of a telephone; words may be wrong", self._name)
-        if self._plan.channel is not None:
-            _warn_cancelled(self._name, self._plan.channel)
-        return decibels(peak)
-
-    def _measure(self, mixer: Mixer, check: Callable[[float], object]) -> float:
-        level, powers, frames = SpeechLevel(self._file.samplerate), np.zeros(2), 0
+        mixer = Mixer(self._file.samplerate, self._file.channels, AHEAD, name=None)
+        powers, frames = np.zeros(2), 0
+        self.level = SpeechLevel(self._file.samplerate)
         while len(block := self._read_block(frames)):
             frames += len(block)
-            level.add(mono := mixer.feed(block))
+            self.level.add(mono := mixer.feed(block))
             powers += band_powers(mono, self._file.samplerate)
             check(frames / self._file.samplerate)
-        level.add(mixer.finish())
+        self.level.add(mixer.finish())
         if self.damage and not frames:
             raise UsageError(f"{self._name}: {self.damage}, no sample can be read; repair it")
         self._file.close()
         self._file = open_audio(self._source, self._name)  # seeking is not exact in each format
-        self._is_narrow = powers[1] < MIN_HIGH_PART * powers[0]
-        return level.peak()
-
-    @property
-    def file_rate(self) -> int:
-        """Samples per second of the file."""
-        return int(self._file.samplerate)
+        if powers[1] < MIN_HIGH_PART * powers[0]:
+            log.warning("%s: has no sound above 4 kHz, as of a telephone; words may be wrong", self._name)
+        return decibels(self.level.peak())
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
-        if self._plan is None:
-            self.peak_dbfs()
         file = self._file
-        converter = Converter(file.samplerate, self._rate, file.channels, self._plan)
+        mixer = Mixer(file.samplerate, file.channels, AHEAD, self._name)
+        converter = Converter(file.samplerate, self._rate, file.channels, mixer)
         frames, clipped, peak = 0, 0, 0.0  # samples per channel, samples of all channels, largest one
         while len(block := self._read_block(frames)):
             frames += len(block)

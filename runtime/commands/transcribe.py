@@ -18,12 +18,11 @@ from bundle.errors import UsageError
 from bundle.files import StagedFile, check_writable
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
-from runtime.audio.files import SOUNDS
 from runtime.audio.gain import (
+    SILENCE_DBFS,
     amplified,
     automatic_gain,
     check_gain,
-    decibels,
     reason_without_text,
     recording_gain_db,
     with_quiet_warning,
@@ -36,6 +35,7 @@ from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
+TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
 LIVE_ONLY = {  # and their defaults
     "rate": 16000,
     "channels": 1,
@@ -159,8 +159,11 @@ def check(arguments: argparse.Namespace) -> None:
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
     if arguments.output:
-        if arguments.output.suffix.lower() in SOUNDS:
-            raise UsageError(f"-o {arguments.output}: has the name of a recording; name a file for text")
+        if arguments.output.suffix.lower() not in TEXTS:
+            names = " ".join(TEXTS).strip()
+            raise UsageError(
+                f"-o {arguments.output}: may be the name of a recording; end it in one of {names}"
+            )
         check_writable(arguments.output)
 
 
@@ -199,8 +202,9 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
         print(flush=True)
     count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
-    if not text.strip():
-        log.warning("no text: %s", reason_without_text(source.seconds, peak + gain, source.damage))
+    if not text.strip() or peak + gain < SILENCE_DBFS:
+        result = "text of silence" if text.strip() else "no text"
+        log.warning("%s: %s", result, reason_without_text(source.level, gain, source.damage))
     if arguments.output:
         print(arguments.output)
     elif not prints_deltas:
@@ -245,7 +249,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if prints_text:
         print(flush=True)
     if not has_text and level.seconds:
-        log.warning("no text: %s", reason_without_text(level.seconds, decibels(level.peak())))
+        log.warning("no text: %s", reason_without_text(level))
 
 
 def _with_gain(

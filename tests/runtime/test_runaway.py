@@ -106,10 +106,21 @@ def test_silence_before_any_speech_is_below_a_fixed_level(level_db: float) -> No
 
 @pytest.mark.parametrize("level_db", [-20, -30, -38])
 def test_quiet_speech_is_not_silence(level_db: float) -> None:
-    """Also after a click, and after a louder sentence with less than 18 dB between them."""
+    """Also after a click, and after a louder sentence."""
     assert guard_of(varied(300, level_db)) is None
     assert guard_of([0.9, 0.5, *varied(300, level_db)]) is None
     assert guard_of([*varied(30, level_db + 10), *varied(300, level_db)]) is None
+
+
+@pytest.mark.parametrize("below_db", [15, 18, 22, 25])
+@pytest.mark.parametrize("spread", [5, 8])
+def test_a_whispered_passage_is_not_silence(below_db: float, spread: float) -> None:
+    assert guard_of([*[0.1] * 30, *varied(300, -20 - below_db, spread)]) is None
+
+
+@pytest.mark.parametrize(("below_db", "spread"), [(22, 1), (28, 1), (40, 5)])
+def test_steady_sound_and_far_quieter_sound_is_silence(below_db: float, spread: float) -> None:
+    assert guard_of([*[0.1] * 30, *varied(300, -20 - below_db, spread)]) == 30 + FRAMES
 
 
 def varied(count: int, level_db: float, spread: float = 8) -> list[float]:

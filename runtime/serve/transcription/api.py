@@ -37,7 +37,7 @@ FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
 LIST_FIELD = "timestamp_granularities[]"
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
-NO_TEXT_HEADER = "x-no-text"  # of a response without text: the reason
+NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 DELAY = "^[0-9]{1,6}$"  # milliseconds
 FIELDS = (
     "file",

@@ -10,10 +10,12 @@ from threading import Lock
 
 import numpy as np
 
-from runtime.audio.gain import decibels, reason_without_text
+from runtime.audio.gain import reason_without_text
+from runtime.audio.levels import SpeechLevel
 from runtime.serve.errors import ApiError
 from runtime.transcription import TranscriptDelta, Transcription
 
+LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ class TranscriptionJob:
         self.session: object = None  # of live audio: the session whose live stream the utterance uses
         self.length_s = 0.0  # estimated length of a recording
         self.transcribed_s = 0.0  # of the recording
-        self._rate, self._max_waiting, self._wake = rate, int(ahead_s * rate), wake
+        self._max_waiting, self._wake = int(ahead_s * rate), wake
         self._loop = asyncio.get_running_loop()
         self._has_deltas, self._has_room = asyncio.Event(), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
@@ -42,7 +44,7 @@ class TranscriptionJob:
         self._lock = Lock()
         self._is_finished, self._is_done = False, False
         self._error: ApiError | None = None
-        self.samples, self.peak = 0, 0.0  # fed so far; their largest absolute value
+        self._level = SpeechLevel(rate, LEVEL_WINDOW)  # the sound that was fed so far
 
     # The handler
 
@@ -53,11 +55,11 @@ class TranscriptionJob:
     @property
     def seconds(self) -> float:
         """Seconds of audio so far."""
-        return self.samples / self._rate
+        return self._level.seconds
 
     def reason_without_text(self) -> str:
         """Why the transcript is empty. It is logged, too."""
-        reason = reason_without_text(self.seconds, decibels(self.peak))
+        reason = reason_without_text(self._level)
         log.info("no text: %s", reason)
         return reason
 
@@ -71,8 +73,7 @@ class TranscriptionJob:
         with self._lock:
             self._blocks.append((time.monotonic(), samples))
             self._waiting += len(samples)
-            self.samples += len(samples)
-            self.peak = max(self.peak, float(np.abs(samples).max(initial=0.0)))
+            self._level.add(samples)
         self._wake()
 
     def finish(self) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import soundfile
 from support.runtime.recordings import RATE, noise, write_recording
 
 from bundle.errors import UsageError
+from runtime.audio.opening import source_of
 from runtime.audio.sources import Recording
 
 M4A = b"\0\0\0\x1cftypM4A \0\0\2\0M4A isomiso2" + bytes(500)
@@ -153,3 +155,47 @@ def test_a_name_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
     path.write_bytes(M4A)
     with pytest.raises(UsageError, match="it is MP4"):
         Recording(path, RATE)
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [("AU", slice(8, 12)), ("RF64", slice(20, 44))])
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_other_files_without_a_length_are_read_to_their_end(
+    kind: str, zeros: slice, is_pipe: bool, tmp_path: Path
+) -> None:
+    path, samples = tmp_path / "a", noise(1.5)
+    soundfile.write(path, samples, RATE, format=kind, subtype="FLOAT")
+    content = bytearray(path.read_bytes())
+    content[zeros] = bytes(zeros.stop - zeros.start)
+    path.write_bytes(content)
+    if is_pipe:
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        threading.Thread(target=lambda: path.write_bytes(content)).start()
+    np.testing.assert_array_equal(np.concatenate(list(Recording(path, RATE).blocks())), samples[:, 0])
+
+
+@pytest.mark.parametrize("extra", [b"", LIST, b"note" + struct.pack("<I", 4) + b"data"])
+@pytest.mark.parametrize("riff", [FULL, 1036])
+def test_samples_behind_the_length_of_a_wav_are_a_warning(
+    riff: int | None, extra: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(riff, 1000, extra)[0])
+    Recording(tmp_path / "a.wav", RATE)
+    assert "its header names 1000 bytes of samples; 47000 bytes behind them are not read" in caplog.text
+
+
+@pytest.mark.parametrize("behind", [LIST, bytes(512), b"TAG" + bytes(125), b"LIST" + LIST])
+def test_tags_and_padding_behind_a_wav_are_not(
+    behind: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(None, None)[0] + behind)
+    Recording(tmp_path / "a.wav", RATE)
+    assert not caplog.text
+
+
+def test_a_file_is_closed_when_its_copy_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(0, 0)[0])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        source_of(tmp_path / "a.wav", 1).close()
+    assert not [each for each in found if "a.wav" in str(each.message)]

@@ -45,8 +45,8 @@ def test_the_gain_of_a_recording(gain: str | float, peak: float, expected: float
 @pytest.mark.parametrize(
     ("gain", "peak", "says"),
     [
-        ("auto", -30, ""), ("off", -30, "is -30 dBFS"), ("off", -25, ""), (3, -30, "is -27 dBFS"),
-        ("off", -70, "which is silence"), ("auto", -70, "which is silence"), (-30, -1, "is -31 dBFS"),
+        ("auto", -30, ""), ("off", -30, "peak of -30 dBFS"), ("off", -25, ""), (3, -30, "peak of -27 dBFS"),
+        ("off", -70, ""), ("auto", -70, ""), (-30, -1, "peak of -31 dBFS"),
     ],
 )  # fmt: skip
 def test_quiet_recordings_are_a_warning(
@@ -146,3 +146,13 @@ def test_short_quiet_live_sound_is_a_warning_at_its_end(
     with caplog.at_level(logging.WARNING):
         list(with_quiet_warning(np.split(tone(3, -40), 30), SpeechLevel(RATE), is_auto))
     assert len(caplog.records) == 1 and advice in caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "warns"), [(3, False), (30, True)])
+def test_silent_live_sound_is_a_warning_while_it_goes_on(
+    seconds: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At its end the reason of the empty transcript says it."""
+    with caplog.at_level(logging.WARNING):
+        list(with_quiet_warning(np.split(np.zeros(seconds * RATE), 300), SpeechLevel(RATE)))
+    assert caplog.text.count("the sound is silent, with a peak of -inf dBFS") == warns

@@ -9,7 +9,14 @@ import pytest
 import soundfile
 from support.runtime.recordings import RATE
 
-from runtime.audio.gain import amplified, automatic_gain, decibels, gain_factor, recording_gain_db
+from runtime.audio.gain import (
+    amplified,
+    automatic_gain,
+    decibels,
+    gain_factor,
+    reason_without_text,
+    recording_gain_db,
+)
 from runtime.audio.levels import SpeechLevel
 from runtime.audio.sources import Recording
 
@@ -60,6 +67,8 @@ CASES = {
     "cough": np.concatenate([hiss(0.3), cough(), hiss(0.5), speech(3)]),
     "cough within": np.concatenate([speech(1.5), cough(), speech(1.5)]),
     "quieter cough": np.concatenate([hiss(0.3), cough(-12), hiss(0.5), speech(3)]),
+    "noise after it": np.concatenate([speech(3), 0.7 * hiss(0.7, 0).clip(-1, 1)]),
+    "noise before it": np.concatenate([0.7 * hiss(0.7, 0).clip(-1, 1), speech(4)]),
     "silence around": np.concatenate([np.zeros(20 * RATE), speech(1.2), np.zeros(20 * RATE)]),
     "hiss around": np.concatenate([hiss(40), speech(1.2), hiss(40)]),
     "hiss around and a click": with_clicks(np.concatenate([hiss(20), speech(1.2), hiss(20)]), 60),
@@ -100,6 +109,23 @@ def test_other_blocks_give_the_same_peak() -> None:
 def test_a_loud_speaker_among_quiet_ones_is_not_a_cough() -> None:
     """A second of loud speech: its peak decides, because gain would clip it."""
     assert peak_of(np.concatenate([speech(3), speech(1.2, -6), speech(3)])) == pytest.approx(-6, abs=1)
+
+
+@pytest.mark.parametrize("seconds", [1.2, 1.5])
+def test_longer_noise_beside_quiet_speech_is_the_reason(seconds: float) -> None:
+    """Nothing tells it from a loud speaker, so it decides the gain."""
+    level = SpeechLevel(RATE)
+    for block in np.array_split(np.concatenate([speech(4), 0.7 * hiss(seconds, 0).clip(-1, 1)]), 5):
+        level.add(block.astype(np.float32))
+    reason = reason_without_text(level, -1 - decibels(level.peak()))
+    assert "most of the sound is quiet, with a peak of -" in reason and "option gain" in reason
+
+
+@pytest.mark.parametrize("name", ["plain", "clicks", "cough", "hiss around"])
+def test_even_speech_is_not_called_quiet(name: str) -> None:
+    level = SpeechLevel(RATE)
+    level.add(CASES[name].astype(np.float32))
+    assert reason_without_text(level, -1 - PEAK).startswith("the model recognised no speech")
 
 
 def test_hiss_with_clicks_is_not_speech() -> None:

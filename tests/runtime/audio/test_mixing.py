@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.recordings import RATE
 
+from runtime.audio.mixing import AHEAD, Mixer
 from runtime.audio.sources import Converter, LiveSource, Recording
 
 
@@ -59,6 +60,27 @@ def test_channels_that_cancel_do_not_vanish(
     np.testing.assert_array_equal(found, samples[:, loudest])
     late = RATE // 2  # decided after 0.2 s
     np.testing.assert_allclose(np.abs(found_live[late:]), np.abs(samples[late:, loudest]), atol=1e-4)
+
+
+CHANGES: dict[str, list[int | None]] = {  # the right channel in parts of 3 s, as a factor of the left one
+    "inverted after silence": [1, None, -1],
+    "inverted at once": [1, -1],
+    "inverted first": [-1, 1],
+    "inverted twice": [1, -1, 1, -1],
+    "inverted late": [1, 1, 1, 1, -1],
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_no_part_of_a_recording_vanishes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    part = voice(3)
+    parts = [(0 if factor is None else 1, factor or 0) * part for factor in CHANGES[name]]
+    samples = np.concatenate(parts).astype(np.float32)
+    found = recorded(tmp_path, samples)
+    assert caplog.text.count("the channels cancel each other; channel 1 is taken") == 1
+    left = samples[:, 0]
+    assert len(found) == len(left)
+    assert (np.abs(found - left) > 1e-6).sum() <= 0.02 * RATE * len(parts)  # a step at each change
 
 
 ORDINARY = {
@@ -122,17 +144,19 @@ def test_sound_without_an_offset_is_not_changed(offset: float, tmp_path: Path) -
 
 @settings(max_examples=40, deadline=None)
 @given(
-    cuts=st.lists(st.integers(0, 9000), max_size=12),
+    cuts=st.lists(st.integers(0, 30000), max_size=12),
     offset=st.sampled_from([0.0, 0.2]),
     factors=st.sampled_from([[1], [1, -1], [1, 0.5]]),
+    ahead=st.sampled_from([0, AHEAD]),
 )
 def test_the_division_into_blocks_changes_no_sample(
-    cuts: list[int], offset: float, factors: list[float]
+    cuts: list[int], offset: float, factors: list[float], ahead: int
 ) -> None:
-    samples = (voice(9000 / RATE) * np.array(factors) + offset).astype(np.float32)
+    samples = (voice(30000 / RATE) * np.array(factors) + offset).astype(np.float32)
+    samples[9000:] = np.abs(samples[9000:])
 
     def converted(pieces: list[np.ndarray]) -> np.ndarray:
-        converter = Converter(RATE, RATE, len(factors))
+        converter = Converter(RATE, RATE, len(factors), Mixer(RATE, len(factors), ahead))
         return np.concatenate([*map(converter.feed, pieces), converter.finish()])
 
     np.testing.assert_array_equal(converted(np.split(samples, sorted(cuts))), converted([samples]))

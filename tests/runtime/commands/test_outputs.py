@@ -94,9 +94,12 @@ def test_an_output_in_the_bundle_or_over_an_input_is_refused_before_work(
         (["say", "Hi.", "--bundle", tts, "-o", f"{tmp_path}/link/voices/a.wav"], "is in the bundle"),
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{stt}/a.txt"], "is in the bundle"),
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/same.wav"], "is also read"),
-        (
-            ["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/b.wav"],
-            "the name of a recording",
+        *(
+            (
+                ["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/b{end}"],
+                "name of a recording",
+            )
+            for end in (".wav", ".WMA", ".aiff", ".w64", ".mp4", ".mkv", ".oga", ".xyz")
         ),
         (["codec", "encode", str(recording), f"{tts}/a.npz", "--bundle", tts], "is in the bundle"),
         (["trace", tts, "--inputs", "a.npz", "-o", f"{tts}/b.npz"], "is in the bundle"),

@@ -94,7 +94,7 @@ def test_audio_that_is_ahead_delays_another_batch_by_one_step() -> None:
         bob = live[BOB]
 
         def talk(client: float) -> None:
-            if client == ANNA and bob.samples == 0:
+            if client == ANNA and bob.seconds == 0:
                 bob.feed(np.full(BLOCK, BOB, np.float32))
 
         task.heard = talk

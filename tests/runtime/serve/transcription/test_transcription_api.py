@@ -104,7 +104,8 @@ def test_an_error_after_the_first_text_is_the_last_event() -> None:
         task.before_feed = fail
         lines = post(server, {"stream": "true"}, recording(8)).text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    assert [each["type"] for each in events] == ["transcript.text.delta"] * 5 + ["error"]
+    assert len(events) > 1 and {each["type"] for each in events[:-1]} == {"transcript.text.delta"}
+    assert events[-1]["type"] == "error"
     assert events[-1]["error"]["code"] == "internal_error" and "planted" not in str(events[-1])
 
 
