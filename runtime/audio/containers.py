@@ -21,9 +21,7 @@ ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xeb]"  # header of a frame of layer III
 MAX_FRAME_BYTES = 3000  # more than a frame has
 CHUNK = rb"[A-Za-z ][A-Za-z0-9 ]{3}"  # name of a part of a WAV
-TO_THE_END = (8).to_bytes(
-    4, "little"
-)  # with this size of a WAV libsndfile reads data of the size 0 to the end
+TO_THE_END = b"\x08\0\0\0"  # with this size of a WAV libsndfile reads data of the size 0 to the end
 
 
 def kind_of(head: bytes) -> str | None:
@@ -50,12 +48,6 @@ def has_mpeg_frames(head: bytes) -> bool:
 
 def length_repair(file: IO[bytes]) -> tuple[int, bytes] | None:
     """Where a header has no length, and what to write there, so that libsndfile reads to the end."""
-    file.seek(0)
-    head = file.read(HEAD_BYTES)
-    if head[:4] == b".snd" and not any(head[8:12]):
-        return 8, b"\xff" * 4
-    if head[:4] == b"RF64" and not any(head[28:36]):  # the length in its chunk ds64
-        return 0, b"RIFF"
     size, behind = wav_lengths(file)
     return (4, TO_THE_END) if not size and behind else None
 

@@ -19,7 +19,6 @@ from bundle.files import StagedFile, check_writable
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.gain import (
-    SILENCE_DBFS,
     amplified,
     automatic_gain,
     check_gain,
@@ -202,9 +201,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
         print(flush=True)
     count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
-    if not text.strip() or peak + gain < SILENCE_DBFS:
-        result = "text of silence" if text.strip() else "no text"
-        log.warning("%s: %s", result, reason_without_text(source.level, gain, source.damage))
+    if not text.strip():
+        log.warning("no text: %s", reason_without_text(source.level, gain, source.damage))
     if arguments.output:
         print(arguments.output)
     elif not prints_deltas:

@@ -157,23 +157,6 @@ def test_a_name_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
         Recording(path, RATE)
 
 
-@pytest.mark.parametrize(("kind", "zeros"), [("AU", slice(8, 12)), ("RF64", slice(20, 44))])
-@pytest.mark.parametrize("is_pipe", [False, True])
-def test_other_files_without_a_length_are_read_to_their_end(
-    kind: str, zeros: slice, is_pipe: bool, tmp_path: Path
-) -> None:
-    path, samples = tmp_path / "a", noise(1.5)
-    soundfile.write(path, samples, RATE, format=kind, subtype="FLOAT")
-    content = bytearray(path.read_bytes())
-    content[zeros] = bytes(zeros.stop - zeros.start)
-    path.write_bytes(content)
-    if is_pipe:
-        path = tmp_path / "pipe"
-        os.mkfifo(path)
-        threading.Thread(target=lambda: path.write_bytes(content)).start()
-    np.testing.assert_array_equal(np.concatenate(list(Recording(path, RATE).blocks())), samples[:, 0])
-
-
 @pytest.mark.parametrize("extra", [b"", LIST, b"note" + struct.pack("<I", 4) + b"data"])
 @pytest.mark.parametrize("riff", [FULL, 1036])
 def test_samples_behind_the_length_of_a_wav_are_a_warning(
