@@ -60,7 +60,8 @@ def staging(out: Path) -> Iterator[Path]:
             with uninterrupted():
                 _place(folder, out)
     except OSError as error:
-        raise ExportError(f"{error.filename or out.parent}: {reason_of(error)}") from None
+        reason = reason_of(error) if error.errno in DISK_FULL else error.strerror or error
+        raise ExportError(f"{error.filename or out.parent}: {reason}") from None
     finally:
         with uninterrupted():
             for parent in new_parents:  # the deepest first; full ones stay
