@@ -97,7 +97,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--stream",
         action="store_true",
         help="write raw 16-bit mono PCM to stdout while it is generated; with the text -, speak each "
-        "sentence as soon as it has arrived",
+        "sentence when the next one begins, or an empty line ends its paragraph",
     )
     parser.add_argument(
         "--chunk-frames",
