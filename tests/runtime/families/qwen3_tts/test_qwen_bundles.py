@@ -113,7 +113,7 @@ def test_a_voice_of_the_user_speaks_by_its_name(
     qwen_bundles: Path, recording: Path, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = str(qwen_bundles / target)
-    assert voxport(["voice", "add", "anna", str(recording), "--bundle", bundle]) == 0
+    assert voxport(["voice", "add", "anna", str(recording), "--replace", "--bundle", bundle]) == 0
     assert "anna" in capsys.readouterr().out
     assert voxport(["voices", bundle]) == 0
     assert "anna" in capsys.readouterr().out
