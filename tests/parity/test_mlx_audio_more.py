@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
-from mlx_audio.stt.utils import load_model as load_listener
+from mlx_audio.stt.utils import load_model as load_speech_to_text
 from mlx_audio.tts.models.qwen3_tts import qwen3_tts
 from mlx_audio.tts.models.qwen3_tts.config import (
     Qwen3TTSTokenizerConfig,
@@ -103,19 +103,19 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path: Path) -
     assert_near(found, np.array(expected))
 
 
-@pytest.fixture(scope="module")
-def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden checkpoint with a tokenizer, without which mlx-audio's loader opens nothing."""
-    folder = tmp_path_factory.mktemp("realtime") / "published"
-    shutil.copytree(GOLDEN / "voxtral_realtime" / "checkpoint", folder)
+REALTIME = GOLDEN / "voxtral_realtime" / "checkpoint"
+
+
+def load_listener(folder: Path) -> Any:
+    """With a tokenizer, without which mlx-audio's loader opens nothing."""
     shutil.copy(random_checkpoint("voxtral_realtime") / "tekken.json", folder)
-    return folder
+    return load_speech_to_text(folder)
 
 
 def test_the_loader_of_mlx_audio_opens_voxtral_realtime(
-    realtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_listener(convert(realtime, tmp_path / "out", "--dtype", "f32"))
+    model = load_listener(convert(REALTIME, tmp_path / "out", "--dtype", "f32"))
     reference, tokens = np.load(GOLDEN / "voxtral_realtime" / "reference.npz"), list[int]()
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
     assert_near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
@@ -124,9 +124,9 @@ def test_the_loader_of_mlx_audio_opens_voxtral_realtime(
     assert tokens == reference["tokens"].tolist()
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime: Path, tmp_path: Path) -> None:
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(tmp_path: Path) -> None:
     """Logits are those of the same weights as floats."""
-    packed = convert(realtime, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
+    packed = convert(REALTIME, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
     assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
     floats = convert(tmp_path / "back", tmp_path / "floats")
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
