@@ -106,7 +106,7 @@ def test_a_missing_engine_package_is_named(bundles: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["x" * 100_000, "\u202b\u05e9\u05dc\u05d5\u05dd\u202c.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
+    ["x" * 100_000, "\u202bHello\u202c \u05e9.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
     ids=ascii,
 )
 def test_say_speaks_unusual_text(bundle: Path, tmp_path: Path, text: str) -> None:
