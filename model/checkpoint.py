@@ -152,7 +152,7 @@ def refuse_other_names(path: Path, extra: list[str], absent: list[str]) -> None:
         raise CheckpointError(f"{path}: {TRANSFORMERS}")
     parts = extra[0].split(".")
     for added in (f"{part}." for part in (*parts, *map(".".join, pairwise(parts)))):
-        if {name.replace(added, "", 1) for name in extra} <= set(absent):
+        if absent and set(absent) <= {name.replace(added, "", 1) for name in extra}:
             raise CheckpointError(
                 f"{path}: {added!r} is in names, as in {extra[0]}; a wrapper of training added it: "
                 "save the weights of the model inside"

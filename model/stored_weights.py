@@ -106,8 +106,9 @@ class StoredWeights:
     def _find(self, names: dict[str, str], expected: dict[str, Stored], unused: tuple[str, ...]) -> list[str]:
         """Fills `tensors` from names in the files by published name. Returns faults."""
         absent, extra = sorted(expected.keys() - names.keys()), sorted(names.keys() - expected.keys())
-        if extra and absent:
-            refuse_other_names(self._checkpoint.path(names[extra[0]]), extra, absent)
+        others = [name for name in extra if not unused or not name.startswith(unused)]
+        if others and absent:
+            refuse_other_names(self._checkpoint.path(names[others[0]]), others, absent)
         faults = [
             f"{self.folder}: tensor {name} missing, also as {self.mlx_name(name)}; the folder was converted "
             "in part, or its configuration is that of another model; convert again"

@@ -75,7 +75,7 @@ def home(
     for name, path in links.items():
         (home / "work" / name).symlink_to(path)
     write_recording(home / "work" / "SOUND", noise(2, 24000), 24000, format="WAV")
-    voice, noise_rows = np.zeros((0, 96), np.float32), np.zeros((3, 24), np.float32)
+    voice, noise_rows = np.zeros((0, 96), np.float32), np.zeros((3, 36), np.float32)
     np.savez(home / "work" / "INPUTS.npz", ids=np.arange(5), voice=voice, noise=noise_rows)
     return home
 
