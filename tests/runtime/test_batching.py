@@ -217,7 +217,7 @@ def test_the_toy_engine_detects_positions_of_another_slot(decoder: MakeDecoder) 
 
 
 def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder: MakeDecoder) -> None:
-    texts = [SpeechRequest("a" * (seed % 12), seed=seed, chunk_frames=50) for seed in range(30)]
+    texts = [SpeechRequest("a" * (seed % 12), seed=seed, chunk_frames=50, budget=None) for seed in range(30)]
     many = decoder(4)
     tickets = [many.submit(text) for text in texts]
     found = run(many, *tickets)

@@ -34,6 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         is_verified=False,
     )
     bundle.check_hashes = lambda: calls.append("hashes")
+    bundle.remarks = list
     family = stand_in(name="toy", task=SpeechToText)
     family.open = noting(
         lambda *_: Task(), lambda bundle, engine, constants: calls.append(f"task with {constants}")

@@ -153,13 +153,14 @@ def test_a_speaker_and_a_description_by_command(
     from voxport.__main__ import main as voxport
 
     monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)
-    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
+    say = ["say", "Good morning to you.", "--bundle", "none", "--max-frames", "3"]
+    say += ["-o", str(tmp_path / "a.wav")]
     spoken = []
     for speaker, description in (("ryan", "Calm."), ("vivian", "Calm."), ("ryan", "Cheerful.")):
         assert voxport([*say, "--speaker", speaker, "--describe", description]) == 0
         samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
         options: SpeechOptions = {"voice": speaker, "instruct": description, "max_frames": 3}
-        expected = np.concatenate(list(custom.speak("Hi.", **options)))
+        expected = np.concatenate(list(custom.speak("Good morning to you.", **options)))
         np.testing.assert_allclose(samples, expected, atol=1 / 32768)
         spoken.append(samples)
     assert all(np.abs(spoken[0] - other).max() > 0.01 for other in spoken[1:])
