@@ -105,7 +105,7 @@ def run(home: Path, command: str, arguments: str) -> tuple[str, set[str]]:
             error = f"{error}{line}"
             if " serving " in line:
                 break
-        os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()), signal.SIGINT)
+        os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()), signal.SIGTERM)
     error += process.communicate(timeout=300)[1]
     assert process.returncode in ((0, 130) if command == "serve" else (0,)), error
     return (home / "calls").read_text(errors="replace"), files(home) - before
