@@ -6,13 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from support.paths import ROOT
 from support.runtime.recordings import noise, write_recording
-from support.serve.http_server import free_port
+from support.serve.http_server import free_port, wait_until
 
 from voxport.commands import COMMANDS
 
@@ -103,12 +106,21 @@ def run(home: Path, command: str, arguments: str) -> tuple[str, set[str]]:
     if command == "serve":
         for line in process.stderr:
             error = f"{error}{line}"
-            if " serving " in line:
+            if url := re.search(r"serving .* at (http://\S+)", line):
+                wait_until(partial(is_ready, url[1]), 60)
                 break
         os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()), signal.SIGTERM)
     error += process.communicate(timeout=300)[1]
     assert process.returncode in ((0, 130) if command == "serve" else (0,)), error
     return (home / "calls").read_text(errors="replace"), files(home) - before
+
+
+def is_ready(url: str) -> bool:
+    """Whether the engines of a server have run: a process that ends before may abort."""
+    try:
+        return bool(urlopen(f"{url}/readyz", timeout=10).status == 200)
+    except URLError:
+        return False
 
 
 def files(home: Path) -> set[str]:
