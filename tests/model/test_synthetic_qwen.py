@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.paths import ROOT
 from transformers import AutoTokenizer
 
+from bundle.qwen_tokenizer import QwenTokenizer
 from model.families import open_family
 from model.qwen3_tts.config import SPEECH_TOKENIZER
 from model.qwen3_tts.format import WEIGHTS
