@@ -80,7 +80,6 @@ def test_a_path_that_is_not_utf_8_is_one_line(capsys: pytest.CaptureFixture[str]
     assert "is not UTF-8, and engines open no other; rename it" in error_line(capsys)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork") or os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", ["manifest.json", "tekken.json", "codec.onnx", "codec.onnx.data"])
 def test_a_file_that_may_not_be_read_is_not_called_damaged(onnx_copy: Path, name: str) -> None:
     (onnx_copy / name).chmod(0)
@@ -90,7 +89,8 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(onnx_copy: Path, name
     if not child:  # pytest never sees the child
         is_named = False
         try:
-            os.setuid(65534)
+            if os.getuid() == 0:  # may read everything
+                os.setuid(65534)
             Bundle(onnx_copy)
         except UsageError as error:
             is_named = "cannot be read" in str(error) and "ermission denied" in str(error)
