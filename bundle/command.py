@@ -16,11 +16,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from bundle.errors import UsageError, VoxportError, one_line
-from bundle.files import check_apart
-from bundle.versions import version_text
+from voxport.bundle.errors import UsageError, VoxportError, one_line
+from voxport.bundle.files import check_apart
+from voxport.bundle.versions import version_text
 
-PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 INTERRUPTED = 130  # the exit code; those of errors are in `bundle.errors`
 QUIET_S = 2.0
 OUTPUTS = "output", "report", "plot", "voices"  # names of the arguments that are files to write
@@ -203,9 +202,6 @@ def _example(prog: str, command: Command) -> str:
 
 def _missing_module(name: str) -> str:
     head = name.partition(".")[0]
-    if head in PACKAGES:
-        place = getattr(sys.modules.get(head), "__file__", None) or "a folder on the path"
-        return f"{place} hides voxport's package {head!r}; rename it, or run from another folder"
     extra = "serve" if head in SERVER_MODULES else "export"
     return (
         f"{name} is not installed; install voxport with its extra [{extra}]: "
@@ -255,8 +251,7 @@ def set_up_logging(level: int = logging.INFO) -> None:
     handler = _StderrHandler()
     handler.setFormatter(_PrintableFormatter())
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
-    for name in PACKAGES:
-        logging.getLogger(name).setLevel(level)
+    logging.getLogger("voxport").setLevel(level)
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # torch sets a lower level when imported
 
 

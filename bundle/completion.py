@@ -9,7 +9,7 @@ from glob import escape, glob
 from importlib import import_module
 from pathlib import Path
 
-from bundle.command import Command, add_verbosity
+from voxport.bundle.command import Command, add_verbosity
 
 BUNDLE = "bundle"  # the name of every argument that is the folder of a bundle
 VOICE = "voice"  # the name of every argument that is a voice of that bundle

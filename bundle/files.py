@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
 
-from bundle.errors import UsageError, VoxportError
+from voxport.bundle.errors import UsageError, VoxportError
 
 MAX_LINKS = 40  # that lead to each other, as in Linux
 BLOCK_BYTES = 2**20

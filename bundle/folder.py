@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
-from bundle.errors import IntegrityError
+from voxport.bundle.errors import IntegrityError
 
 # What an engine, or a library that it calls, could read. Other files are for people and their tools.
 ENGINE_FILES = (".onnx", ".data", ".pte", ".ptd", ".json", ".safetensors", ".npz", ".bin")

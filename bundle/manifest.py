@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.files import check_utf8
-from bundle.folder import check_links, check_unlisted, could_be_read, is_plain_path, unlisted
-from bundle.json_types import Json
-from bundle.spec import Signature, Size, StateSpec
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.files import check_utf8
+from voxport.bundle.folder import check_links, check_unlisted, could_be_read, is_plain_path, unlisted
+from voxport.bundle.json_types import Json
+from voxport.bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST, README, REPORT = "manifest.json", "README.md", "verify.json"

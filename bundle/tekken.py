@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.bounds import MAX_SPECIAL_TOKENS, MAX_TOKENIZER_BYTES
-from bundle.errors import IntegrityError, UsageError
+from voxport.bundle.bounds import MAX_SPECIAL_TOKENS, MAX_TOKENIZER_BYTES
+from voxport.bundle.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer

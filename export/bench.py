@@ -4,17 +4,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.files import folder_name
-from bundle.spec import LayoutName
-from export.estimate import graph_weights
-from export.resolve import Resolved
-from export.verify.eager import EagerEngine, EagerStream
-from model.checkpoint import materialize
-from runtime.bench import BenchTarget, measure
-from runtime.engines.base import Arrays, unique_states
-from runtime.families import open_family
-from runtime.families.base import BenchSettings, Figures
-from runtime.machine import describe_machine
+from voxport.bundle.files import folder_name
+from voxport.bundle.spec import LayoutName
+from voxport.export.estimate import graph_weights
+from voxport.export.resolve import Resolved
+from voxport.export.verify.eager import EagerEngine, EagerStream
+from voxport.model.checkpoint import materialize
+from voxport.runtime.bench import BenchTarget, measure
+from voxport.runtime.engines.base import Arrays, unique_states
+from voxport.runtime.families import open_family
+from voxport.runtime.families.base import BenchSettings, Figures
+from voxport.runtime.machine import describe_machine
 
 LAYOUT: LayoutName = "BSHD"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
-from bundle.files import files_below
-from bundle.manifest import (
+from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
+from voxport.bundle.files import files_below
+from voxport.bundle.manifest import (
     MANIFEST,
     README,
     REPORT,
@@ -25,23 +25,23 @@ from bundle.manifest import (
     file_entry,
     read_manifest,
 )
-from bundle.progress import Progress, advance
-from export.bundle_readme import bundle_readme
-from export.job import graph_key
-from export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
-from export.model import Export
-from export.model_card import model_card
-from export.naming import differences
-from export.output_folder import check_output, staging
-from export.resolve import Resolved, Source
-from export.resume import RECORD, FinishedGraph, ResumeCache
-from export.targets.base import Target
-from export.verify.comparison import Report, Result
-from export.verify.eager import check_signatures
-from export.verify.modes import DEFAULTS
-from export.verify.report import VerificationResult, failures
-from export.verify.run import count_steps, verify, verify_graph
-from runtime.families import read_constants
+from voxport.bundle.progress import Progress, advance
+from voxport.export.bundle_readme import bundle_readme
+from voxport.export.job import graph_key
+from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
+from voxport.export.model import Export
+from voxport.export.model_card import model_card
+from voxport.export.naming import differences
+from voxport.export.output_folder import check_output, staging
+from voxport.export.resolve import Resolved, Source
+from voxport.export.resume import RECORD, FinishedGraph, ResumeCache
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import Report, Result
+from voxport.export.verify.eager import check_signatures
+from voxport.export.verify.modes import DEFAULTS
+from voxport.export.verify.report import VerificationResult, failures
+from voxport.export.verify.run import count_steps, verify, verify_graph
+from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
 MAX_DIFFERENCES = 4  # in one line
@@ -205,7 +205,7 @@ def _verify(
 def _write_page(export: Export, bundle: Bundle, result: VerificationResult, output: OutputSettings) -> None:
     """Writes the page of the report where it was asked for."""
     if output.page:
-        from export.report.page import write_page  # matplotlib takes a second
+        from voxport.export.report.page import write_page  # matplotlib takes a second
 
         write_page(output.page, bundle, result, export.model.layer_errors)
 

@@ -1,8 +1,8 @@
 """The README of a bundle: the order of calls, with names and shapes, for the author of a native runner."""
 
-from bundle.manifest import ComponentEntry, Manifest
-from bundle.spec import StateSpec, TensorSpec
-from export.targets.base import Target
+from voxport.bundle.manifest import ComponentEntry, Manifest
+from voxport.bundle.spec import StateSpec, TensorSpec
+from voxport.export.targets.base import Target
 
 
 def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:

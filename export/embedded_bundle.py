@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle.errors import VoxportError
-from bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest
-from bundle.user_cache import private_folder
-from bundle.versions import package_version
-from runtime.families import open_family
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest
+from voxport.bundle.user_cache import private_folder
+from voxport.bundle.versions import package_version
+from voxport.runtime.families import open_family
 
 TARGET = "onnx"
 log = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _export(checkpoint: Path, request: ExportRequest, folder: Path) -> None:
-    from export.build import OutputSettings, build  # imports torch
-    from export.job import make_job
-    from export.resolve import Source, resolve
-    from export.targets import open_target
+    from voxport.export.build import OutputSettings, build  # imports torch
+    from voxport.export.job import make_job
+    from voxport.export.resolve import Source, resolve
+    from voxport.export.targets import open_target
 
     resolved, target = resolve(Source(checkpoint), request), open_target(TARGET)
     build(resolved, make_job(resolved, target, folder.name), target, OutputSettings(folder, force=True))

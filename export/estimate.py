@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from export.resolve import Resolved
-from export.targets.base import Target
-from export.verify.modes import DEFAULTS, modes
-from model.checkpoint import is_below
-from quantize.schemes import Storage
-from quantize.search import search_scales
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Target
+from voxport.export.verify.modes import DEFAULTS, modes
+from voxport.model.checkpoint import is_below
+from voxport.quantize.schemes import Storage
+from voxport.quantize.search import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after torch and the packages of a target are imported
 LOADING_BYTES = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float

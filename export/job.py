@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from bundle.manifest import ComponentEntry, ExportJob
-from bundle.manifest import Source as SourceEntry
-from bundle.versions import package_version
-from export.estimate import GraphWeights, graph_weights
-from export.resolve import Resolved
-from export.targets import check_recipes
-from export.targets.base import Target
-from model.component import Component
+from voxport.bundle.manifest import ComponentEntry, ExportJob
+from voxport.bundle.manifest import Source as SourceEntry
+from voxport.bundle.versions import package_version
+from voxport.export.estimate import GraphWeights, graph_weights
+from voxport.export.resolve import Resolved
+from voxport.export.targets import check_recipes
+from voxport.export.targets.base import Target
+from voxport.model.component import Component
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
@@ -79,7 +79,7 @@ def graph_key(job: ExportJob, graph: str) -> str:
 @cache
 def code_hash() -> str:
     """The version of voxport, because its code decides the bytes of an artifact."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).resolve().parent.parent
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bundle.errors import ExportError
+from voxport.bundle.errors import ExportError
 
 CGROUP = Path("/sys/fs/cgroup")
 # Bytes that a process may have, and take since memory was last returned, before it is returned. The packages

@@ -6,15 +6,15 @@ from functools import cached_property
 
 from torch import nn
 
-from bundle.errors import ExportError
-from bundle.manifest import ExportJob, Precision, WeightError
-from bundle.spec import LayoutName
-from export.resolve import Resolved
-from export.targets.base import Graph, Target
-from model.checkpoint import materialize
-from quantize.modules import pack_modules
-from quantize.parallel import one_thread
-from quantize.quantizer import Quantizer
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import ExportJob, Precision, WeightError
+from voxport.bundle.spec import LayoutName
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Graph, Target
+from voxport.model.checkpoint import materialize
+from voxport.quantize.modules import pack_modules
+from voxport.quantize.parallel import one_thread
+from voxport.quantize.quantizer import Quantizer
 
 
 class Model:

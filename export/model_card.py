@@ -5,9 +5,9 @@ https://huggingface.co/docs/hub/model-cards lists the keys. `voxport` is a key o
 
 import yaml
 
-from bundle.json_types import Json
-from bundle.manifest import README, Manifest
-from export.resolve import Source
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import README, Manifest
+from voxport.export.resolve import Source
 
 
 def model_card(manifest: Manifest, source: Source) -> str:

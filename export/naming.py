@@ -6,10 +6,10 @@ import re
 
 from pydantic import JsonValue
 
-from bundle.manifest import ExportJob
-from export.job import difference_path
-from export.resolve import Resolved, default_recipe
-from export.targets.base import Target
+from voxport.bundle.manifest import ExportJob
+from voxport.export.job import difference_path
+from voxport.export.resolve import Resolved, default_recipe
+from voxport.export.targets.base import Target
 
 MAX_NAME = 150  # bytes; a file system takes 255, and the hidden folder of an export has a longer name
 PLAIN = re.compile(r"[a-z0-9._-]+")  # has no capitals, because some file systems ignore case

@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path, PurePosixPath
 
-from bundle.errors import ExportError, UsageError, VerificationError
-from bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of
-from bundle.folder import could_be_read, is_plain_path, unlisted
-from bundle.interruption import uninterrupted
-from bundle.manifest import MANIFEST, README, REPORT, file_entry
-from export.resume import remove_unrecorded
+from voxport.bundle.errors import ExportError, UsageError, VerificationError
+from voxport.bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of
+from voxport.bundle.folder import could_be_read, is_plain_path, unlisted
+from voxport.bundle.interruption import uninterrupted
+from voxport.bundle.manifest import MANIFEST, README, REPORT, file_entry
+from voxport.export.resume import remove_unrecorded
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Ends of names of hidden folders, whose content is of an export alone.

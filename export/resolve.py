@@ -13,17 +13,17 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-import runtime.families
-from bundle.errors import CheckpointError, RecipeError, UsageError
-from bundle.json_types import Json
-from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
-from bundle.spec import LayoutName
-from model.checkpoint import is_below
-from model.component import Component
-from model.family import Family
-from model.foreign import foreign_format_named
-from model.inspection import check_parts, open_family_of
-from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
+import voxport.runtime.families
+from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
+from voxport.bundle.spec import LayoutName
+from voxport.model.checkpoint import is_below
+from voxport.model.component import Component
+from voxport.model.family import Family
+from voxport.model.foreign import foreign_format_named
+from voxport.model.inspection import check_parts, open_family_of
+from voxport.quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
 
 MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Resolved:
     @cached_property
     def runtime_constants(self) -> Any:  # Any: the type is that of the family
         """The constants as the runtime reads them from a bundle."""
-        family = runtime.families.open_family(self.source.family.name)
+        family = voxport.runtime.families.open_family(self.source.family.name)
         return family.parse_constants(self.constants, self.options.model_dump())
 
     @cached_property

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bundle.files import files_below, move_into, write_whole
-from bundle.manifest import FileEntry, Record, WeightError, file_entry
+from voxport.bundle.files import files_below, move_into, write_whole
+from voxport.bundle.manifest import FileEntry, Record, WeightError, file_entry
 
 RECORD = "resume.json"
 

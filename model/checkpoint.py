@@ -9,10 +9,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from bundle.errors import CheckpointError
-from model.checkpoint_format import RANDOM_WEIGHTS, WeightFile
-from model.download import missing, truncated, unfinished
-from model.foreign import TRANSFORMERS
+from voxport.bundle.errors import CheckpointError
+from voxport.model.checkpoint_format import RANDOM_WEIGHTS, WeightFile
+from voxport.model.download import missing, truncated, unfinished
+from voxport.model.foreign import TRANSFORMERS
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from bundle.errors import CheckpointError, UsageError
-from model.download import unfinished
+from voxport.bundle.errors import CheckpointError, UsageError
+from voxport.model.download import unfinished
 
 if TYPE_CHECKING:
     import torch

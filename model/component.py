@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.spec import Signature
+from voxport.bundle.spec import Signature
 
 Inputs = dict[str, np.ndarray]  # by name
 PROMPT_ROWS = 256  # of a prompt in one call, where a target plans memory for the largest call

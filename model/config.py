@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from bundle.errors import ConfigError
+from voxport.bundle.errors import ConfigError
 
 # Bounds far above any model, so that no number makes building its shapes endless.
 Size = Annotated[int, Field(gt=0, le=1 << 20)]

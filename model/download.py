@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import CheckpointNotFound, ConfigError
+from voxport.bundle.errors import CheckpointNotFound, ConfigError
 
 # The hub's client, browsers and aria2 write these.
 PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".download", ".aria2")

@@ -7,8 +7,8 @@ random.
 import logging
 from pathlib import Path
 
-from bundle.errors import UsageError
-from model.families import DEFAULT, public_name
+from voxport.bundle.errors import UsageError
+from voxport.model.families import DEFAULT, public_name
 
 FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"  # of the trained models
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def embedded_default(family: str = DEFAULT) -> Path:
             "Random weights are used: speech is noise, and text means nothing",
             FOLDER,
         )
-    from model.synthetic.checkpoint import random_checkpoint  # imports torch
+    from voxport.model.synthetic.checkpoint import random_checkpoint  # imports torch
 
     return random_checkpoint(family)
 

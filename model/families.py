@@ -13,15 +13,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
-from model.download import partial_downloads, read_object, snapshots, unfinished
-from model.mlx.model import CONFIG as MLX_CONFIG
+from voxport.bundle.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    ConfigError,
+    UnknownFamily,
+    VoxportError,
+)
+from voxport.model.download import partial_downloads, read_object, snapshots, unfinished
+from voxport.model.mlx.model import CONFIG as MLX_CONFIG
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from model.checkpoint_format import CheckpointFormat
-    from model.family import Family
+    from voxport.model.checkpoint_format import CheckpointFormat
+    from voxport.model.family import Family
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,9 @@ MAX_FOLDERS = 1000  # bounds the search below a folder that is no checkpoint
 HUB_NAME = re.compile(r"(?:https?:/+[^/]+/|hf:/+)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob)/.*)?")  # or its address
 
 FAMILIES = {
-    "voxtral_tts": Row("Voxtral-TTS", "model.voxtral_tts"),
-    "voxtral_realtime": Row("Voxtral-Realtime", "model.voxtral_realtime"),
-    "qwen3_tts": Row("Qwen3-TTS", "model.qwen3_tts"),
+    "voxtral_tts": Row("Voxtral-TTS", "voxport.model.voxtral_tts"),
+    "voxtral_realtime": Row("Voxtral-Realtime", "voxport.model.voxtral_realtime"),
+    "qwen3_tts": Row("Qwen3-TTS", "voxport.model.qwen3_tts"),
 }
 TEXT_TO_SPEECH, SPEECH_TO_TEXT = "text-to-speech", "automatic-speech-recognition"  # the hub's names of tasks
 DEFAULT_OF_TASK = {TEXT_TO_SPEECH: "voxtral_tts", SPEECH_TO_TEXT: "voxtral_realtime"}

@@ -10,18 +10,18 @@ import numpy as np
 from pydantic import BaseModel
 from torch import nn
 
-from bundle.errors import CheckpointError
-from bundle.json_types import Json
-from bundle.manifest import NO_LICENCE_NEEDED
-from bundle.spec import LayoutName
-from model.checkpoint import Checkpoint, Shapes, expected_tensors
-from model.checkpoint_format import CheckpointFormat, Config
-from model.component import Component
-from model.mlx.layout_tags import check_layout_tags
-from model.mlx.model import CONFIG as MLX_CONFIG
-from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
-from model.model_card import card_languages
-from model.shapes_only import shapes_only
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import NO_LICENCE_NEEDED
+from voxport.bundle.spec import LayoutName
+from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
+from voxport.model.checkpoint_format import CheckpointFormat, Config
+from voxport.model.component import Component
+from voxport.model.mlx.layout_tags import check_layout_tags
+from voxport.model.mlx.model import CONFIG as MLX_CONFIG
+from voxport.model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from voxport.model.model_card import card_languages
+from voxport.model.shapes_only import shapes_only
 
 # Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any

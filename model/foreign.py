@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import CheckpointError, CheckpointNotFound, IntegrityError
-from model.download import partial_downloads, read_header, read_object
+from voxport.bundle.errors import CheckpointError, CheckpointNotFound, IntegrityError
+from voxport.model.download import partial_downloads, read_header, read_object
 
 FP8 = "FP8 with scales"
 METHODS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": FP8}  # by `quant_method`; others are called as there

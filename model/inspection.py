@@ -10,17 +10,17 @@ from typing import TypedDict
 
 from pydantic import JsonValue
 
-from bundle.errors import CheckpointError, ConfigError, IntegrityError
-from model.checkpoint import Checkpoint, Shapes, expected_tensors
-from model.checkpoint_format import Config
-from model.download import partial_downloads
-from model.families import family_of, open_family
-from model.family import Family
-from model.foreign import adapter, foreign_format_named
-from model.mlx.files import is_mlx_folder
-from model.mlx.model import MLX_WEIGHTS, QUANTIZATION, read_mlx_config
-from model.other_weights import check_other_weights
-from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_for_mlx
+from voxport.bundle.errors import CheckpointError, ConfigError, IntegrityError
+from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
+from voxport.model.checkpoint_format import Config
+from voxport.model.download import partial_downloads
+from voxport.model.families import family_of, open_family
+from voxport.model.family import Family
+from voxport.model.foreign import adapter, foreign_format_named
+from voxport.model.mlx.files import is_mlx_folder
+from voxport.model.mlx.model import MLX_WEIGHTS, QUANTIZATION, read_mlx_config
+from voxport.model.other_weights import check_other_weights
+from voxport.model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_for_mlx
 
 PUBLISHED = "published"
 MAX_NAMED = 3  # tensors of a kind that a note names

@@ -6,10 +6,10 @@ Imports no torch.
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import CheckpointError
-from bundle.tekken import load_tekken, special_id
-from model.checkpoint_format import CheckpointFormat, Config, WeightFile
-from model.download import read_json
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.tekken import load_tekken, special_id
+from voxport.model.checkpoint_format import CheckpointFormat, Config, WeightFile
+from voxport.model.download import read_json
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bundle.languages import language_code
+from voxport.bundle.languages import language_code
 
 CARD = "README.md"
 FENCE = "---"  # around the metadata, as model hubs read it

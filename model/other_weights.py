@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from bundle.errors import UsageError
-from model.checkpoint import DTYPES, Checkpoint
-from model.checkpoint_format import SUFFIX, WeightFile
-from model.download import unfinished
-from model.family import Family
-from model.mlx.files import weight_files
-from model.mlx.model import MlxModel
+from voxport.bundle.errors import UsageError
+from voxport.model.checkpoint import DTYPES, Checkpoint
+from voxport.model.checkpoint_format import SUFFIX, WeightFile
+from voxport.model.download import unfinished
+from voxport.model.family import Family
+from voxport.model.mlx.files import weight_files
+from voxport.model.mlx.model import MlxModel
 
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 
-from bundle.errors import CheckpointError, IntegrityError
-from model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
-from model.checkpoint_format import Config
-from model.family import Family
-from model.mlx.config import config_faults
-from model.mlx.files import is_mlx_folder, weight_files
-from model.mlx.integers import BITS, GROUPS, WORD, dequantized
-from model.mlx.layout_tags import tagged_layout
-from model.mlx.layouts import (
+from voxport.bundle.errors import CheckpointError, IntegrityError
+from voxport.model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
+from voxport.model.checkpoint_format import Config
+from voxport.model.family import Family
+from voxport.model.mlx.config import config_faults
+from voxport.model.mlx.files import is_mlx_folder, weight_files
+from voxport.model.mlx.integers import BITS, GROUPS, WORD, dequantized
+from voxport.model.mlx.layout_tags import tagged_layout
+from voxport.model.mlx.layouts import (
     COMPUTED,
     LAYOUT_KEY,
     MLX_AUDIO,
@@ -28,7 +28,7 @@ from model.mlx.layouts import (
     recurrent_names,
     stored_tensors,
 )
-from model.mlx.weight_norms import Pair, folded_names
+from voxport.model.mlx.weight_norms import Pair, folded_names
 
 PACKED = "U32"  # dtype of integers that MLX packs
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file

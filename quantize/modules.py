@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
-from quantize.search import SquaredErrors
+from voxport.quantize.search import SquaredErrors
 
 LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # number of weights that are dequantised together

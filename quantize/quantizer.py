@@ -7,10 +7,10 @@ from math import sqrt
 import torch
 from torch import nn
 
-from bundle.errors import RecipeError
-from quantize.modules import QuantizedModule
-from quantize.recipe import Recipe
-from quantize.search import SquaredErrors
+from voxport.bundle.errors import RecipeError
+from voxport.quantize.modules import QuantizedModule
+from voxport.quantize.recipe import Recipe
+from voxport.quantize.search import SquaredErrors
 
 
 @dataclass

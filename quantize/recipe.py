@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from bundle.errors import RecipeError
-from bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
-from bundle.names import find_name
-from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
+from voxport.bundle.errors import RecipeError
+from voxport.bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
+from voxport.bundle.names import find_name
+from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
 GROUP = (
     32  # weights per scale of a 4-bit scheme: the smallest block that the kernels of all three targets take

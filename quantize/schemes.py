@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from bundle.errors import RecipeError
-from bundle.manifest import SchemeEntry
+from voxport.bundle.errors import RecipeError
+from voxport.bundle.manifest import SchemeEntry
 
 if TYPE_CHECKING:
     import torch
 
-    from quantize.modules import QuantizedWeight
+    from voxport.quantize.modules import QuantizedWeight
 
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
 BITS = (4, 8)  # the widths of integers that the kernels of all targets take
@@ -119,8 +119,8 @@ class IntegerScheme(Scheme):
         return (-127, 127) if self.bits == 8 else (-8, 7)
 
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
-        from quantize.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
-        from quantize.search import search_scales
+        from voxport.quantize.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
+        from voxport.quantize.search import search_scales
 
         self.check_shape(path, weight.shape, is_table)
         found = search_scales(weight, self.group, self.range)
@@ -172,8 +172,8 @@ class PaletteScheme(Scheme):
             raise RecipeError(f"{self}: expected 1 to 8 bits and at least 1 channel")
 
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
-        from quantize.modules import PalettizedLinear, QuantizedWeight
-        from quantize.search import search_palette
+        from voxport.quantize.modules import PalettizedLinear, QuantizedWeight
+        from voxport.quantize.search import search_palette
 
         self.check_shape(path, weight.shape, is_table)
         found = search_palette(weight, self.bits, self.channels)

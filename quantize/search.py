@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import pad
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
-from quantize.parallel import map_items
+from voxport.quantize.parallel import map_items
 
 # factors tried on min-max scales; below 0.7 none won on normal weights
 SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)

@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from bundle.interruption import end_without_traceback
+from voxport.bundle.interruption import end_without_traceback
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; `bundle.errors` lists them."""
     end_without_traceback()
-    from bundle.command import run_command_line
-    from runtime.commands import COMMANDS
+    from voxport.bundle.command import run_command_line
+    from voxport.runtime.commands import COMMANDS
 
     return run_command_line("python -m runtime", "Run a voxport bundle.", COMMANDS, argv)
 

@@ -12,14 +12,21 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from runtime.engines import ENGINES, open_engine
-from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from runtime.engines.trial import trial_run
-from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings, Constants, Figures, RuntimeFamily, StartSteps, Workload
-from runtime.machine import describe_machine, resident_bytes
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import ENGINES, open_engine
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from voxport.runtime.engines.trial import trial_run
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families.base import (
+    BenchSettings,
+    Constants,
+    Figures,
+    RuntimeFamily,
+    StartSteps,
+    Workload,
+)
+from voxport.runtime.machine import describe_machine, resident_bytes
 
 FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.bounds import MAX_CODE_FRAMES, MAX_RATE
-from bundle.errors import UsageError
-from runtime.trace import ArraySpec, check_array, read_inputs, write_outputs
+from voxport.bundle.bounds import MAX_CODE_FRAMES, MAX_RATE
+from voxport.bundle.errors import UsageError
+from voxport.runtime.trace import ArraySpec, check_array, read_inputs, write_outputs
 
 CODES, SAMPLE_RATE = "codes", "sample_rate"  # arrays of a file
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from runtime.transcription import TranscriptDelta, Transcription
+from voxport.runtime.transcription import TranscriptDelta, Transcription
 
 
 class LiveStream(Protocol):

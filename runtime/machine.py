@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.versions import package_version
+from voxport.bundle.versions import package_version
 
 PROBE_BYTES = 2**29  # far larger than any processor cache
 INSTRUCTIONS = {  # by their names in Linux

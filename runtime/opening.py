@@ -6,16 +6,16 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from bundle.errors import UsageError
-from bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from runtime.engines import DEFAULT, open_engine
-from runtime.engines.base import EngineOptions
-from runtime.engines.trial import trial_run
-from runtime.families import open_family, read_constants
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
+from voxport.runtime.engines import DEFAULT, open_engine
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.trial import trial_run
+from voxport.runtime.families import open_family, read_constants
 
 if TYPE_CHECKING:
-    from runtime.speech_to_text import SpeechToText
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.speech_to_text import SpeechToText
+    from voxport.runtime.text_to_speech import TextToSpeech
 
 Task = TypeVar("Task")
 log = logging.getLogger(__name__)

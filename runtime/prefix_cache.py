@@ -19,11 +19,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bundle.errors import VoxportError
-from bundle.files import write_whole
-from bundle.manifest import MANIFEST, Bundle
-from bundle.user_cache import private_folder
-from runtime.engines.base import Arrays
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.files import write_whole
+from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.bundle.user_cache import private_folder
+from voxport.runtime.engines.base import Arrays
 
 MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
 MAX_MEMORY_BYTES = 2**28  # of the rows of a bundle that are kept in memory

@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from runtime.batching import Status
+from voxport.runtime.batching import Status
 
 FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
 MAX_PERIOD = 13  # frames: a second, a long word

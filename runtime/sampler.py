@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from numbers import Real
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 SAMPLING = {  # settings of a model that draws codes; `sub_*` are of the codes of a frame behind the first
     "temperature": "divides the logits; 0 takes the largest one",

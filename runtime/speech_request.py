@@ -8,8 +8,8 @@ from os import PathLike
 from typing import Literal, TypedDict, get_args
 from unicodedata import category
 
-from bundle.errors import UsageError
-from runtime.sampling_options import check_sampling, is_number
+from voxport.bundle.errors import UsageError
+from voxport.runtime.sampling_options import check_sampling, is_number
 
 DEFAULT_SLOTS = 4  # texts that are spoken at a time
 DEFAULT_BUDGET = 3.0

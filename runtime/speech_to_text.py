@@ -1,4 +1,4 @@
-"""`SpeechToText`: the task of a bundle that transcribes. `runtime.open` returns an implementation."""
+"""`SpeechToText`: the task of a bundle that transcribes. `voxport.open` returns an implementation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -6,9 +6,9 @@ from itertools import chain
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.live import LiveBatch, SingleStreamBatch
-from runtime.transcription import TranscriptDelta, Transcription
+from voxport.bundle.errors import UsageError
+from voxport.runtime.live import LiveBatch, SingleStreamBatch
+from voxport.runtime.transcription import TranscriptDelta, Transcription
 
 
 class SpeechToText(ABC):

@@ -11,14 +11,20 @@ from typing import Unpack
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
-from runtime.sampling_options import is_number
-from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest, TextLayout
-from runtime.text.language import check_language
-from runtime.text.markup import PAUSE
-from runtime.text.preparation import USUAL, TextRules, prepare
-from runtime.text.scripts import readable_parts
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
+from voxport.runtime.sampling_options import is_number
+from voxport.runtime.speech_request import (
+    DEFAULT_SLOTS,
+    PartOptions,
+    SpeechOptions,
+    SpeechRequest,
+    TextLayout,
+)
+from voxport.runtime.text.language import check_language
+from voxport.runtime.text.markup import PAUSE
+from voxport.runtime.text.preparation import USUAL, TextRules, prepare
+from voxport.runtime.text.scripts import readable_parts
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"

@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from bundle.bounds import MAX_TRACE_BYTES
-from bundle.errors import UsageError, first_line
-from bundle.files import write_whole
-from runtime.engines.base import Arrays
+from voxport.bundle.bounds import MAX_TRACE_BYTES
+from voxport.bundle.errors import UsageError, first_line
+from voxport.bundle.files import write_whole
+from voxport.runtime.engines.base import Arrays
 
 KINDS = {"integer": "iu", "floating": "f", "pcm": "i", "text": "U"}  # kinds of NumPy's types
 log = logging.getLogger(__name__)

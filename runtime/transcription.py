@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from runtime.audio.captions import Word
+from voxport.runtime.audio.captions import Word
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from runtime.batching import RowLimit, SlotOutput, Status
-from runtime.engines.base import Arrays, Stream
-from runtime.prefix_cache import PrefixCache
-from runtime.runaway import RunawayGuard
-from runtime.speech_request import SpeechRequest
+from voxport.runtime.batching import RowLimit, SlotOutput, Status
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.runaway import RunawayGuard
+from voxport.runtime.speech_request import SpeechRequest
 
 
 def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], object]) -> Iterator[None]:

@@ -15,13 +15,13 @@ from support.export.faulty_engines import Engines
 from support.export.golden_qwen3 import golden_bundle
 from support.export.short_verification import shorten_verification
 
-from export.__main__ import main as export
-from export.embedded_bundle import embedded_bundle
-from export.memory import COLLECTION_THRESHOLD
-from export.verify.modes import VerifyOptions
-from model import embedded
-from model.families import DEFAULT_OF_TASK
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.export.__main__ import main as export
+from voxport.export.embedded_bundle import embedded_bundle
+from voxport.export.memory import COLLECTION_THRESHOLD
+from voxport.export.verify.modes import VerifyOptions
+from voxport.model import embedded
+from voxport.model.families import DEFAULT_OF_TASK
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 TARGETS = ("onnx", "executorch", "coreml")
 # The shared ONNX bundles are verified as those of a user, the others with fewer steps or calls.
@@ -118,7 +118,9 @@ def _verification(target: str, is_short: bool) -> Iterator[None]:
     """How much of a shared bundle is verified."""
     with ExitStack() as stack:
         if target != "onnx":
-            stack.enter_context(pytest.MonkeyPatch.context()).setattr("export.build.DEFAULTS", SHORT_RUN)
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr(
+                "voxport.export.build.DEFAULTS", SHORT_RUN
+            )
             if is_short:
                 stack.enter_context(shorten_verification())
         yield

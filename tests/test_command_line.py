@@ -18,14 +18,14 @@ import soundfile
 from pydantic import BaseModel, Field
 from support.paths import ROOT
 
-from bundle.command import Command, integer, run_command_line, set_up_logging
-from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
-from export.__main__ import main as export
-from export.commands.request import OptionModels, add_family_options, given_options
-from model.__main__ import main as model
-from runtime.__main__ import main as runtime
 from voxport.__main__ import main as voxport
+from voxport.bundle.command import Command, integer, run_command_line, set_up_logging
+from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
 from voxport.commands import COMMANDS
+from voxport.export.__main__ import main as export
+from voxport.export.commands.request import OptionModels, add_family_options, given_options
+from voxport.model.__main__ import main as model
+from voxport.runtime.__main__ import main as runtime
 
 
 @pytest.fixture
@@ -77,7 +77,6 @@ def raise_error(error: BaseException) -> Callable[[argparse.Namespace], int]:
             2,
             "error: fastapi.routing is not installed; install voxport with its extra [serve]: pip install",
         ),
-        (ModuleNotFoundError("no", name="model.families"), 2, "hides voxport's package 'model'"),
     ],
 )
 def test_every_error_is_one_line_with_its_exit_code(
@@ -108,7 +107,7 @@ def test_a_closed_stdout_takes_nothing(work: Callable[..., int], monkeypatch: py
 def test_an_error_is_the_last_line(work: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     """A thread of the command may still run."""
     assert work(raise_error(UsageError("a"))) == 2
-    logging.getLogger("bundle").warning("late")
+    logging.getLogger("voxport.bundle").warning("late")
     assert capsys.readouterr().err == "voxport: error: a\n"
 
 
@@ -116,7 +115,7 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(
     work: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def warns(arguments: argparse.Namespace) -> int:
-        logging.getLogger("bundle").warning("a\x1b[31mb\u202ec\r%s\nd", "\x9b")
+        logging.getLogger("voxport.bundle").warning("a\x1b[31mb\u202ec\r%s\nd", "\x9b")
         return 0
 
     assert work(warns) == 0
@@ -245,9 +244,9 @@ def test_voxport_has_every_command() -> None:
     [
         (
             ["voxport", "--help"],
-            {"torch", "numpy", "pydantic", "runtime.commands.say", "export.commands.export"},
+            {"torch", "numpy", "pydantic", "voxport.runtime.commands.say", "voxport.export.commands.export"},
         ),
-        (["voxport", "say", "--help"], {"torch", "numpy", "pydantic", "export.commands.export"}),
+        (["voxport", "say", "--help"], {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
         (["export", "--help"], {"torch"}),
         (["export", "bench", "--help"], {"torch"}),
         (["model", "synth", "--help"], {"torch"}),
@@ -307,7 +306,7 @@ def test_verbosity(
 ) -> None:
     def run(arguments: argparse.Namespace) -> int:
         for level in ("debug", "info", "warning"):
-            getattr(logging.getLogger("runtime.x"), level)(level)
+            getattr(logging.getLogger("voxport.runtime.x"), level)(level)
         return 0
 
     assert work(run, *flags) == 0
@@ -316,7 +315,7 @@ def test_verbosity(
 
 def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging()
-    logging.getLogger("runtime.engines").info("opened")
+    logging.getLogger("voxport.runtime.engines").info("opened")
     logging.getLogger("other").warning("noise")
     assert "opened" in (found := capsys.readouterr().err) and "noise" not in found
 

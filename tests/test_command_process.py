@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 CLEANS_UP = """
 import sys, time, types
-from bundle.command import Command, run_command_line
+from voxport.bundle.command import Command, run_command_line
 def run(arguments):
     try:
         print("ready", flush=True)
@@ -47,7 +47,7 @@ def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals
 
 INTERRUPTED_IMPORT = """
 import sys, time, types
-from bundle.command import Command, run_command_line
+from voxport.bundle.command import Command, run_command_line
 def run(arguments):
     print("importing", flush=True)
     try:
@@ -78,14 +78,20 @@ SCRIPT = "import sys\nfrom voxport.__main__ import main\nsys.exit(main())"  # as
 
 @pytest.mark.parametrize(
     "command",
-    [("-m", "voxport"), ("-c", SCRIPT), ("-m", "runtime"), ("-m", "export"), ("-m", "model")],
+    [
+        ("-m", "voxport"),
+        ("-c", SCRIPT),
+        ("-m", "voxport.runtime"),
+        ("-m", "voxport.export"),
+        ("-m", "voxport.model"),
+    ],
     ids=["voxport", "script", "runtime", "export", "model"],
 )
 def test_an_interruption_while_modules_are_imported_prints_no_traceback(
     tmp_path: Path, command: tuple[str, str]
 ) -> None:
     (tmp_path / "argparse.py").write_text(SLOW_IMPORT)
-    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    path = os.pathsep.join((str(tmp_path), str(ROOT / "src")))
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=tmp_path,
@@ -103,7 +109,7 @@ def test_an_interruption_while_modules_are_imported_prints_no_traceback(
 
 PRINTS = """
 import sys, types
-from bundle.command import Command, run_command_line
+from voxport.bundle.command import Command, run_command_line
 run = lambda arguments: print("line\\n" * 100_000) or 0
 sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
 sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))

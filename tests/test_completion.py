@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from bundle.completion import bundle_folders
-from export.targets import TARGETS
-from model.families import FAMILIES, public_name
-from quantize.recipe import RECIPES
+from voxport.bundle.completion import bundle_folders
+from voxport.export.targets import TARGETS
+from voxport.model.families import FAMILIES, public_name
+from voxport.quantize.recipe import RECIPES
 
 SHOWS_MODULES = """
 import os, sys
@@ -39,7 +39,7 @@ def completions(line: str, folder: Path, modules: Path | None = None) -> list[st
         "COMP_POINT": str(len(line)),
         "COMP_TYPE": "9",
     }
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "voxport"]
     if modules:
         command = [sys.executable, "-c", SHOWS_MODULES, str(modules)]
@@ -102,9 +102,9 @@ def test_folders_of_bundles_come_without_a_slash(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("line", "absent"),
     [
-        ("voxport ", {"torch", "numpy", "pydantic", "export.commands.export"}),
-        ("voxport export --quant ", {"torch", "onnxruntime", "runtime.commands.say"}),
-        ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "export.commands.export"}),
+        ("voxport ", {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
+        ("voxport export --quant ", {"torch", "onnxruntime", "voxport.runtime.commands.say"}),
+        ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
     ],
 )
 def test_an_answer_imports_only_the_modules_it_needs(
@@ -142,7 +142,7 @@ def test_the_script_works_in_the_shell(tmp_path: Path, shell: str) -> None:
     script = tmp_path / "voxport"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m voxport "$@"\n')
     script.chmod(0o755)
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",

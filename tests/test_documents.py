@@ -10,19 +10,19 @@ import pytest
 from support.paths import ROOT
 from test_structure import MAX_COLUMNS, MAX_FILES, MAX_FUNCTION_LINES, MAX_LINES, PRIVATE
 
-from bundle import errors, manifest, spec
-from export.targets import TARGETS
-from export.targets.base import Target
-from model import family
-from model.checkpoint_format import CheckpointFormat
-from model.families import FAMILIES
-from quantize.schemes import Scheme
-from runtime.batching import CodeSlots
-from runtime.engines.base import Engine, Stream
-from runtime.families import base
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
-from runtime.transcription import Transcription
+from voxport.bundle import errors, manifest, spec
+from voxport.export.targets import TARGETS
+from voxport.export.targets.base import Target
+from voxport.model import family
+from voxport.model.checkpoint_format import CheckpointFormat
+from voxport.model.families import FAMILIES
+from voxport.quantize.schemes import Scheme
+from voxport.runtime.batching import CodeSlots
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families import base
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
+from voxport.runtime.transcription import Transcription
 
 FORMAT = (ROOT / "bundle" / "FORMAT.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -158,7 +158,9 @@ def test_a_table_of_several_interfaces_has_all_their_members(before: str) -> Non
 def test_the_classes_of_a_family_are_in_the_table_of_imports() -> None:
     row = next(line for line in CONTRIBUTING.splitlines() if line.startswith("| `model.family` |"))
     defined = {
-        kind.__name__ for kind in vars(family).values() if getattr(kind, "__module__", "") == "model.family"
+        kind.__name__
+        for kind in vars(family).values()
+        if getattr(kind, "__module__", "") == "voxport.model.family"
     }
     assert {name for name in defined if is_dataclass(getattr(family, name))} == set(
         re.findall(r"`([A-Z]\w+)`", row)

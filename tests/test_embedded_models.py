@@ -7,10 +7,10 @@ import pytest
 from support.commands import error_line
 from support.stand_ins import noting
 
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.commands import serve
-from runtime.serve.address import bind
 from voxport.__main__ import main as voxport
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.commands import serve
+from voxport.runtime.serve.address import bind
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def trained(trained_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -
         asked.append(family)
         return trained_bundles[family]
 
-    monkeypatch.setattr("export.embedded_bundle.embedded_bundle", find)
+    monkeypatch.setattr("voxport.export.embedded_bundle.embedded_bundle", find)
     return asked
 
 

@@ -32,7 +32,7 @@ def test_results_and_failures_are_recorded(check: Any) -> None:
     assert check.run("figures", "-c", "print('{\"ms\": 3}')")
     assert not check.run("fails", "-c", "import sys; print('a line'); sys.exit('what was wrong')")
     assert not check.run("hangs", "-c", "import time; time.sleep(60)", limit=1)
-    assert check.run("repository", "-c", "import bundle.manifest")
+    assert check.run("repository", "-c", "import voxport.bundle.manifest")
     check.seconds = 0
     assert not check.run("late", "-c", "raise SystemExit(0)")
     figures, fails, hangs, _, late = json.loads(check.out.read_text())["phases"]

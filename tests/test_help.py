@@ -12,13 +12,13 @@ import pytest
 import torch
 from support.paths import ROOT
 
-from bundle.command import Command, Parser
-from bundle.versions import version_text
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
-from runtime.commands import COMMANDS as RUNTIME
 from voxport.__main__ import main as voxport
+from voxport.bundle.command import Command, Parser
+from voxport.bundle.versions import version_text
 from voxport.commands import COMMANDS
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.commands import COMMANDS as RUNTIME
 
 
 def commands_of_all_packages() -> list[Any]:
@@ -64,5 +64,5 @@ def test_the_version_has_voxport_and_the_engines_without_importing_them() -> Non
 
 
 def test_a_package_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bundle.versions.ENGINES", ("no-such-engine",))
+    monkeypatch.setattr("voxport.bundle.versions.ENGINES", ("no-such-engine",))
     assert version_text().splitlines()[-1].split(maxsplit=1) == ["no-such-engine", "not installed"]

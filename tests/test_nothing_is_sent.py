@@ -95,7 +95,7 @@ def run(home: Path, command: str, arguments: str) -> tuple[str, set[str]]:
     process = subprocess.Popen(
         [*STRACE, str(home / "calls"), *words],
         cwd=home / "work",
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        env=environment | {"PYTHONPATH": str(ROOT / "src")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -38,7 +38,7 @@ def test_a_document_has_the_tables_of_its_results(document: str, tmp_path: Path)
     for tool, pattern, option in COMMANDS[document]:
         results = [str(path) for path in sorted(BENCH.glob(pattern))]
         command = [sys.executable, f"tools/reports/{tool}.py", *results, option, str(copy)]
-        subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+        subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
     assert copy.read_text() == text
 
 

@@ -24,10 +24,10 @@ LAYERS = {
     "voxport": {"bundle", "model", "runtime", "export"},
 }
 TORCH, WITHOUT_TORCH = {"torch", "torchao"}, {"bundle", "runtime"}
-ONNX_RUNTIME = "runtime.engines.ort"
-TORCH_ENGINE = "runtime.engines.executorch"  # the only module there that may import torch
+ONNX_RUNTIME = "voxport.runtime.engines.ort"
+TORCH_ENGINE = "voxport.runtime.engines.executorch"  # the only module there that may import torch
 # Packages that only the named modules may import, besides their own.
-PRIVATE = {"model.training": set(), "runtime.serve": {"runtime.commands.serve"}}
+PRIVATE = {"voxport.model.training": set(), "voxport.runtime.serve": {"voxport.runtime.commands.serve"}}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_FILES = 350, 45, 19
 MAX_COLUMNS = 110  # of a line that is no row of a table
 TEXTS = ("*.py", "*.md", "*.js", "*.css", "*.html", "*.j2", "*.toml", "*.conf", "Makefile", ".ci/run")
@@ -44,7 +44,7 @@ class Module:
 
     @property
     def package(self) -> str:
-        return self.name.partition(".")[0]
+        return package_of(self.name)
 
 
 def source_files(*patterns: str) -> list[str]:
@@ -68,7 +68,9 @@ def modules() -> dict[str, Module]:
 
 def read(path: str) -> Module:
     text = (ROOT / path).read_text(encoding="utf-8")
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix("src.")
+    if name.partition(".")[0] in LAYERS:
+        name = f"voxport.{name}"
     kinds = ast.Import | ast.ImportFrom | FUNCTIONS
     nodes = tuple(node for node in statements(ast.parse(text, path)) if isinstance(node, kinds))
     return Module(name, path, len(text.splitlines()), nodes)
@@ -110,6 +112,12 @@ def absolute(module: Module, node: ast.ImportFrom) -> str:
     return ".".join([*base, node.module] if node.module else base)
 
 
+def package_of(name: str) -> str:
+    """`bundle` of `voxport.bundle.files`. The modules of `src/voxport` belong to `voxport`."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "voxport" and parts[1] in LAYERS else parts[0]
+
+
 def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
@@ -119,7 +127,7 @@ def test_a_package_imports_only_the_packages_below_it() -> None:
         f"{module.path}:{line}: {module.package} may not import {name}"
         for module in in_packages()
         for name, line in imports(module)
-        if (package := name.partition(".")[0]) in LAYERS
+        if (package := package_of(name)) in LAYERS
         and package not in LAYERS[module.package] | {module.package}
     ]
     assert not wrong, "\n".join(wrong)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import VoxportError
-from export.evaluation.recognisers import BundleRecogniser
-from export.evaluation.words import word_error_rate
-from runtime.audio.files import write_audio
-from runtime.opening import open_task
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import VoxportError
+from voxport.export.evaluation.recognisers import BundleRecogniser
+from voxport.export.evaluation.words import word_error_rate
+from voxport.runtime.audio.files import write_audio
+from voxport.runtime.opening import open_task
+from voxport.runtime.text_to_speech import TextToSpeech
 
 TEXT = "Seven green bottles are standing on the wall."
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470  # of the whole run
@@ -127,8 +127,8 @@ def measure_device(device: str) -> None:
     """Prints versions, and the bandwidth of the device."""
     import torch
 
-    from runtime.engines.onnx import load_cuda
-    from runtime.engines.ort import ort
+    from voxport.runtime.engines.onnx import load_cuda
+    from voxport.runtime.engines.ort import ort
 
     found: Json = {
         "onnxruntime": ort.__version__,
@@ -146,8 +146,8 @@ def measure_device(device: str) -> None:
 
 def count_nodes(folder: str, device: str) -> None:
     """Prints the operators that each provider runs, by graph."""
-    from runtime.engines.onnx import CPU, CUDA, load_cuda
-    from runtime.engines.ort import ort
+    from voxport.runtime.engines.onnx import CPU, CUDA, load_cuda
+    from voxport.runtime.engines.ort import ort
 
     if device == "cuda":
         load_cuda()
@@ -167,8 +167,8 @@ def make_checkpoint(folder: str, layers: str) -> None:
     """Writes a checkpoint of the published width with random weights and `layers` layers in the backbone."""
     from dataclasses import replace
 
-    from model.synthetic.checkpoint import write_checkpoint
-    from model.voxtral_tts import sizes
+    from voxport.model.synthetic.checkpoint import write_checkpoint
+    from voxport.model.voxtral_tts import sizes
 
     sizes.SIZES["wide"] = replace(sizes.SIZES["full"], backbone={"n_layers": int(layers)})
     write_checkpoint(Path(folder), "wide")

@@ -24,12 +24,12 @@ import httpx2
 import numpy as np
 import websockets
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from export.evaluation.utterances import HELD_OUT, read_utterances
-from runtime.audio.files import pcm16
-from runtime.engines import ENGINES
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
@@ -50,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT / "src")}
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env=environment))
     results = conditions(arguments.tts, arguments.stt) | check(arguments.tts, arguments.stt)
     arguments.o.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def check(tts: Path, stt: Path) -> Json:
     from ray.cluster_utils import Cluster
     from ray.serve.config import HTTPOptions, ProxyLocation
 
-    from runtime.serve.ray_app import build
+    from voxport.runtime.serve.ray_app import build
 
     started = time.perf_counter()
     node = {"num_cpus": CPUS, "object_store_memory": OBJECT_STORE, "node_ip_address": "127.0.0.1"}

@@ -23,23 +23,23 @@ from typing import Any
 import torch
 from torch import nn
 
-import model.voxtral_tts.modules as tts
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.model import Export, Model
-from export.resolve import Resolved, Source, resolve
-from export.targets import target_of_job
-from export.targets.base import Target
-from export.verify.comparison import Comparison
-from export.verify.component_checks import check_components
-from export.verify.context import Context, Extent
-from export.verify.modes import VerifyOptions, modes
-from export.verify.run import open_context
-from model.synthetic.checkpoint import write_checkpoint
-from model.voxtral_tts import sizes
-from quantize.modules import QuantizedLinear
-from runtime.engines import ENGINES
-from runtime.machine import describe_machine
+import voxport.model.voxtral_tts.modules as tts
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.model import Export, Model
+from voxport.export.resolve import Resolved, Source, resolve
+from voxport.export.targets import target_of_job
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import Comparison
+from voxport.export.verify.component_checks import check_components
+from voxport.export.verify.context import Context, Extent
+from voxport.export.verify.modes import VerifyOptions, modes
+from voxport.export.verify.run import open_context
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.model.voxtral_tts import sizes
+from voxport.quantize.modules import QuantizedLinear
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.machine import describe_machine
 
 COMPONENTS = {"decode_step": "prefill", "acoustic_step": None}  # and the component that makes its states
 FAULT_SEEDS = 3

@@ -1,56 +1,56 @@
 """The commands of `python -m export`."""
 
-from bundle.command import EXAMPLE_BUNDLE, Command
+from voxport.bundle.command import EXAMPLE_BUNDLE, Command
 
 COMMANDS = (
     Command(
         "export",
         "export a checkpoint to ONNX, ExecuTorch or Core ML",
-        "export.commands.export",
+        "voxport.export.commands.export",
         "run the same command again to continue after the finished graphs",
         example="--checkpoint Voxtral-4B-TTS-2603 --target onnx --quant w4g128",
     ),
     Command(
         "verify",
         "verify a bundle against eager PyTorch again",
-        "export.commands.verify",
+        "voxport.export.commands.verify",
         example=EXAMPLE_BUNDLE,
     ),
     Command(
         "evaluate",
         "measure how well a bundle speaks or transcribes",
-        "export.commands.evaluate",
+        "voxport.export.commands.evaluate",
         example=EXAMPLE_BUNDLE,
     ),
     Command(
         "sweep",
         "measure what each part of a model loses by quantisation",
-        "export.commands.sweep",
+        "voxport.export.commands.sweep",
         example=f"{EXAMPLE_BUNDLE} --layers",
     ),
     Command(
         "convert",
         "convert weights to and from mlx-audio, or to another precision",
-        "export.commands.convert",
+        "voxport.export.commands.convert",
         "run the same command again to continue after the finished files",
         example="Qwen3-TTS-12Hz-0.6B-Base qwen-mlx --to mlx --quant w4",
     ),
     Command(
         "list",
         "list models, targets, recipes, components and module paths",
-        "export.commands.list",
+        "voxport.export.commands.list",
         example="--json",
     ),
     Command(
         "bench",
         "measure the speed of a bundle, and of eager PyTorch",
-        "export.commands.bench",
+        "voxport.export.commands.bench",
         example=f"{EXAMPLE_BUNDLE} --frames 20 --compare eager",
     ),
     Command(
         "trace",
         "write all intermediate values of eager PyTorch",
-        "export.commands.trace",
+        "voxport.export.commands.trace",
         example="--quant w8 --target onnx --inputs inputs.npz -o eager.npz",
     ),
 )

@@ -5,10 +5,10 @@ With --compare eager, the published weights in eager PyTorch in bfloat16 are mea
 
 import argparse
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle, ExportRequest
-from export.commands.request import add_checkpoint_argument, open_source_of
-from runtime.commands import bench as bundle_bench
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle, ExportRequest
+from voxport.export.commands.request import add_checkpoint_argument, open_source_of
+from voxport.runtime.commands import bench as bundle_bench
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         return bundle_bench.run(arguments)
     job = Bundle(arguments.bundle).job
     source = open_source_of(job, arguments)
-    from export.bench import bench_eager
-    from export.resolve import resolve
+    from voxport.export.bench import bench_eager
+    from voxport.export.resolve import resolve
 
     result = bundle_bench.measure_bundle(arguments)
     result["eager"] = bench_eager(resolve(source, ExportRequest(options=job.options)), result)

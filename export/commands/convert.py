@@ -6,11 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.completion import complete_values
-from bundle.errors import UsageError
-from model.commands.inspect import add_weights_argument
-from quantize.recipe import RECIPES, Recipe, find_recipe
-from quantize.schemes import IntegerScheme
+from voxport.bundle.completion import complete_values
+from voxport.bundle.errors import UsageError
+from voxport.model.commands.inspect import add_weights_argument
+from voxport.quantize.recipe import RECIPES, Recipe, find_recipe
+from voxport.quantize.schemes import IntegerScheme
 
 
 def _reason_not_supported(recipe: Recipe) -> str | None:
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
     if reason := _reason_not_supported(recipe):
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
-    from export.conversion.convert import convert
-    from export.conversion.outputs import DTYPES, Conversion
+    from voxport.export.conversion.convert import convert
+    from voxport.export.conversion.outputs import DTYPES, Conversion
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
     conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)

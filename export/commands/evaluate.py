@@ -4,12 +4,12 @@ import argparse
 import logging
 from pathlib import Path
 
-from bundle.command import integer
-from bundle.errors import UsageError
-from bundle.files import check_writable, write_whole
-from bundle.manifest import Bundle
-from export.commands.request import add_checkpoint_argument, open_source_of
-from runtime.engines.trial import trial_run
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_writable, write_whole
+from voxport.bundle.manifest import Bundle
+from voxport.export.commands.request import add_checkpoint_argument, open_source_of
+from voxport.runtime.engines.trial import trial_run
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.alone and arguments.checkpoint:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
     bundle.check_hashes()
-    from export.evaluation.result import summary
-    from export.evaluation.run import evaluate, evaluation_options
-    from export.evaluation.utterances import HELD_OUT, read_utterances
-    from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest
+    from voxport.export.evaluation.result import summary
+    from voxport.export.evaluation.run import evaluate, evaluation_options
+    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
 
     utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
     target, resolved = target_of_job(bundle.job), None

@@ -10,18 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.completion import complete_values
-from bundle.errors import UsageError
-from bundle.files import check_writable, folder_name
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from export.commands.request import add_request_arguments, resolve_arguments
-from export.targets import TARGETS, check_recipes, open_target, parse_targets
+from voxport.bundle.completion import complete_values
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_writable, folder_name
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.export.commands.request import add_request_arguments, resolve_arguments
+from voxport.export.targets import TARGETS, check_recipes, open_target, parse_targets
 
 if TYPE_CHECKING:
-    from export.resolve import Resolved
-    from export.targets.base import Target
-    from export.verify.comparison import Report
+    from voxport.export.resolve import Resolved
+    from voxport.export.targets.base import Target
+    from voxport.export.verify.comparison import Report
 
 ARTIFACTS = Path("artifacts")
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolved = resolve_arguments(arguments)
     for target in targets:  # a wrong rule fails before anything is lowered
         check_recipes(target, resolved.recipes.values())
-    from export.output_folder import check_output
+    from voxport.export.output_folder import check_output
 
     folders = [_output_folder(arguments, resolved, target) for target in targets]
     for folder in folders:
@@ -101,9 +101,9 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
 
 def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target, out: Path) -> Json:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
-    from export.build import OutputSettings, build
-    from export.estimate import estimate, speed
-    from export.job import make_job
+    from voxport.export.build import OutputSettings, build
+    from voxport.export.estimate import estimate, speed
+    from voxport.export.job import make_job
 
     verifies = not arguments.no_verify
     expected = estimate(resolved, target, verifies)
@@ -139,10 +139,10 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
 
 def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report]:
     """The function that evaluates a bundle with held-out sentences."""
-    from export.evaluation.result import summary
-    from export.evaluation.run import evaluate, evaluation_options
-    from export.evaluation.utterances import HELD_OUT, read_utterances
-    from export.verify.comparison import Report
+    from voxport.export.evaluation.result import summary
+    from voxport.export.evaluation.run import evaluate, evaluation_options
+    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+    from voxport.export.verify.comparison import Report
 
     options = evaluation_options(resolved.source.family.name, read_utterances(HELD_OUT))
 
@@ -155,14 +155,14 @@ def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report
 
 
 def _model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
-    from model.embedded import embedded_name
+    from voxport.model.embedded import embedded_name
 
     family = resolved.source.family.name
     return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
 
 
 def _output_folder(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Path:
-    from export.naming import bundle_name
+    from voxport.export.naming import bundle_name
 
     out: Path | None = arguments.out
     if out is None:

@@ -4,12 +4,12 @@ import argparse
 import json
 import re
 
-from bundle.json_types import Json
-from export.commands.request import open_source, resolve_in_full
-from export.targets import TARGETS, targets_that_hold
-from model.families import FAMILIES, public_name
-from quantize.recipe import RECIPES
-from quantize.schemes import Scheme
+from voxport.bundle.json_types import Json
+from voxport.export.commands.request import open_source, resolve_in_full
+from voxport.export.targets import TARGETS, targets_that_hold
+from voxport.model.families import FAMILIES, public_name
+from voxport.quantize.recipe import RECIPES
+from voxport.quantize.schemes import Scheme
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bundle.command import integer
-from bundle.completion import complete_values
-from bundle.errors import UsageError
-from bundle.json_types import Json
-from bundle.manifest import ExportJob, ExportRequest, Precision
-from model.checkpoint_format import SUFFIX
-from model.commands.inspect import add_weights_argument
-from model.families import DEFAULT, FAMILIES, find_family, format_of, options_of, public_name
-from quantize.recipe import RECIPES, find_recipe
+from voxport.bundle.command import integer
+from voxport.bundle.completion import complete_values
+from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
+from voxport.model.checkpoint_format import SUFFIX
+from voxport.model.commands.inspect import add_weights_argument
+from voxport.model.families import DEFAULT, FAMILIES, find_family, format_of, options_of, public_name
+from voxport.quantize.recipe import RECIPES, find_recipe
 
 if TYPE_CHECKING:
-    from export.resolve import Resolved, Source
+    from voxport.export.resolve import Resolved, Source
 
 OptionModels = Mapping[str, type[BaseModel]]  # by family
 
@@ -142,8 +142,8 @@ def open_source(checkpoint: Path | None, model: str | None, weights: Collection[
 
     Raises UsageError if the checkpoint has another family.
     """
-    from export.resolve import Source
-    from model.embedded import embedded_default
+    from voxport.export.resolve import Source
+    from voxport.model.embedded import embedded_default
 
     key = find_family(model) if model else DEFAULT
     source = Source(checkpoint or embedded_default(key), weights)
@@ -160,8 +160,8 @@ def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
 
     Raises UsageError if it is another one.
     """
-    from export.verify.manifest_check import check_source
-    from model.embedded import embedded_default
+    from voxport.export.verify.manifest_check import check_source
+    from voxport.model.embedded import embedded_default
 
     folder = arguments.checkpoint or embedded_default(job.family)
     places = {file.path.parent for file in format_of(job.family).single_files(folder)}
@@ -180,7 +180,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
     quant = find_recipe(arguments.quant).name
     if arguments.model:
         find_family(arguments.model)
-    from export.resolve import resolve
+    from voxport.export.resolve import resolve
 
     source, overrides = open_source(arguments.checkpoint, arguments.model, arguments.weights), []
     for text in arguments.quant_for:
@@ -200,7 +200,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
 
 def resolve_in_full(source: Source) -> Resolved:
     """The checkpoint with every family option that adds components."""
-    from export.resolve import resolve
+    from voxport.export.resolve import resolve
 
     fields = source.family.options.model_fields.items()
     request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})

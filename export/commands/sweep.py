@@ -4,10 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.files import check_writable, write_whole
-from bundle.manifest import Bundle
-from export.commands.evaluate import add_evaluation_arguments
-from export.commands.request import add_checkpoint_argument, open_source_of
+from voxport.bundle.files import check_writable, write_whole
+from voxport.bundle.manifest import Bundle
+from voxport.export.commands.evaluate import add_evaluation_arguments
+from voxport.export.commands.request import add_checkpoint_argument, open_source_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
         if path:
             check_writable(path)
     bundle.check_hashes()
-    from export.evaluation.plot import check_plot, plot_sweep
-    from export.evaluation.result import sweep_table
-    from export.evaluation.run import evaluation_options
-    from export.evaluation.sweep import sweep
-    from export.evaluation.utterances import HELD_OUT, read_utterances
-    from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest
+    from voxport.export.evaluation.plot import check_plot, plot_sweep
+    from voxport.export.evaluation.result import sweep_table
+    from voxport.export.evaluation.run import evaluation_options
+    from voxport.export.evaluation.sweep import sweep
+    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
 
     if arguments.plot:
         check_plot(arguments.plot)

@@ -3,12 +3,12 @@
 import argparse
 import json
 
-from bundle.completion import complete_values
-from bundle.errors import UsageError
-from bundle.files import check_writable
-from export.commands.request import add_request_arguments, resolve_arguments
-from export.targets import TARGETS, check_recipes, open_target, parse_targets
-from runtime.commands.trace import add_trace_arguments
+from voxport.bundle.completion import complete_values
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_writable
+from voxport.export.commands.request import add_request_arguments, resolve_arguments
+from voxport.export.targets import TARGETS, check_recipes, open_target, parse_targets
+from voxport.runtime.commands.trace import add_trace_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--compute-precision needs --target; give both or none")
     target = open_target(targets[0], arguments.compute_precision) if targets else None
     resolved = resolve_arguments(arguments)
-    from export.model import Model
-    from export.verify.eager import EagerEngine
-    from runtime.families import open_family
-    from runtime.trace import read_inputs, write_outputs
+    from voxport.export.model import Model
+    from voxport.export.verify.eager import EagerEngine
+    from voxport.runtime.families import open_family
+    from voxport.runtime.trace import read_inputs, write_outputs
 
     if target:
         check_recipes(target, resolved.recipes.values())

@@ -7,20 +7,20 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.command import integer
-from bundle.errors import UsageError, VerificationError, VoxportError
-from bundle.files import check_writable, write_whole
-from bundle.manifest import REPORT, Bundle
-from bundle.progress import Progress
-from export.commands.request import add_checkpoint_argument, open_source_of
-from runtime.commands import add_engine_options, engine_options
-from runtime.engines import check_options
-from runtime.engines.trial import trial_run
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError, VerificationError, VoxportError
+from voxport.bundle.files import check_writable, write_whole
+from voxport.bundle.manifest import REPORT, Bundle
+from voxport.bundle.progress import Progress
+from voxport.export.commands.request import add_checkpoint_argument, open_source_of
+from voxport.runtime.commands import add_engine_options, engine_options
+from voxport.runtime.engines import check_options
+from voxport.runtime.engines.trial import trial_run
 
 if TYPE_CHECKING:
-    from export.resolve import Resolved
-    from export.targets.base import Target
-    from export.verify.modes import VerifyOptions
+    from voxport.export.resolve import Resolved
+    from voxport.export.targets.base import Target
+    from voxport.export.verify.modes import VerifyOptions
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     bundle.check_hashes()
     for remark in bundle.remarks():
         log.info("%s: %s", bundle.folder, remark)
-    from export.model import Export
-    from export.targets import target_of_job
-    from export.verify.manifest_check import check_manifest
-    from export.verify.report import failures, summary, table
-    from export.verify.run import count_steps, verify
+    from voxport.export.model import Export
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
+    from voxport.export.verify.report import failures, summary, table
+    from voxport.export.verify.run import count_steps, verify
 
     source = open_source_of(job, arguments)
     target = target_of_job(job)
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(count_steps(resolved, target, verify_options), "checks"):
         result = verify(bundle, export, verify_options)
     if arguments.report:
-        from export.report.page import write_page
+        from voxport.export.report.page import write_page
 
         write_page(arguments.report, bundle, result, export.model.layer_errors)
     report = result.report()
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:
     """Raises UsageError on processors of Core ML where another executor runs."""
-    from export.verify.modes import VerifyOptions
+    from voxport.export.verify.modes import VerifyOptions
 
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     units = arguments.compute_units
@@ -108,7 +108,7 @@ def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOpti
 
 def _check_long_codes(bundle: Bundle) -> None:
     """Raises UsageError for a family without this check."""
-    from runtime.families import open_family
+    from voxport.runtime.families import open_family
 
     family = bundle.job.family
     if open_family(family).verification.rollout is None:
@@ -117,7 +117,7 @@ def _check_long_codes(bundle: Bundle) -> None:
 
 def _check_memory_of_long_codes(resolved: Resolved, bundle: Bundle) -> None:
     """Raises ExportError without the memory that `--long-codes` needs."""
-    from export.memory import check_memory
+    from voxport.export.memory import check_memory
 
     if resolved.source.is_large:  # small models have this check without the option
         check_memory(resolved.source.float_bytes + 2 * bundle.size, "--long-codes", "leave it out")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from bundle.errors import CheckpointError
-from model.mlx.integers import GROUPS, WORD
-from quantize.modules import QuantizedModule
-from quantize.schemes import IntegerScheme, Scheme
+from voxport.bundle.errors import CheckpointError
+from voxport.model.mlx.integers import GROUPS, WORD
+from voxport.quantize.modules import QuantizedModule
+from voxport.quantize.schemes import IntegerScheme, Scheme
 
 
 def group_of(scheme: Scheme, shape: Sequence[int]) -> int | None:

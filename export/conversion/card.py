@@ -6,11 +6,11 @@ from collections import Counter
 import yaml
 from pydantic import JsonValue
 
-from export.conversion.outputs import Conversion
-from export.conversion.plan import Plan
-from model.checkpoint_format import Config
-from model.family import Family
-from model.stored_weights import PACKED, StoredWeights
+from voxport.export.conversion.outputs import Conversion
+from voxport.export.conversion.plan import Plan
+from voxport.model.checkpoint_format import Config
+from voxport.model.family import Family
+from voxport.model.stored_weights import PACKED, StoredWeights
 
 LAYOUTS = {
     "mlx-audio": "for mlx-audio",

@@ -7,28 +7,28 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bundle.errors import UsageError
-from bundle.files import files_below
-from bundle.manifest import README, file_entry
-from bundle.progress import Progress, advance
-from export.conversion.card import conversion_card
-from export.conversion.files import check_files, write_files
-from export.conversion.job import Job
-from export.conversion.outputs import Conversion, Output
-from export.conversion.plan import NO_GROUP, make_plan, shards
-from export.conversion.write import write_index, write_weights
-from export.job import code_hash
-from export.output_folder import staging
-from export.resume import RECORD, ResumeCache
-from model.checkpoint_format import RANDOM_WEIGHTS
-from model.family import Family
-from model.foreign import foreign_format_named
-from model.inspection import open_family_of
-from model.mlx.files import weight_files
-from model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
-from model.other_weights import check_other_weights
-from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
-from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import files_below
+from voxport.bundle.manifest import README, file_entry
+from voxport.bundle.progress import Progress, advance
+from voxport.export.conversion.card import conversion_card
+from voxport.export.conversion.files import check_files, write_files
+from voxport.export.conversion.job import Job
+from voxport.export.conversion.outputs import Conversion, Output
+from voxport.export.conversion.plan import NO_GROUP, make_plan, shards
+from voxport.export.conversion.write import write_index, write_weights
+from voxport.export.job import code_hash
+from voxport.export.output_folder import staging
+from voxport.export.resume import RECORD, ResumeCache
+from voxport.model.checkpoint_format import RANDOM_WEIGHTS
+from voxport.model.family import Family
+from voxport.model.foreign import foreign_format_named
+from voxport.model.inspection import open_family_of
+from voxport.model.mlx.files import weight_files
+from voxport.model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
+from voxport.model.other_weights import check_other_weights
+from voxport.model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
+from voxport.quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
 HASHES = "SHA256SUMS"
 log = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from bundle.errors import CheckpointError
-from bundle.json_types import Json
-from bundle.manifest import VOICE_KEY
-from export.conversion.job import Job
-from export.conversion.outputs import Destination
-from export.conversion.plan import Plan
-from model.checkpoint_format import Config, not_json
-from model.download import unfinished
-from model.family import Family
-from model.mlx.model import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import VOICE_KEY
+from voxport.export.conversion.job import Job
+from voxport.export.conversion.outputs import Destination
+from voxport.export.conversion.plan import Plan
+from voxport.model.checkpoint_format import Config, not_json
+from voxport.model.download import unfinished
+from voxport.model.family import Family
+from voxport.model.mlx.model import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 
 log = logging.getLogger(__name__)
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.conversion.outputs import Conversion
-from export.conversion.plan import Plan
-from model.checkpoint_format import Config
-from model.family import Family
-from model.stored_weights import StoredWeights
+from voxport.export.conversion.outputs import Conversion
+from voxport.export.conversion.plan import Plan
+from voxport.model.checkpoint_format import Config
+from voxport.model.family import Family
+from voxport.model.stored_weights import StoredWeights
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from bundle.errors import CheckpointError
-from export.conversion.affine import affine, cast_scales
-from model.family import Family
-from model.mlx.integers import WORD
-from model.mlx.layouts import MLX_AUDIO, Layout, Stored
-from model.mlx.weight_norms import Pair, fold, unfold
-from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
-from quantize.parallel import map_items
-from quantize.recipe import Recipe
-from quantize.schemes import IntegerScheme
-from quantize.search import SquaredErrors
+from voxport.bundle.errors import CheckpointError
+from voxport.export.conversion.affine import affine, cast_scales
+from voxport.model.family import Family
+from voxport.model.mlx.integers import WORD
+from voxport.model.mlx.layouts import MLX_AUDIO, Layout, Stored
+from voxport.model.mlx.weight_norms import Pair, fold, unfold
+from voxport.model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
+from voxport.quantize.parallel import map_items
+from voxport.quantize.recipe import Recipe
+from voxport.quantize.schemes import IntegerScheme
+from voxport.quantize.search import SquaredErrors
 
 Destination = Literal["mlx", "published"]
 MlxLayout = Literal["mlx-audio", "mlx"]

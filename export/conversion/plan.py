@@ -5,14 +5,14 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from bundle.errors import UsageError
-from export.conversion.affine import group_of
-from export.conversion.outputs import Conversion, Output, OutputMaker
-from model.family import Family
-from model.mlx.model import quantization_of
-from model.stored_weights import WEIGHT, Found, StoredWeights
-from quantize.recipe import RECIPES
-from quantize.schemes import IntegerScheme, Scheme
+from voxport.bundle.errors import UsageError
+from voxport.export.conversion.affine import group_of
+from voxport.export.conversion.outputs import Conversion, Output, OutputMaker
+from voxport.model.family import Family
+from voxport.model.mlx.model import quantization_of
+from voxport.model.stored_weights import WEIGHT, Found, StoredWeights
+from voxport.quantize.recipe import RECIPES
+from voxport.quantize.schemes import IntegerScheme, Scheme
 
 MAX_SHARD = 5e9  # bytes of a file
 SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from bundle.progress import advance
-from export.conversion.outputs import STORED, Output
-from model.checkpoint_format import INDEX_SUFFIX
+from voxport.bundle.progress import advance
+from voxport.export.conversion.outputs import STORED, Output
+from voxport.model.checkpoint_format import INDEX_SUFFIX
 
 
 def write_index(path: Path, parts: dict[str, list[Output]]) -> None:

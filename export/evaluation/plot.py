@@ -7,10 +7,10 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from bundle.errors import UsageError
-from bundle.files import write_whole
-from export.evaluation.result import FIGURES, Row
-from export.report.charts import STYLE
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import write_whole
+from voxport.export.evaluation.result import FIGURES, Row
+from voxport.export.report.charts import STYLE
 
 PLOTTED = "codes_equal", "other_codes_equal", "log_mel_db", "wer", "text_equal"
 FORMATS = ".svg", ".png", ".pdf"

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import numpy as np
 import soxr
 
-from bundle.errors import UsageError
-from bundle.files import folder_name
-from export.embedded_bundle import embedded_bundle
-from model.embedded import trained_checkpoint
-from model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import folder_name
+from voxport.export.embedded_bundle import embedded_bundle
+from voxport.model.embedded import trained_checkpoint
+from voxport.model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 WHISPER = "whisper"
 WHISPER_RATE = 16000

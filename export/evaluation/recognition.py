@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from bundle.errors import UsageError
-from bundle.progress import advance
-from export.evaluation.recognisers import transcript
-from export.evaluation.result import Figures, Row, mean
-from export.evaluation.utterances import Utterance
-from export.evaluation.words import word_error_rate
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.errors import UsageError
+from voxport.bundle.progress import advance
+from voxport.export.evaluation.recognisers import transcript
+from voxport.export.evaluation.result import Figures, Row, mean
+from voxport.export.evaluation.utterances import Utterance
+from voxport.export.evaluation.words import word_error_rate
+from voxport.runtime.speech_to_text import SpeechToText
 
 RATES = {"wer": "transcript", "wer_full": "transcript_full", "wer_live": "transcript_live"}
 log = logging.getLogger(__name__)

@@ -2,15 +2,15 @@
 
 import torch
 
-from bundle.manifest import Bundle
-from export.job import code_hash
-from export.model import Model
-from export.resolve import Resolved
-from export.targets.base import Target
-from export.verify.eager import EagerEngine
-from runtime.families import open_family, read_constants
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.manifest import Bundle
+from voxport.export.job import code_hash
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Target
+from voxport.export.verify.eager import EagerEngine
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:

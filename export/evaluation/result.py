@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from bundle.json_types import Json
-from export.evaluation.words import normalised
+from voxport.bundle.json_types import Json
+from voxport.export.evaluation.words import normalised
 
 Figures = dict[str, float]
 Row = Json

@@ -5,25 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from bundle.errors import UsageError
-from bundle.files import folder_name
-from bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from bundle.progress import Progress
-from export.evaluation.recognisers import Recogniser, open_recogniser
-from export.evaluation.recognition import evaluate_recognition
-from export.evaluation.reference import open_eager
-from export.evaluation.result import Evaluation
-from export.evaluation.speech import evaluate_speech
-from export.evaluation.utterances import Utterance
-from export.resolve import Resolved
-from export.targets.base import Target
-from runtime.engines import ENGINES, open_engine
-from runtime.engines.base import EngineOptions
-from runtime.families import open_family, read_constants
-from runtime.machine import describe_machine
-from runtime.speech_request import PartOptions
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import folder_name
+from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
+from voxport.bundle.progress import Progress
+from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
+from voxport.export.evaluation.recognition import evaluate_recognition
+from voxport.export.evaluation.reference import open_eager
+from voxport.export.evaluation.result import Evaluation
+from voxport.export.evaluation.speech import evaluate_speech
+from voxport.export.evaluation.utterances import Utterance
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Target
+from voxport.runtime.engines import ENGINES, open_engine
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.machine import describe_machine
+from voxport.runtime.speech_request import PartOptions
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 log = logging.getLogger(__name__)
 

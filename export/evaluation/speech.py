@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.progress import advance
-from export.evaluation.recognisers import Recogniser
-from export.evaluation.result import Figures, Row, mean
-from export.evaluation.spoken import SpokenPart, speak_part
-from export.evaluation.utterances import Utterance
-from export.evaluation.words import standard_error, word_error_rate
-from runtime.audio.comparison import compare_audio
-from runtime.batching import Status
-from runtime.speech_request import PartOptions
-from runtime.text_to_speech import Speech, TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.progress import advance
+from voxport.export.evaluation.recognisers import Recogniser
+from voxport.export.evaluation.result import Figures, Row, mean
+from voxport.export.evaluation.spoken import SpokenPart, speak_part
+from voxport.export.evaluation.utterances import Utterance
+from voxport.export.evaluation.words import standard_error, word_error_rate
+from voxport.runtime.audio.comparison import compare_audio
+from voxport.runtime.batching import Status
+from voxport.runtime.speech_request import PartOptions
+from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 LONGEST, SHORTEST = 1.5, 0.5  # of the expected duration: outside, speech runs away or stops early
 # Added to what a text usually takes, because short texts take longer per character.

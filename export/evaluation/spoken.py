@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.batching import CodeSlots, Status
-from runtime.speech_request import SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import CodeSlots, Status
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from bundle.progress import Progress, advance
-from export.evaluation.recognition import evaluate_recognition
-from export.evaluation.reference import open_eager
-from export.evaluation.result import Figures, Row, mean
-from export.evaluation.run import EvaluationOptions
-from export.evaluation.speech import ForcedComparison, SpokenText, speak_text
-from export.evaluation.words import word_error_rate
-from export.resolve import Resolved
-from export.targets.base import Target
-from model.checkpoint import is_below
-from quantize.recipe import Recipe, Rule
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.progress import Progress, advance
+from voxport.export.evaluation.recognition import evaluate_recognition
+from voxport.export.evaluation.reference import open_eager
+from voxport.export.evaluation.result import Figures, Row, mean
+from voxport.export.evaluation.run import EvaluationOptions
+from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
+from voxport.export.evaluation.words import word_error_rate
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Target
+from voxport.model.checkpoint import is_below
+from voxport.quantize.recipe import Recipe, Rule
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 ALL, NOTHING = "all parts", "no part"
 _LAYER = re.compile(r"(?:.*\.)?layers\.\d+(?=\.)")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.sources import Recording
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.sources import Recording
 
 TRANSCRIPTS = ".trans.txt"  # ending of a file of lines "ID TEXT"
 SUFFIXES = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID

@@ -8,9 +8,9 @@ import jiwer
 import numpy as np
 import regex
 
-from bundle.errors import UsageError
-from runtime.text.amounts import spell_amounts
-from runtime.text.english_numbers import spell_numbers
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.amounts import spell_amounts
+from voxport.runtime.text.english_numbers import spell_numbers
 
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 

@@ -9,8 +9,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from export.verify.comparison import Comparison
-from export.verify.report import error_and_bar
+from voxport.export.verify.comparison import Comparison
+from voxport.export.verify.report import error_and_bar
 
 WIDTH = 4.2  # inches; on a phone of 390 pixels the text is then 10 pixels high
 ROW = 0.26  # inches of a line of text

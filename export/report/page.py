@@ -12,12 +12,12 @@ import jinja2
 import numpy as np
 import soundfile
 
-from bundle.files import write_whole
-from bundle.manifest import Bundle
-from export.report import charts
-from export.verify.comparison import Comparison, FreeRun, least_margin
-from export.verify.report import VerificationResult, component_rows, failures, verdict
-from runtime.machine import describe_machine
+from voxport.bundle.files import write_whole
+from voxport.bundle.manifest import Bundle
+from voxport.export.report import charts
+from voxport.export.verify.comparison import Comparison, FreeRun, least_margin
+from voxport.export.verify.report import VerificationResult, component_rows, failures, verdict
+from voxport.runtime.machine import describe_machine
 
 
 @dataclass(frozen=True)

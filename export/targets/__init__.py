@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bundle.errors import RecipeError
-from bundle.names import find_name
-from quantize.recipe import Recipe
-from quantize.schemes import Scheme
+from voxport.bundle.errors import RecipeError
+from voxport.bundle.names import find_name
+from voxport.quantize.recipe import Recipe
+from voxport.quantize.schemes import Scheme
 
 if TYPE_CHECKING:
-    from bundle.manifest import ExportJob
-    from export.targets.base import Target
+    from voxport.bundle.manifest import ExportJob
+    from voxport.export.targets.base import Target
 
 # Name of a target: module and class. Each has a row in `runtime.engines`, which runs its artifacts.
 TARGETS: dict[str, tuple[str, str]] = {
-    "onnx": ("export.targets.onnx.target", "OnnxTarget"),
-    "executorch": ("export.targets.executorch.target", "ExecuTorchTarget"),
-    "coreml": ("export.targets.coreml.target", "CoreMLTarget"),
+    "onnx": ("voxport.export.targets.onnx.target", "OnnxTarget"),
+    "executorch": ("voxport.export.targets.executorch.target", "ExecuTorchTarget"),
+    "coreml": ("voxport.export.targets.coreml.target", "CoreMLTarget"),
 }
 
 

@@ -9,17 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from bundle.errors import ExportError
-from bundle.manifest import Bundle, Precision
-from bundle.spec import Dtype, LayoutName, Signature
-from model.component import Component
-from quantize.schemes import Scheme
-from runtime.engines.base import Engine, EngineOptions
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import Bundle, Precision
+from voxport.bundle.spec import Dtype, LayoutName, Signature
+from voxport.model.component import Component
+from voxport.quantize.schemes import Scheme
+from voxport.runtime.engines.base import Engine, EngineOptions
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from quantize.modules import LinearKernel
+    from voxport.quantize.modules import LinearKernel
 
 
 RING_NOTES = """\

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from bundle.errors import ExportError
-from export.targets.base import Graph
-from quantize.modules import QuantizedLinear
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.base import Graph
+from voxport.quantize.modules import QuantizedLinear
 
 
 class StoredLinear(NamedTuple):

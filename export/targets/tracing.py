@@ -10,12 +10,12 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
-from bundle.errors import ExportError, first_line
-from bundle.spec import graph_state_name
-from model.component import Component
-from model.layers.attention import AnyAttentionKernel, attention_kernel
-from model.layers.basic import NormKernel, norm_kernel
-from quantize.modules import LinearKernel, linear_kernel
+from voxport.bundle.errors import ExportError, first_line
+from voxport.bundle.spec import graph_state_name
+from voxport.model.component import Component
+from voxport.model.layers.attention import AnyAttentionKernel, attention_kernel
+from voxport.model.layers.basic import NormKernel, norm_kernel
+from voxport.quantize.modules import LinearKernel, linear_kernel
 
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would take 0 and 1 as constants
 

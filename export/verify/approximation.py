@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from export.model import Model
-from export.resolve import Resolved, resolve
-from export.targets.base import Target
-from export.verify.comparison import Report, measure
-from export.verify.eager import EagerEngine
-from model.family import Approximation
-from runtime.families import open_family
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved, resolve
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import Report, measure
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.family import Approximation
+from voxport.runtime.families import open_family
 
 
 def report_approximation(

@@ -6,9 +6,9 @@ from math import sqrt
 import numpy as np
 import torch
 
-from export.verify.comparison import RARE, ROUNDING_FACTOR, Check, Report, measure, most_by_chance
-from export.verify.context import Context
-from runtime.families.base import Constants, ForcedRun, VerificationWorkload
+from voxport.export.verify.comparison import RARE, ROUNDING_FACTOR, Check, Report, measure, most_by_chance
+from voxport.export.verify.context import Context
+from voxport.runtime.families.base import Constants, ForcedRun, VerificationWorkload
 
 OTHER_CODES = "other codes, teacher-forced"
 # The largest of a hundred normal errors or more is about three deviations, and right artifacts keep it within

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from export.verify.gain import DEVIATIONS, Gain, gains
+from voxport.export.verify.gain import DEVIATIONS, Gain, gains
 
 Row = dict[str, Any]  # Any: a JSON object with text, numbers, booleans and null
 

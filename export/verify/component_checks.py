@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.spec import Kind
-from export.verify.comparison import Check, Comparison, least_margin
-from export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
-from model.component import Component
-from model.family import ChunkedComponent
-from runtime.engines.base import Arrays, Engine, Stream
+from voxport.bundle.errors import UsageError
+from voxport.bundle.spec import Kind
+from voxport.export.verify.comparison import Check, Comparison, least_margin
+from voxport.export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
+from voxport.model.component import Component
+from voxport.model.family import ChunkedComponent
+from voxport.runtime.engines.base import Arrays, Engine, Stream
 
 CHUNKS = (1, 3, 7)  # sizes, besides the largest
 log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bundle.spec import StateSpec
-from export.verify.comparison import FLOAT_BAR, Comparison
-from model.component import Component
-from model.family import VerificationPlan
-from runtime.engines.base import Arrays, Engine, Stream
+from voxport.bundle.spec import StateSpec
+from voxport.export.verify.comparison import FLOAT_BAR, Comparison
+from voxport.model.component import Component
+from voxport.model.family import VerificationPlan
+from voxport.runtime.engines.base import Arrays, Engine, Stream
 
 MAX_ROWS = 24  # of the longest call
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal

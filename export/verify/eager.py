@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.errors import ExportError
-from bundle.spec import Dimension, LayoutName, Signature
-from export.targets.base import Graph
-from model.component import Component
-from model.layers.attention import ReferenceAttention, attention_kernel
-from quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
-from quantize.parallel import one_thread
-from runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
+from voxport.bundle.errors import ExportError
+from voxport.bundle.spec import Dimension, LayoutName, Signature
+from voxport.export.targets.base import Graph
+from voxport.model.component import Component
+from voxport.model.layers.attention import ReferenceAttention, attention_kernel
+from voxport.quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
+from voxport.quantize.parallel import one_thread
+from voxport.runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
 
 # Weights of a module. With fewer, an operation takes about as long as it takes to share it. Torch's threads
 # wait for each other after every operation. Where another program has a core, that takes ten times as long.

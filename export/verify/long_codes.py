@@ -9,13 +9,13 @@ from math import sqrt
 
 import numpy as np
 
-from export.verify.comparison import Check, Report, measure
-from export.verify.context import Context
-from export.verify.run_checks import check_drift
-from runtime.batching import Status
-from runtime.engines.base import Engine
-from runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
-from runtime.runaway import RunawayGuard
+from voxport.export.verify.comparison import Check, Report, measure
+from voxport.export.verify.context import Context
+from voxport.export.verify.run_checks import check_drift
+from voxport.runtime.batching import Status
+from voxport.runtime.engines.base import Engine
+from voxport.runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
+from voxport.runtime.runaway import RunawayGuard
 
 QUARTERS = 4
 FEWER = 4.0  # standard errors by which the last quarter of the frames has fewer equal codes than the first

@@ -8,12 +8,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bundle.errors import IntegrityError, RecipeError, UsageError
-from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry, WeightError
-from export.job import difference_path, make_job
-from export.resolve import Resolved, Source, resolve
-from export.targets.base import Target
-from export.verify.comparison import Check
+from voxport.bundle.errors import IntegrityError, RecipeError, UsageError
+from voxport.bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry, WeightError
+from voxport.export.job import difference_path, make_job
+from voxport.export.resolve import Resolved, Source, resolve
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import Check
 
 # Relative. The search computes w - q * s in float32, with |q| up to 127. A processor without fused
 # multiply-add rounds q * s by up to 127 s * 2^-25 more, which is 1.3e-5 of the typical error of s / sqrt(12).

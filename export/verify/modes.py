@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from export.resolve import Resolved
-from export.targets.base import Target
-from export.verify.context import LONG_CODES
-from runtime.engines.base import EngineOptions
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Target
+from voxport.export.verify.context import LONG_CODES
+from voxport.runtime.engines.base import EngineOptions
 
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
 

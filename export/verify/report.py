@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bundle.manifest import Verification
-from export.verify.comparison import Check, Comparison, FreeRun, Report, Result, finite, least_margin
+from voxport.bundle.manifest import Verification
+from voxport.export.verify.comparison import Check, Comparison, FreeRun, Report, Result, finite, least_margin
 
 HEADINGS = (
     f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "

@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import torch
 
-from bundle.errors import ExportError, VoxportError
-from bundle.manifest import Bundle
-from bundle.progress import advance
-from export.memory import free_memory
-from export.model import Export, Model
-from export.resolve import Resolved
-from export.targets.base import Graph, Target
-from export.verify.approximation import report_approximation
-from export.verify.code_checks import check_codes
-from export.verify.comparison import (
+from voxport.bundle.errors import ExportError, VoxportError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.progress import advance
+from voxport.export.memory import free_memory
+from voxport.export.model import Export, Model
+from voxport.export.resolve import Resolved
+from voxport.export.targets.base import Graph, Target
+from voxport.export.verify.approximation import report_approximation
+from voxport.export.verify.code_checks import check_codes
+from voxport.export.verify.comparison import (
     FLOAT16_BAR,
     FLOAT_BAR,
     Check,
     Result,
     distance_at,
 )
-from export.verify.component_checks import (
+from voxport.export.verify.component_checks import (
     check_batches,
     check_components,
     check_last_positions,
     check_streaming,
 )
-from export.verify.context import (
+from voxport.export.verify.context import (
     LONG_CODES,
     MAX_ROWS,
     SAMPLE,
@@ -39,15 +39,15 @@ from export.verify.context import (
     Context,
     Extent,
 )
-from export.verify.eager import EagerEngine, perturbed
-from export.verify.long_codes import check_long_codes
-from export.verify.manifest_check import check_weight_errors
-from export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
-from export.verify.report import VerificationResult
-from export.verify.run_checks import check_free_run, check_long_runs, check_replay
-from quantize.modules import QuantizedModule, float_activations
-from runtime.engines import open_engine
-from runtime.families import open_family, read_constants
+from voxport.export.verify.eager import EagerEngine, perturbed
+from voxport.export.verify.long_codes import check_long_codes
+from voxport.export.verify.manifest_check import check_weight_errors
+from voxport.export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
+from voxport.export.verify.report import VerificationResult
+from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
+from voxport.quantize.modules import QuantizedModule, float_activations
+from voxport.runtime.engines import open_engine
+from voxport.runtime.families import open_family, read_constants
 
 COMPONENTS = "components"  # the check of single calls
 CHECKS = 9  # of a mode

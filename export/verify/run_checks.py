@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from export.verify.comparison import (
+from voxport.export.verify.comparison import (
     ROUNDING_FACTOR,
     Check,
     Comparison,
@@ -14,7 +14,7 @@ from export.verify.comparison import (
     Report,
     least_margin,
 )
-from export.verify.context import (
+from voxport.export.verify.context import (
     MAX_ROWS,
     Context,
     at_position,
@@ -23,10 +23,10 @@ from export.verify.context import (
     has_window,
     largest_example,
 )
-from model.component import Component
-from model.family import Decoder
-from runtime.engines.base import Arrays, Stream
-from runtime.families.base import VerificationWorkload
+from voxport.model.component import Component
+from voxport.model.family import Decoder
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.base import VerificationWorkload
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`

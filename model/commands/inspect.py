@@ -11,11 +11,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import IntegrityError
-from model.mlx.model import MLX_WEIGHTS
+from voxport.bundle.errors import IntegrityError
+from voxport.model.mlx.model import MLX_WEIGHTS
 
 if TYPE_CHECKING:
-    from model.inspection import Inspection, TensorRow
+    from voxport.model.inspection import Inspection, TensorRow
 
 MAX_PROBLEMS = 20  # in the text; --json has all
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from model.inspection import inspect_checkpoint
+    from voxport.model.inspection import inspect_checkpoint
 
     found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
     layouts = found.pop("layouts", [])

@@ -4,14 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.command import integer
-from bundle.completion import complete_values
+from voxport.bundle.command import integer
+from voxport.bundle.completion import complete_values
 
 DEFAULT_SIZE = "tiny"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from model.families import DEFAULT, FAMILIES, public_name
+    from voxport.model.families import DEFAULT, FAMILIES, public_name
 
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     names, default = " or ".join(map(public_name, FAMILIES)), public_name(DEFAULT)
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from model.families import find_family
+    from voxport.model.families import find_family
 
     key = find_family(arguments.family)  # before torch is imported
-    from model.synthetic.checkpoint import size_of_variant, write_checkpoint
+    from voxport.model.synthetic.checkpoint import size_of_variant, write_checkpoint
 
     size = size_of_variant(key, arguments.size, arguments.variant)
     write_checkpoint(arguments.out, size, arguments.seed, key)

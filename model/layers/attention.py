@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.spec import LAYOUTS, LayoutName
-from model.config import BlockArgs
-from model.layers.basic import Layer, exchanged_kernel, fuse
-from model.layers.rope import Rotation
+from voxport.bundle.spec import LAYOUTS, LayoutName
+from voxport.model.config import BlockArgs
+from voxport.model.layers.basic import Layer, exchanged_kernel, fuse
+from voxport.model.layers.rope import Rotation
 
 # attended [B, S, H, D], and both caches after the call
 Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

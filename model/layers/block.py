@@ -6,10 +6,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from model.config import TransformerArgs
-from model.layers.attention import Attention, AttentionWeights, Place
-from model.layers.basic import FeedForward, FeedForwardWeights, RMSNorm
-from model.layers.rope import Rotation
+from voxport.model.config import TransformerArgs
+from voxport.model.layers.attention import Attention, AttentionWeights, Place
+from voxport.model.layers.basic import FeedForward, FeedForwardWeights, RMSNorm
+from voxport.model.layers.rope import Rotation
 
 Part = TypeVar("Part", bound=nn.Module)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from bundle.spec import ROTARY_SPAN as SPAN
+from voxport.bundle.spec import ROTARY_SPAN as SPAN
 
 
 def _angles(head_dim: int, theta: float, length: int) -> torch.Tensor:

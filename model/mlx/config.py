@@ -5,8 +5,15 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from model.family import Family
-from model.mlx.model import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
+from voxport.model.family import Family
+from voxport.model.mlx.model import (
+    CONFIG,
+    MODEL_TYPE,
+    OWN_KEYS,
+    QUANTIZATION,
+    quantization_of,
+    read_mlx_config,
+)
 
 CONVERT_AGAIN = "convert the model again"
 DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry

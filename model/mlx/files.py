@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from model.checkpoint_format import WeightFile, weight_paths
-from model.family import Family
+from voxport.model.checkpoint_format import WeightFile, weight_paths
+from voxport.model.family import Family
 
 
 def is_mlx_folder(folder: Path, family: Family) -> bool:

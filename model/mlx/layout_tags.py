@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from bundle.errors import CheckpointError
-from model.checkpoint import Checkpoint
-from model.mlx.layouts import LAYOUT_KEY, LAYOUT_TAGS, MLX_AUDIO, Layout, stored_tensors
-from model.mlx.model import MLX_WEIGHTS, MlxModel
+from voxport.bundle.errors import CheckpointError
+from voxport.model.checkpoint import Checkpoint
+from voxport.model.mlx.layouts import LAYOUT_KEY, LAYOUT_TAGS, MLX_AUDIO, Layout, stored_tensors
+from voxport.model.mlx.model import MLX_WEIGHTS, MlxModel
 
 
 def tagged_layout(checkpoint: Checkpoint, name: str, mlx: MlxModel) -> Layout:

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from bundle.errors import ConfigError
-from model.mlx.weight_norms import NAME_PAIRS
+from voxport.bundle.errors import ConfigError
+from voxport.model.mlx.weight_norms import NAME_PAIRS
 
 Layout = Literal["pytorch", "mlx"]
 # Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores

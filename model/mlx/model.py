@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from bundle.errors import CheckpointError
-from bundle.json_types import Json
-from model.download import read_json
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.json_types import Json
+from voxport.model.download import read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from bundle.errors import CheckpointError
+from voxport.bundle.errors import CheckpointError
 
 NAME_PAIRS = (  # of g and v, in both of torch's modules
     ("weight_g", "weight_v"),

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from model.layers.attention import Attended, Attention, HeadWeights, Place
-from model.layers.basic import FeedForward, RMSNorm
-from model.layers.rope import Rotation
-from model.qwen3_tts.config import BlockConfig
+from voxport.model.layers.attention import Attended, Attention, HeadWeights, Place
+from voxport.model.layers.basic import FeedForward, RMSNorm
+from voxport.model.layers.rope import Rotation
+from voxport.model.qwen3_tts.config import BlockConfig
 
 
 class AttentionWeights(HeadWeights):

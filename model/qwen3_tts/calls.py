@@ -1,7 +1,7 @@
 """The order of calls of Qwen3-TTS, for authors of runners."""
 
-from bundle.json_types import Json
-from model.qwen3_tts.split_six.components import DECODER_FRAMES, WINDOW_CONTEXT
+from voxport.bundle.json_types import Json
+from voxport.model.qwen3_tts.split_six.components import DECODER_FRAMES, WINDOW_CONTEXT
 
 CALLS = """\
 ## Order of calls

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from bundle.json_types import Json
-from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import PROMPT_ROWS, Component, Inputs, random_ids
-from model.qwen3_tts.config import CONTROL_IDS, CodecDecoderConfig, Options, Qwen3TTSConfig
-from model.qwen3_tts.split_six.components import split_components
+from voxport.bundle.json_types import Json
+from voxport.bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
+from voxport.model.component import PROMPT_ROWS, Component, Inputs, random_ids
+from voxport.model.qwen3_tts.config import CONTROL_IDS, CodecDecoderConfig, Options, Qwen3TTSConfig
+from voxport.model.qwen3_tts.split_six.components import split_components
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
 PLANNED_CODEC_FRAMES = 16  # a target that plans memory would hold 3.7 MB more for each further frame

@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bundle.bounds import Codebooks, SampleRate
-from bundle.manifest import Record
-from model.config import Few, Positive, Section, Size, parse_params, require
-from model.download import read_json
-from model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
+from voxport.bundle.bounds import Codebooks, SampleRate
+from voxport.bundle.manifest import Record
+from voxport.model.config import Few, Positive, Section, Size, parse_params, require
+from voxport.model.download import read_json
+from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"

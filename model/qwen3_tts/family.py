@@ -4,22 +4,22 @@ from collections.abc import Collection
 
 from torch import nn
 
-from bundle.languages import NAMES
-from model.config import values_of
-from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from model.qwen3_tts import modules
-from model.qwen3_tts.calls import calls
-from model.qwen3_tts.codec.decoder import CodecDecoder
-from model.qwen3_tts.codec.encoder import CodecEncoder
-from model.qwen3_tts.components import MAX_REFERENCE_FRAMES, components, constants
-from model.qwen3_tts.config import Options, Qwen3TTSConfig, load_config, parse_config
-from model.qwen3_tts.format import FORMAT
-from model.qwen3_tts.mlx import MLX
-from model.qwen3_tts.predictor import CodePredictor
-from model.qwen3_tts.speaker import SpeakerEncoder
-from model.qwen3_tts.split_six import modules as split_six
-from model.qwen3_tts.split_six.components import CACHE_ROWS
-from model.qwen3_tts.synthetic import SYNTHETIC
+from voxport.bundle.languages import NAMES
+from voxport.model.config import values_of
+from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
+from voxport.model.qwen3_tts import modules
+from voxport.model.qwen3_tts.calls import calls
+from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
+from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
+from voxport.model.qwen3_tts.components import MAX_REFERENCE_FRAMES, components, constants
+from voxport.model.qwen3_tts.config import Options, Qwen3TTSConfig, load_config, parse_config
+from voxport.model.qwen3_tts.format import FORMAT
+from voxport.model.qwen3_tts.mlx import MLX
+from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.model.qwen3_tts.speaker import SpeakerEncoder
+from voxport.model.qwen3_tts.split_six import modules as split_six
+from voxport.model.qwen3_tts.split_six.components import CACHE_ROWS
+from voxport.model.qwen3_tts.synthetic import SYNTHETIC
 
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 TALKER, PREDICTOR = "talker.model", "talker.code_predictor"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle.errors import CheckpointError
-from bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
-from model.checkpoint_format import CheckpointFormat, WeightFile
-from model.download import read_object
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from model.qwen3_tts.generation_config import GENERATION_CONFIG
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
+from voxport.model.checkpoint_format import CheckpointFormat, WeightFile
+from voxport.model.download import read_object
+from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
+from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix

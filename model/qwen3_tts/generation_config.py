@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from model.config import Section
+from voxport.model.config import Section
 
 MOST = 1 << 24  # as the runtime bounds the constants of a bundle
 Factor = Annotated[float, Field(gt=0, le=100)]

@@ -5,17 +5,17 @@ MLX's layout; mlx-audio takes the speech tokenizer as published.
 import json
 from pathlib import Path
 
-from bundle.json_types import Json
-from model.mlx.model import MlxModel
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG
-from model.qwen3_tts.format import (
+from voxport.bundle.json_types import Json
+from voxport.model.mlx.model import MlxModel
+from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG
+from voxport.model.qwen3_tts.format import (
     AUDIO_PREPROCESSOR,
     CODEC_CONFIGURATION,
     TEXT_PREPROCESSOR,
     TOKENIZER_FILES,
     WEIGHT_FILES,
 )
-from model.qwen3_tts.generation_config import GENERATION_CONFIG
+from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 
 def _config(folder: Path) -> Json:

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.basic import Layer
-from model.layers.block import parts_of, run_blocks
-from model.layers.rope import RotaryTable
-from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from model.qwen3_tts.codec.decoder import CodecDecoderWeights
-from model.qwen3_tts.codec.encoder import EncoderWeights
-from model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
-from model.qwen3_tts.speaker import SpeakerEncoderWeights
+from voxport.model.layers.basic import Layer
+from voxport.model.layers.block import parts_of, run_blocks
+from voxport.model.layers.rope import RotaryTable
+from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
+from voxport.model.qwen3_tts.codec.decoder import CodecDecoderWeights
+from voxport.model.qwen3_tts.codec.encoder import EncoderWeights
+from voxport.model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
+from voxport.model.qwen3_tts.speaker import SpeakerEncoderWeights
 
 TRAINING = "training of the speech tokenizer"
 UNUSED = {  # prefix of tensor names: what would use them

@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from model.layers.basic import Layer
-from model.layers.block import parts_of
-from model.layers.rope import RotaryTable
-from model.qwen3_tts.blocks import Block, BlockWeights
-from model.qwen3_tts.config import PredictorConfig
-from model.qwen3_tts.modules import TalkerWeights, code_tables
+from voxport.model.layers.basic import Layer
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.rope import RotaryTable
+from voxport.model.qwen3_tts.blocks import Block, BlockWeights
+from voxport.model.qwen3_tts.config import PredictorConfig
+from voxport.model.qwen3_tts.modules import TalkerWeights, code_tables
 
 
 def filtered_logits(

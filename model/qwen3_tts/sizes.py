@@ -6,8 +6,8 @@ The sizes are `tiny`, `small`, `0.6b` and `1.7b`. A suffix names a variant other
 
 from dataclasses import dataclass, field
 
-from bundle.json_types import Json
-from model.qwen3_tts.config import CONTROL_IDS, TOKENIZER_12_HZ
+from voxport.bundle.json_types import Json
+from voxport.model.qwen3_tts.config import CONTROL_IDS, TOKENIZER_12_HZ
 
 VARIANTS = ("base", "custom-voice", "voice-design")
 CODES = 2048  # of a published code book; ids of the talker's vocabulary behind them are published for it

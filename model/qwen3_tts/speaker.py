@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.containers import conv_of, module_dict
-from model.qwen3_tts.config import SpeakerEncoderConfig
+from voxport.model.layers.containers import conv_of, module_dict
+from voxport.model.qwen3_tts.config import SpeakerEncoderConfig
 
 
 def _tdnn_weights(width: int, next_width: int, kernel: int = 1, dilation: int = 1) -> nn.ModuleDict:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.json_types import Json
-from model.checkpoint import Shapes
-from model.family import Distribution, Synthetic
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
-from model.qwen3_tts.generation_config import GENERATION_CONFIG
-from model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
-from model.synthetic.bpe import byte_level_bpe
-from model.synthetic.checkpoint import plain_distribution, scale_for_chance
+from voxport.bundle.json_types import Json
+from voxport.model.checkpoint import Shapes
+from voxport.model.family import Distribution, Synthetic
+from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
+from voxport.model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
+from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
+from voxport.model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
+from voxport.model.synthetic.bpe import byte_level_bpe
+from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 
 GENERATION = {
     "do_sample": True,

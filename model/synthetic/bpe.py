@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from tokenizers.pre_tokenizers import ByteLevel
 
-from model.synthetic.tokenizer import OTHER_WORDS, WORDS
+from voxport.model.synthetic.tokenizer import OTHER_WORDS, WORDS
 
 
 def byte_level_bpe(size: int, fixed: Mapping[str, int]) -> tuple[dict[str, int], str]:

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from bundle.errors import OutputError
-from bundle.files import is_fixed, move_into
-from bundle.json_types import Json
-from bundle.progress import Progress, advance
-from bundle.user_cache import user_cache
-from model.checkpoint import Shapes, expected_tensors
-from model.checkpoint_format import RANDOM_WEIGHTS
-from model.families import DEFAULT, open_family, public_name
-from model.family import Family, Synthetic
+from voxport.bundle.errors import OutputError
+from voxport.bundle.files import is_fixed, move_into
+from voxport.bundle.json_types import Json
+from voxport.bundle.progress import Progress, advance
+from voxport.bundle.user_cache import user_cache
+from voxport.model.checkpoint import Shapes, expected_tensors
+from voxport.model.checkpoint_format import RANDOM_WEIGHTS
+from voxport.model.families import DEFAULT, open_family, public_name
+from voxport.model.family import Family, Synthetic
 
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
 ITEM = {"BF16": 2, "F32": 4}  # bytes of a value

@@ -5,7 +5,7 @@ import itertools
 import string
 from collections.abc import Iterator, Sequence
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 SPECIALS = 1000  # ids below this are special; the text token of rank r has id r + 1000
 

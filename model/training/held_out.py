@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from model.training.data.clips import Shard, make_shard
-from model.training.data.sound import NOISE_SMOOTHING, samples_of, with_noise
+from voxport.model.training.data.clips import Shard, make_shard
+from voxport.model.training.data.sound import NOISE_SMOOTHING, samples_of, with_noise
 
 CLIPS = 100
 SEED = 1  # as in the evaluations of the trainings

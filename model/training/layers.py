@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.spec import MASKED_SCORE
-from model.layers.attention import AttentionWeights
-from model.layers.basic import FeedForwardWeights, RMSNorm
-from model.layers.block import BlockWeights
-from model.layers.rope import Rotation
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.model.layers.attention import AttentionWeights
+from voxport.model.layers.basic import FeedForwardWeights, RMSNorm
+from voxport.model.layers.block import BlockWeights
+from voxport.model.layers.rope import Rotation
 
 SMALLEST_BLOCK = 16  # queries of a block
 TABLE_STD = 0.05  # of embedding tables

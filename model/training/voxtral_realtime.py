@@ -18,17 +18,17 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from model.training.data.clips import Clip, Shard, make_shard
-from model.training.data.shards import Shards
-from model.training.data.sound import log_mel
-from model.training.data.tokens import Encoder, load_tokens
-from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
-from model.training.recognition.greedy import transcribe
-from model.training.recognition.model import RecognitionModel, trained_params
-from model.training.recognition.streams import IGNORED, SCHEDULE, make_batch
-from model.training.word_errors import word_error_rate
-from model.training.writing import write_recognition
-from model.voxtral_realtime.config import parse_config
+from voxport.model.training.data.clips import Clip, Shard, make_shard
+from voxport.model.training.data.shards import Shards
+from voxport.model.training.data.sound import log_mel
+from voxport.model.training.data.tokens import Encoder, load_tokens
+from voxport.model.training.loop import Losses, Schedule, Trainer, device, plot_losses
+from voxport.model.training.recognition.greedy import transcribe
+from voxport.model.training.recognition.model import RecognitionModel, trained_params
+from voxport.model.training.recognition.streams import IGNORED, SCHEDULE, make_batch
+from voxport.model.training.word_errors import word_error_rate
+from voxport.model.training.writing import write_recognition
+from voxport.model.voxtral_realtime.config import parse_config
 
 NAME = "voxtral_realtime"
 STEPS = (8_800, 0)  # of the embedded model, and how many of them had a falling learning rate

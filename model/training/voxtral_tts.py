@@ -25,11 +25,11 @@ from hashlib import sha256
 import torch
 import torch.nn.functional as F
 
-from model.training.data.clips import VOICES, Clip, Shard, make_shard
-from model.training.data.shards import Shards
-from model.training.data.tokens import Encoder, load_tokens
-from model.training.loop import Losses, Trainer, device, plot_losses
-from model.training.speech.batches import (
+from voxport.model.training.data.clips import VOICES, Clip, Shard, make_shard
+from voxport.model.training.data.shards import Shards
+from voxport.model.training.data.tokens import Encoder, load_tokens
+from voxport.model.training.loop import Losses, Trainer, device, plot_losses
+from voxport.model.training.speech.batches import (
     IGNORED,
     PromptedSpeech,
     Spoken,
@@ -38,17 +38,17 @@ from model.training.speech.batches import (
     reference_codes,
     with_wrong_frames,
 )
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.evaluation import resynthesise, speak
-from model.training.speech.model import SpeechModel, semantic_loss
-from model.training.speech.size import REFERENCE_FRAMES, trained_config
-from model.training.speech.sound_batches import make_sounds
-from model.training.speech.spectral import spectral_distance
-from model.training.speech.trained import TrainedSpeech
-from model.training.voxtral_realtime import add_training_arguments, recogniser, schedule_of
-from model.training.word_errors import word_error_rate
-from model.training.writing import write_speech
-from model.voxtral_tts.config import FIRST_LEVEL
+from voxport.model.training.speech.codec_model import CodecModel
+from voxport.model.training.speech.evaluation import resynthesise, speak
+from voxport.model.training.speech.model import SpeechModel, semantic_loss
+from voxport.model.training.speech.size import REFERENCE_FRAMES, trained_config
+from voxport.model.training.speech.sound_batches import make_sounds
+from voxport.model.training.speech.spectral import spectral_distance
+from voxport.model.training.speech.trained import TrainedSpeech
+from voxport.model.training.voxtral_realtime import add_training_arguments, recogniser, schedule_of
+from voxport.model.training.word_errors import word_error_rate
+from voxport.model.training.writing import write_speech
+from voxport.model.voxtral_tts.config import FIRST_LEVEL
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
 CODEC_STEPS = (8_300, 1_000)  # of the embedded model, and how many of them had a falling learning rate

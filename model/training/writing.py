@@ -9,20 +9,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.training.data.clips import VOICES
-from model.training.data.tokens import tekken_document
-from model.training.loop import Trainer
-from model.training.recognition.model import RecognitionModel
-from model.training.recognition.model import trained_params as recognition_params
-from model.training.speech.size import VOICE_NAMES
-from model.training.speech.size import trained_params as speech_params
-from model.training.speech.trained import TrainedSpeech
-from model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
-from model.voxtral_realtime.synthetic import audio_document as recognition_audio
-from model.voxtral_tts.format import VOICES as VOICE_FOLDER
-from model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
-from model.voxtral_tts.synthetic import audio_document as speech_audio
+from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.training.data.clips import VOICES
+from voxport.model.training.data.tokens import tekken_document
+from voxport.model.training.loop import Trainer
+from voxport.model.training.recognition.model import RecognitionModel
+from voxport.model.training.recognition.model import trained_params as recognition_params
+from voxport.model.training.speech.size import VOICE_NAMES
+from voxport.model.training.speech.size import trained_params as speech_params
+from voxport.model.training.speech.trained import TrainedSpeech
+from voxport.model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
+from voxport.model.voxtral_realtime.synthetic import audio_document as recognition_audio
+from voxport.model.voxtral_tts.format import VOICES as VOICE_FOLDER
+from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
+from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 
 CARD = "README.md"
 NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # of a line of a log, in the model card

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from bundle.bounds import HopLength, MelBins, SampleRate, WindowSize
-from bundle.errors import ConfigError
-from bundle.manifest import Record, first_fault
-from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, require
-from model.mistral_format import PARAMS, TOKENIZER, read_params
+from voxport.bundle.bounds import HopLength, MelBins, SampleRate, WindowSize
+from voxport.bundle.errors import ConfigError
+from voxport.bundle.manifest import Record, first_fault
+from voxport.model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, require
+from voxport.model.mistral_format import PARAMS, TOKENIZER, read_params
 
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3

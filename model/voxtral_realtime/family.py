@@ -2,15 +2,15 @@
 
 from torch import nn
 
-from model.config import SHAPE, values_of
-from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from model.layers.basic import TokenEmbedding
-from model.voxtral_realtime import modules
-from model.voxtral_realtime.components import calls, components, constants, longest_cache
-from model.voxtral_realtime.config import Options, VoxtralRealtimeConfig, load_config, parse_config
-from model.voxtral_realtime.format import FORMAT
-from model.voxtral_realtime.mlx import MLX
-from model.voxtral_realtime.synthetic import SYNTHETIC
+from voxport.model.config import SHAPE, values_of
+from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
+from voxport.model.layers.basic import TokenEmbedding
+from voxport.model.voxtral_realtime import modules
+from voxport.model.voxtral_realtime.components import calls, components, constants, longest_cache
+from voxport.model.voxtral_realtime.config import Options, VoxtralRealtimeConfig, load_config, parse_config
+from voxport.model.voxtral_realtime.format import FORMAT
+from voxport.model.voxtral_realtime.mlx import MLX
+from voxport.model.voxtral_realtime.synthetic import SYNTHETIC
 
 
 def _summary(config: VoxtralRealtimeConfig) -> list[tuple[str, str]]:

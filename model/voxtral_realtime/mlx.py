@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from bundle.json_types import Json
-from model.mistral_format import PARAMS, TOKENIZER, read_params
-from model.mlx.model import MlxModel
-from model.voxtral_realtime.modules import AUDIO
+from voxport.bundle.json_types import Json
+from voxport.model.mistral_format import PARAMS, TOKENIZER, read_params
+from voxport.model.mlx.model import MlxModel
+from voxport.model.voxtral_realtime.modules import AUDIO
 
 ENCODER = f"{AUDIO}.whisper_encoder"
 FEED_FORWARD = ("w1", "w2", "w3")

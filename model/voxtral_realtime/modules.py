@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import Update, cache_update
-from model.layers.basic import RMSNorm
-from model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
-from model.layers.rope import Rotation, UnboundedRotaryTable
-from model.voxtral_realtime.config import CONV_STRIDE, KERNEL, Options, VoxtralRealtimeConfig
+from voxport.model.layers.attention import Update, cache_update
+from voxport.model.layers.basic import RMSNorm
+from voxport.model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
+from voxport.model.layers.rope import Rotation, UnboundedRotaryTable
+from voxport.model.voxtral_realtime.config import CONV_STRIDE, KERNEL, Options, VoxtralRealtimeConfig
 
 DELAY_BASE = 10000.0
 AUDIO = "mm_streams_embeddings.embedding_module"

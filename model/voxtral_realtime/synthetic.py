@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.json_types import Json
-from model.family import Distribution, Synthetic
-from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import plain_distribution, scale_for_chance
-from model.synthetic.tokenizer import tekken
-from model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
-from model.voxtral_realtime.modules import AUDIO
+from voxport.bundle.json_types import Json
+from voxport.model.family import Distribution, Synthetic
+from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
+from voxport.model.synthetic.tokenizer import tekken
+from voxport.model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
+from voxport.model.voxtral_realtime.modules import AUDIO
 
 SCHEDULE = Schedule()
 SPECIALS = {

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.spec import MASKED_SCORE
-from model.layers.attention import Attended, AttentionWeights
-from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
-from model.layers.block import parts_of
-from model.layers.codebook import codebook_entries
-from model.mlx.layouts import StoredAs
-from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.model.layers.attention import Attended, AttentionWeights
+from voxport.model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.codebook import codebook_entries
+from voxport.model.mlx.layouts import StoredAs
+from voxport.model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
 
 
 class ConvolutionWeights(nn.Module):

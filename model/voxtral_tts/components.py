@@ -4,10 +4,10 @@ from functools import partial
 
 import numpy as np
 
-from bundle.json_types import Json
-from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import PROMPT_ROWS, Component, Inputs, random_ids
-from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
+from voxport.bundle.json_types import Json
+from voxport.bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
+from voxport.model.component import PROMPT_ROWS, Component, Inputs, random_ids
+from voxport.model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
 
 MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
 

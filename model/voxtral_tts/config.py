@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bundle.bounds import Codebooks, EulerSteps, SampleRate
-from bundle.manifest import Record
-from model.config import (
+from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
+from voxport.bundle.manifest import Record
+from voxport.model.config import (
     BlockArgs,
     Few,
     Positive,
@@ -20,7 +20,7 @@ from model.config import (
     parse_params,
     require,
 )
-from model.mistral_format import PARAMS, read_params
+from voxport.model.mistral_format import PARAMS, read_params
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 EULER_STEPS = 7  # as published, where `params.json` does not say it

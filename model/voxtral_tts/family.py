@@ -4,16 +4,16 @@ from collections.abc import Collection
 
 from torch import nn
 
-from model.config import SHAPE, values_of
-from model.family import Approximation, ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from model.layers.basic import TokenEmbedding
-from model.voxtral_tts import modules
-from model.voxtral_tts.codec import Codec
-from model.voxtral_tts.components import calls, components, constants
-from model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config, parse_config
-from model.voxtral_tts.format import FORMAT
-from model.voxtral_tts.mlx import MLX
-from model.voxtral_tts.synthetic import SYNTHETIC
+from voxport.model.config import SHAPE, values_of
+from voxport.model.family import Approximation, ChunkedComponent, Decoder, Family, Release, VerificationPlan
+from voxport.model.layers.basic import TokenEmbedding
+from voxport.model.voxtral_tts import modules
+from voxport.model.voxtral_tts.codec import Codec
+from voxport.model.voxtral_tts.components import calls, components, constants
+from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config, parse_config
+from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.voxtral_tts.mlx import MLX
+from voxport.model.voxtral_tts.synthetic import SYNTHETIC
 
 CODEC_ENCODER = "a codec encoder, which would make voices from recordings"
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")

@@ -7,17 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
-from bundle.errors import CheckpointError
-from bundle.manifest import VOICE_KEY
-from bundle.tekken import SPEECH_MARKERS
-from model.download import unfinished
-from model.mistral_format import MistralFormat
+from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
+from voxport.bundle.errors import CheckpointError
+from voxport.bundle.manifest import VOICE_KEY
+from voxport.bundle.tekken import SPEECH_MARKERS
+from voxport.model.download import unfinished
+from voxport.model.mistral_format import MistralFormat
 
 if TYPE_CHECKING:
     import torch
 
-    from model.voxtral_tts.config import VoxtralTTSConfig
+    from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 
 VOICES = "voice_embedding"
 REMEDY = "fetch the file again"

@@ -5,9 +5,9 @@ Convolutions of the codec are stored as published: mlx-audio takes their weight 
 
 from pathlib import Path
 
-from bundle.json_types import Json
-from model.mistral_format import PARAMS, TOKENIZER, read_params
-from model.mlx.model import OWN_KEYS, MlxModel
+from voxport.bundle.json_types import Json
+from voxport.model.mistral_format import PARAMS, TOKENIZER, read_params
+from voxport.model.mlx.model import OWN_KEYS, MlxModel
 
 BACKBONE = "language_model.model.model"
 LAYER = {

@@ -9,11 +9,11 @@ import math
 import torch
 from torch import nn
 
-from model.layers.basic import Layer, RMSNorm
-from model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
-from model.layers.rope import RotaryTable
-from model.voxtral_tts.codec import CodecWeights
-from model.voxtral_tts.config import VoxtralTTSConfig
+from voxport.model.layers.basic import Layer, RMSNorm
+from voxport.model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
+from voxport.model.layers.rope import RotaryTable
+from voxport.model.voxtral_tts.codec import CodecWeights
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 
 CFG_ALPHA = 1.2  # scale of classifier-free guidance; absent from params.json, fixed in the published code
 TIME_BASE = 10000.0

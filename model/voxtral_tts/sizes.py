@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 PUBLISHED_VOICES = {
     "casual_female": 214,

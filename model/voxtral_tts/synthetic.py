@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bundle.json_types import Json
-from model.family import Distribution, Synthetic
-from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import generator, plain_distribution, scale_for_chance, values
-from model.synthetic.tokenizer import tekken
-from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
-from model.voxtral_tts.format import VOICES
-from model.voxtral_tts.sizes import SIZES
+from voxport.bundle.json_types import Json
+from voxport.model.family import Distribution, Synthetic
+from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.synthetic.checkpoint import generator, plain_distribution, scale_for_chance, values
+from voxport.model.synthetic.tokenizer import tekken
+from voxport.model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.format import VOICES
+from voxport.model.voxtral_tts.sizes import SIZES
 
 SPECIALS = {
     24: "[AUDIO]",

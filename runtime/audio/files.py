@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import UsageError, VoxportError
-from bundle.files import StagedFile, check_writable, reason_of, write_all
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.files import StagedFile, check_writable, reason_of, write_all
 
 SAMPLE_BYTES = 2  # of 16-bit PCM
 PCM16_SCALE = 32768  # integers per 1.0, when samples are read

@@ -9,8 +9,8 @@ from math import inf, log10
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.levels import SpeechLevel
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.levels import SpeechLevel
 
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import IntegrityError
+from voxport.bundle.errors import IntegrityError
 
 MIN_POWER = 1e-10
 BLOCK_SAMPLES = 2**17  # samples per step; their spectra take 3 MB

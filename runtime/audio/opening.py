@@ -11,9 +11,9 @@ from typing import IO
 
 import soundfile
 
-from bundle.bounds import MAX_RATE, MIN_RATE
-from bundle.errors import UsageError, first_line
-from runtime.audio import containers
+from voxport.bundle.bounds import MAX_RATE, MIN_RATE
+from voxport.bundle.errors import UsageError, first_line
+from voxport.runtime.audio import containers
 
 MAX_MEMORY_BYTES = 2**24  # a larger file from a pipe is stored on disk
 READ_BYTES = 2**20

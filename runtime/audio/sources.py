@@ -12,13 +12,13 @@ import numpy as np
 import soundfile
 import soxr
 
-from bundle.bounds import MAX_RATE, MIN_RATE
-from bundle.errors import UsageError, VoxportError
-from runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from runtime.audio.gain import decibels
-from runtime.audio.levels import MIN_HIGH_PART, SpeechLevel, band_powers
-from runtime.audio.mixing import AHEAD, Mixer
-from runtime.audio.opening import (
+from voxport.bundle.bounds import MAX_RATE, MIN_RATE
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
+from voxport.runtime.audio.gain import decibels
+from voxport.runtime.audio.levels import MIN_HIGH_PART, SpeechLevel, band_powers
+from voxport.runtime.audio.mixing import AHEAD, Mixer
+from voxport.runtime.audio.opening import (
     UNKNOWN_FRAMES,
     open_audio,
     source_of,

@@ -2,65 +2,70 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import runtime
-from bundle.command import EXAMPLE_BUNDLE, Command, integer
-from runtime.engine_options import ENGINE_OPTIONS
+from voxport.bundle.command import EXAMPLE_BUNDLE, Command, integer
+from voxport.runtime.engine_options import ENGINE_OPTIONS
+
+if TYPE_CHECKING:
+    from voxport.runtime.engines.base import EngineOptions
 
 COMMANDS = (
     Command(
         "say",
         "speak a text",
-        "runtime.commands.say",
+        "voxport.runtime.commands.say",
         example=f'"Hello there." --bundle {EXAMPLE_BUNDLE} -o hello.wav',
     ),
     Command(
         "transcribe",
         "transcribe a recording or live audio",
-        "runtime.commands.transcribe",
+        "voxport.runtime.commands.transcribe",
         example="talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
     ),
     Command(
         "voice",
         "make a voice from a recording or from other voices",
-        "runtime.commands.voice",
+        "voxport.runtime.commands.voice",
         example="add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command(
         "codec",
         "turn recordings into codes, and codes into recordings",
-        "runtime.commands.codec",
+        "voxport.runtime.commands.codec",
         example="encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command(
         "serve",
         "serve bundles over HTTP and WebSockets",
-        "runtime.commands.serve",
+        "voxport.runtime.commands.serve",
         example=f"--bundle {EXAMPLE_BUNDLE} --port 8000",
     ),
-    Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
+    Command(
+        "voices", "list the voices of a bundle", "voxport.runtime.commands.voices", example=EXAMPLE_BUNDLE
+    ),
     Command(
         "info",
         "show what a bundle holds and how it was verified",
-        "runtime.commands.info",
+        "voxport.runtime.commands.info",
         example=EXAMPLE_BUNDLE,
     ),
     Command(
         "bench",
         "measure the speed of a bundle",
-        "runtime.commands.bench",
+        "voxport.runtime.commands.bench",
         example=f"{EXAMPLE_BUNDLE} --frames 20 --threads 2",
     ),
     Command(
         "trace",
         "write all intermediate values of a bundle's run",
-        "runtime.commands.trace",
+        "voxport.runtime.commands.trace",
         example=f"{EXAMPLE_BUNDLE} --inputs inputs.npz -o bundle.npz",
     ),
     Command(
         "mil",
         "show the contents of a Core ML package",
-        "runtime.commands.mil",
+        "voxport.runtime.commands.mil",
         example="artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",
     ),
 )
@@ -86,10 +91,12 @@ def add_engine_options(parser: argparse.ArgumentParser, **defaults: str) -> None
         )
 
 
-def engine_options(arguments: argparse.Namespace) -> "runtime.EngineOptions":
+def engine_options(arguments: argparse.Namespace) -> "EngineOptions":
     """`threads` is None for a command without that argument."""
+    from voxport.runtime.engines.base import EngineOptions  # imports numpy
+
     chosen = {name: getattr(arguments, name) for name in ENGINE_OPTIONS}
-    return runtime.EngineOptions(getattr(arguments, "threads", None), **chosen)
+    return EngineOptions(getattr(arguments, "threads", None), **chosen)
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:

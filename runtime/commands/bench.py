@@ -4,13 +4,13 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.command import integer
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from runtime.bench import bench, bench_text
-from runtime.commands import add_engine_arguments, engine_options
-from runtime.families import open_family
-from runtime.families.base import Figures
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.bench import bench, bench_text
+from voxport.runtime.commands import add_engine_arguments, engine_options
+from voxport.runtime.families import open_family
+from voxport.runtime.families.base import Figures
 
 PROMPT_TOKENS = 20
 

@@ -7,12 +7,12 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import UsageError
-from bundle.files import check_writable
-from runtime.commands import add_task_arguments, engine_options
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_writable
+from voxport.runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.text_to_speech import TextToSpeech
 
 ENCODE, DECODE = "encode", "decode"
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.audio.files import check_format
-    from runtime.opening import open_task
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.audio.files import check_format
+    from voxport.runtime.opening import open_task
+    from voxport.runtime.text_to_speech import TextToSpeech
 
     if arguments.action == DECODE:
         check_format(arguments.output)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _encode(task: TextToSpeech, recording: Path, output: Path) -> None:
-    from runtime.codes import write_codes
+    from voxport.runtime.codes import write_codes
 
     codes = task.encode(recording)
     write_codes(output, codes, task.sample_rate)
@@ -63,8 +63,8 @@ def _encode(task: TextToSpeech, recording: Path, output: Path) -> None:
 
 
 def _decode(task: TextToSpeech, path: Path, output: Path) -> None:
-    from runtime.audio.files import write_audio
-    from runtime.codes import read_codes
+    from voxport.runtime.audio.files import write_audio
+    from voxport.runtime.codes import read_codes
 
     samples = task.decode(read_codes(path, task.code_sizes(), task.sample_rate))
     write_audio(output, samples, task.sample_rate)

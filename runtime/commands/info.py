@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from bundle.manifest import Bundle, ExportJob
-from runtime.engines import ENGINES
-from runtime.engines.base import EngineOptions
+from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines.base import EngineOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.errors import IntegrityError, UsageError
-from runtime.engines import check_installed
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.runtime.engines import check_installed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_installed("coreml", str(arguments.package))
-    from runtime.mil import CallError, MilError, Package, describe, describe_text
+    from voxport.runtime.mil import CallError, MilError, Package, describe, describe_text
 
     try:
         description = describe(Package(arguments.package), arguments.function)

@@ -12,12 +12,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bundle.command import integer
-from bundle.errors import UsageError, VoxportError
-from bundle.progress import Progress
-from runtime.commands import add_task_arguments, engine_options
-from runtime.sampling_options import SAMPLING
-from runtime.speech_request import TEXT_LAYOUTS
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.progress import Progress
+from voxport.runtime.commands import add_task_arguments, engine_options
+from voxport.runtime.sampling_options import SAMPLING
+from voxport.runtime.speech_request import TEXT_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from runtime.audio.files import AudioWriter
+    from voxport.runtime.audio.files import AudioWriter
 
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because nobody waits for the first sound of a file
@@ -177,10 +177,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def speak(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
-    from bundle.languages import language_code
-    from runtime.opening import open_task
-    from runtime.text.reading import await_speakable, read_speakable
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.bundle.languages import language_code
+    from voxport.runtime.opening import open_task
+    from voxport.runtime.text.reading import await_speakable, read_speakable
+    from voxport.runtime.text_to_speech import TextToSpeech
 
     is_arriving = arguments.stream and arguments.text == "-"
     read = await_speakable if is_arriving else read_speakable
@@ -208,7 +208,7 @@ def speak(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other, and on an output that cannot be written."""
-    from runtime.audio.files import check_format
+    from voxport.runtime.audio.files import check_format
 
     if not arguments.stream and arguments.output is None:
         raise UsageError("say: no output; give -o FILE or --stream")
@@ -228,7 +228,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:
-    from runtime.text.reading import read_text
+    from voxport.runtime.text.reading import read_text
 
     if arguments.file:
         with _open(arguments.file) as file:
@@ -264,7 +264,7 @@ def _write(
     pieces: Generator[np.ndarray, None, str], rate: int, total: float | None, arguments: argparse.Namespace
 ) -> None:
     """`total` is about the number of seconds; None where the text still arrives."""
-    from runtime.audio.files import audio_writer, pcm16
+    from voxport.runtime.audio.files import audio_writer, pcm16
 
     started, first, seconds = time.perf_counter(), 0.0, 0.0
     status = "end"

@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.command import integer
-from bundle.errors import UsageError
-from runtime.commands import add_engine_arguments, engine_options
-from runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
-from runtime.speech_request import DEFAULT_SLOTS
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError
+from voxport.runtime.commands import add_engine_arguments, engine_options
+from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
+from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
-    from runtime.serve.http.keys import Keys
-    from runtime.serve.limits import Limits
-    from runtime.serve.voices.store import VoiceStore
-    from runtime.serve.wyoming.server import WyomingServer
+    from voxport.runtime.serve.http.keys import Keys
+    from voxport.runtime.serve.limits import Limits
+    from voxport.runtime.serve.voices.store import VoiceStore
+    from voxport.runtime.serve.wyoming.server import WyomingServer
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    from runtime.serve.limits import LIMITS
+    from voxport.runtime.serve.limits import LIMITS
 
     limits = parser.add_argument_group("limits")
     for name, limit in LIMITS.items():
@@ -123,9 +123,9 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
 
     The listener is to be closed.
     """
-    from runtime.serve.http.keys import Keys, read_keys
-    from runtime.serve.limits import LIMITS, Limits
-    from runtime.serve.voices.store import VoiceStore
+    from voxport.runtime.serve.http.keys import Keys, read_keys
+    from voxport.runtime.serve.limits import LIMITS, Limits
+    from voxport.runtime.serve.voices.store import VoiceStore
 
     if arguments.host not in LOOPBACK and not arguments.keys:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
@@ -148,10 +148,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     """Opens the bundles and serves them until a signal."""
-    from runtime.serve.http.app import build_app
-    from runtime.serve.http.server import serve
-    from runtime.serve.metrics import Metrics
-    from runtime.serve.models import Models, open_bundles
+    from voxport.runtime.serve.http.app import build_app
+    from voxport.runtime.serve.http.server import serve
+    from voxport.runtime.serve.metrics import Metrics
+    from voxport.runtime.serve.models import Models, open_bundles
 
     limits, metrics = setup.limits, Metrics()
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
@@ -169,7 +169,7 @@ def _wyoming(uri: str) -> "partial[WyomingServer]":
     """The server for the address, which is free. Raises UsageError."""
     host, port = parse_wyoming(uri)
     try:
-        from runtime.serve.wyoming.server import WyomingServer
+        from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:
         raise UsageError(
             f"wyoming: the package {error.name} is not installed; in the folder of voxport, run "

@@ -4,14 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.files import check_writable
-from bundle.manifest import Bundle
-from runtime.commands import add_engine_arguments, engine_options
-from runtime.engines import open_engine
-from runtime.engines.trial import trial_run
-from runtime.families import open_family, read_constants
-from runtime.text.tokenizer import tokenizer_files
-from runtime.trace import read_inputs, write_outputs
+from voxport.bundle.files import check_writable
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.commands import add_engine_arguments, engine_options
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.trial import trial_run
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.text.tokenizer import tokenizer_files
+from voxport.runtime.trace import read_inputs, write_outputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.command import integer
-from bundle.errors import UsageError
-from bundle.files import StagedFile, check_writable
-from bundle.progress import Progress
-from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
-from runtime.audio.gain import (
+from voxport.bundle.command import integer
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import StagedFile, check_writable
+from voxport.bundle.progress import Progress
+from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
+from voxport.runtime.audio.gain import (
     amplified,
     automatic_gain,
     check_gain,
@@ -26,12 +26,12 @@ from runtime.audio.gain import (
     recording_gain_db,
     with_quiet_warning,
 )
-from runtime.audio.levels import SpeechLevel
-from runtime.audio.opening import check_exists, raw_stdin
-from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
-from runtime.commands import add_task_arguments, engine_options
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.audio.opening import check_exists, raw_stdin
+from voxport.runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
+from voxport.runtime.commands import add_task_arguments, engine_options
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
 TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has

@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import UsageError
-from bundle.files import check_writable, write_whole
-from bundle.names import find_name
-from runtime.commands import add_task_arguments, engine_options
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_writable, write_whole
+from voxport.bundle.names import find_name
+from voxport.runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.text_to_speech import TextToSpeech
 
 NAME = re.compile(r"[\w][\w.-]{0,63}")
 ADD, IMPORT, BLEND = "add", "import", "blend"
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.opening import open_task
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.opening import open_task
+    from voxport.runtime.text_to_speech import TextToSpeech
 
     if arguments.output and arguments.output.suffix != ".safetensors":
         raise UsageError(f"{arguments.output}: expected a name that ends in .safetensors")

@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from runtime.families import open_family
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.families import open_family
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

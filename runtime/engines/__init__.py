@@ -7,13 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from bundle.errors import EngineUnavailable, UsageError
-from runtime.engine_options import ENGINE_OPTIONS
-from runtime.engines.base import CUDA_PRECISION, EngineOptions
+from voxport.bundle.errors import EngineUnavailable, UsageError
+from voxport.runtime.engine_options import ENGINE_OPTIONS
+from voxport.runtime.engines.base import CUDA_PRECISION, EngineOptions
 
 if TYPE_CHECKING:
-    from bundle.manifest import Bundle
-    from runtime.engines.base import Engine
+    from voxport.bundle.manifest import Bundle
+    from voxport.runtime.engines.base import Engine
 
 DEFAULT = EngineOptions()
 
@@ -43,17 +43,17 @@ class EngineEntry:
 
 ENGINES: dict[str, EngineEntry] = {
     "onnx": EngineEntry(
-        "runtime.engines.onnx",
+        "voxport.runtime.engines.onnx",
         "OnnxEngine",
         ("onnxruntime",),
         options=("device",),
         cuda_precision=CUDA_PRECISION,
     ),
     "executorch": EngineEntry(
-        "runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
+        "voxport.runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
     ),
     "coreml": EngineEntry(
-        "runtime.engines.coreml",
+        "voxport.runtime.engines.coreml",
         "open_coreml",
         ("coremltools",),
         ("compute_precision", "compute_units"),

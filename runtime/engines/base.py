@@ -11,12 +11,12 @@ from threading import RLock
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from bundle.spec import Signature, StateSpec
-from runtime.engines.call_checks import check_inputs, check_outputs
-from runtime.engines.rows import divide, join
-from runtime.machine import measure_bandwidth
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import Signature, StateSpec
+from voxport.runtime.engines.call_checks import check_inputs, check_outputs
+from voxport.runtime.engines.rows import divide, join
+from voxport.runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
 CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.spec import MAX_ROW_POSITION, Dimension, Signature
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.spec import MAX_ROW_POSITION, Dimension, Signature
 
 Sizes = dict[Dimension, int]
 

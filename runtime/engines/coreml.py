@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
-from bundle.manifest import Bundle, ComponentEntry
-from bundle.spec import StateSpec, TensorSpec, graph_state_name
-from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
-from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
-from runtime.mil.program import Function
+from voxport.bundle.errors import IntegrityError, UsageError, VoxportError, first_line
+from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.bundle.spec import StateSpec, TensorSpec, graph_state_name
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
+from voxport.runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
+from voxport.runtime.mil.program import Function
 
 log = logging.getLogger(__name__)
 UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}

@@ -3,7 +3,7 @@
 import ctypes
 import time
 
-from bundle.errors import VoxportError
+from voxport.bundle.errors import VoxportError
 
 ANY_DIRECTION = 4  # cudaMemcpyDefault: the addresses say which memory they are in
 PROBE_BYTES = 2**30  # far larger than the cache of a device

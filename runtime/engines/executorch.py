@@ -18,10 +18,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from bundle.errors import VoxportError, first_line
-from bundle.manifest import Bundle, ComponentEntry
-from bundle.spec import READ_METHOD, WRITE_METHOD, StateSpec
-from runtime.engines.base import (
+from voxport.bundle.errors import VoxportError, first_line
+from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.bundle.spec import READ_METHOD, WRITE_METHOD, StateSpec
+from voxport.runtime.engines.base import (
     Arrays,
     Engine,
     EngineOptions,
@@ -33,8 +33,8 @@ from runtime.engines.base import (
     unique_caches,
     unique_states,
 )
-from runtime.engines.executorch_program import check_file, check_method
-from runtime.engines.packed_weights import packed_once
+from voxport.runtime.engines.executorch_program import check_file, check_method
+from voxport.runtime.engines.packed_weights import packed_once
 
 
 @contextmanager

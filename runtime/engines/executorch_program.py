@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import IntegrityError, first_line
-from bundle.manifest import ComponentEntry
-from bundle.spec import READ_METHOD, WRITE_METHOD, Bounds, StateSpec, TensorSpec
+from voxport.bundle.errors import IntegrityError, first_line
+from voxport.bundle.manifest import ComponentEntry
+from voxport.bundle.spec import READ_METHOD, WRITE_METHOD, Bounds, StateSpec, TensorSpec
 
 # flatbuffer: offset of the root table, identifier; extended header: magic, its size, size of the flatbuffer,
 # start of the segments and their size

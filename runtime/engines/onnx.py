@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
-from bundle.manifest import Bundle, ExportJob
-from bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
-from runtime.engines.base import (
+from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
+from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
+from voxport.runtime.engines.base import (
     CUDA_PRECISION,
     Arrays,
     Engine,
@@ -23,10 +23,10 @@ from runtime.engines.base import (
     check_states,
     unique_states,
 )
-from runtime.engines.cuda import Cuda
-from runtime.engines.onnx_graph import check_graph, check_session
-from runtime.engines.ort import ort
-from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
+from voxport.runtime.engines.cuda import Cuda
+from voxport.runtime.engines.onnx_graph import check_graph, check_session
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.state_memory import Device, DeviceStates, HostStates, States
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DEVICES = ("auto", "cpu", "cuda")

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import IntegrityError
-from bundle.manifest import ComponentEntry
-from bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import ComponentEntry
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension
 
 MAX_GRAPH_BYTES = 2**27  # of the published models: under 20 MB
 MODEL_GRAPH, MODEL_FUNCTIONS = 7, 25

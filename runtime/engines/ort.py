@@ -1,6 +1,6 @@
 """ONNX Runtime. No other module imports it, so that `bundle` always turns off its telemetry first."""
 
-import bundle  # noqa: F401
+import voxport.bundle  # noqa: F401
 
 # isort: split
 import onnxruntime as ort

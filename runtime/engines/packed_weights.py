@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from bundle.manifest import Bundle
+from voxport.bundle.manifest import Bundle
 
 # executorch::runtime::set_option(const char *, Span<BackendOption>), for which Python has no function
 SET_OPTION = "_ZN10executorch7runtime10set_optionEPKcNS0_4SpanINS0_13BackendOptionEEE"

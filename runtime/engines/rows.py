@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bundle.spec import Signature, TensorSpec
+from voxport.bundle.spec import Signature, TensorSpec
 
 Arrays = dict[str, np.ndarray]
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bundle.spec import StateSpec
-from runtime.engines.base import (
+from voxport.bundle.spec import StateSpec
+from voxport.runtime.engines.base import (
     Arrays,
     batched_shape,
     check_rows,

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import IntegrityError
-from bundle.manifest import MANIFEST, Bundle
-from bundle.spec import Signature
-from bundle.user_cache import private_folder
-from runtime.engines import ENGINES, check_installed, open_engine
-from runtime.engines.base import Arrays
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.bundle.spec import Signature
+from voxport.bundle.user_cache import private_folder
+from voxport.runtime.engines import ENGINES, check_installed, open_engine
+from voxport.runtime.engines.base import Arrays
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages of voxport
+PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
 TIMEOUT_S = 600  # far above the load of the largest bundle; a program may also run without end
 log = logging.getLogger(__name__)
 

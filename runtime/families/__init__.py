@@ -3,14 +3,14 @@
 from importlib import import_module
 from typing import Any, cast
 
-from bundle.errors import IntegrityError, UnknownFamily
-from bundle.manifest import ExportJob
-from runtime.families.base import RuntimeFamily
+from voxport.bundle.errors import IntegrityError, UnknownFamily
+from voxport.bundle.manifest import ExportJob
+from voxport.runtime.families.base import RuntimeFamily
 
 FAMILIES = {  # name: the module that defines the object FAMILY
-    "voxtral_tts": "runtime.families.voxtral_tts.family",
-    "voxtral_realtime": "runtime.families.voxtral_realtime.family",
-    "qwen3_tts": "runtime.families.qwen3_tts.family",
+    "voxtral_tts": "voxport.runtime.families.voxtral_tts.family",
+    "voxtral_realtime": "voxport.runtime.families.voxtral_realtime.family",
+    "qwen3_tts": "voxport.runtime.families.qwen3_tts.family",
 }
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from bundle.errors import IntegrityError
-from bundle.manifest import Bundle, ComponentEntry, ExportJob, Record, first_fault
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.trace import ArraySpec
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob, Record, first_fault
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.trace import ArraySpec
 
 if TYPE_CHECKING:
-    from runtime.speech_to_text import SpeechToText
-    from runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.speech_to_text import SpeechToText
+    from voxport.runtime.text_to_speech import TextToSpeech
 
 Constants = TypeVar("Constants")  # the family's record of constants; opaque to callers
 RecordType = TypeVar("RecordType", bound=Record)

@@ -7,10 +7,10 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.families.base import BenchSettings, Figures, TimeSteps
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ComponentEntry
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families.base import BenchSettings, Figures, TimeSteps
 
 FIRST_OUTPUT = "first_sound_s"
 Constants = TypeVar("Constants")

@@ -5,10 +5,10 @@ NumPy, as the op set of coremltools defines it. It has the operations and modes 
 and refuses others by name. It is written for correctness, not for speed.
 """
 
-from runtime.mil.describe import describe, describe_text
-from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
-from runtime.mil.executor import PRECISIONS, Executor
-from runtime.mil.package import Package
+from voxport.runtime.mil.describe import describe, describe_text
+from voxport.runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
+from voxport.runtime.mil.executor import PRECISIONS, Executor
+from voxport.runtime.mil.package import Package
 
 __all__ = [
     "PRECISIONS",

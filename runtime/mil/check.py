@@ -1,9 +1,9 @@
 """Checks a function before execution: every operation is implemented and the operand types agree."""
 
-from runtime.mil.errors import PackageError, UnsupportedError, require
-from runtime.mil.ops import OPERATIONS, SIGNATURES
-from runtime.mil.program import Constant, Function, Operation
-from runtime.mil.types import TensorType
+from voxport.runtime.mil.errors import PackageError, UnsupportedError, require
+from voxport.runtime.mil.ops import OPERATIONS, SIGNATURES
+from voxport.runtime.mil.program import Constant, Function, Operation
+from voxport.runtime.mil.types import TensorType
 
 # Operations that the executor implements itself, with the names of their inputs.
 STRUCTURAL = {

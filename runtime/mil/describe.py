@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.package import Package
-from runtime.mil.program import Constant, Function, Operation
-from runtime.mil.weights import Packed
+from voxport.runtime.mil.package import Package
+from voxport.runtime.mil.program import Constant, Function, Operation
+from voxport.runtime.mil.weights import Packed
 
 COMPRESSED = "constexpr_"
 # Inputs of the `constexpr_*` operations that hold the compressed values.

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.check import check_operations
-from runtime.mil.errors import CallError, MilError, PackageError, require
-from runtime.mil.ops import OPERATIONS, SIGNATURES
-from runtime.mil.program import Constant, Function, Operation
-from runtime.mil.rounding import products_fit_float16, round_to_float16
-from runtime.mil.types import Array, TensorType
-from runtime.mil.weights import Packed
+from voxport.runtime.mil.check import check_operations
+from voxport.runtime.mil.errors import CallError, MilError, PackageError, require
+from voxport.runtime.mil.ops import OPERATIONS, SIGNATURES
+from voxport.runtime.mil.program import Constant, Function, Operation
+from voxport.runtime.mil.rounding import products_fit_float16, round_to_float16
+from voxport.runtime.mil.types import Array, TensorType
+from voxport.runtime.mil.weights import Packed
 
 PRECISIONS = ("float16", "float32")
 SMALL_CONSTANT = 1024  # values; the weight cache compares constants up to this size by content

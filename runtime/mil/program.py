@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.errors import MilError, PackageError, UnsupportedError, require
-from runtime.mil.types import OPSET, AllowedShapes, Array, TensorType, read_allowed_shapes, tensor_type
-from runtime.mil.weights import Packed, WeightFile, unpack
+from voxport.runtime.mil.errors import MilError, PackageError, UnsupportedError, require
+from voxport.runtime.mil.types import (
+    OPSET,
+    AllowedShapes,
+    Array,
+    TensorType,
+    read_allowed_shapes,
+    tensor_type,
+)
+from voxport.runtime.mil.weights import Packed, WeightFile, unpack
 
 MODEL_PATH = "@model_path/"  # prefix of the weight file's name in a program
 # Fields of an immediate value, with the NumPy dtype kinds that each may hold.

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from runtime.mil.types import Array
+from voxport.runtime.mil.types import Array
 
 Float32Array = npt.NDArray[np.float32]
 

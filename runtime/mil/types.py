@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.mil.errors import PackageError, UnsupportedError, require
+from voxport.runtime.mil.errors import PackageError, UnsupportedError, require
 
 # The scalar type of an array is known only from the program, at run time: hence Any.
 Array = npt.NDArray[Any]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.mil.errors import PackageError, require
-from runtime.mil.types import Array, ScalarType, TensorType
+from voxport.runtime.mil.errors import PackageError, require
+from voxport.runtime.mil.types import Array, ScalarType, TensorType
 
 HEADER = struct.Struct("<II")
 ENTRY = struct.Struct("<IIQQQ")

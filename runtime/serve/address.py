@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name

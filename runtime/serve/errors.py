@@ -2,7 +2,7 @@
 
 from pydantic import JsonValue
 
-from bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
 MAY_RETRY = (408, 429, 500, 503)

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from bundle.errors import UsageError
-from bundle.files import folder_name
-from runtime.engines import DEFAULT
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_bundle
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.speech.job import BufferPool
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.serve.voices.store import VoiceStore
-from runtime.speech_request import DEFAULT_SLOTS
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import folder_name
+from voxport.runtime.engines import DEFAULT
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_bundle
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.speech.job import BufferPool
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.voices.store import VoiceStore
+from voxport.runtime.speech_request import DEFAULT_SLOTS
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 Worker = SpeechWorker | TranscriptionWorker
 AnyWorker = TypeVar("AnyWorker", SpeechWorker, TranscriptionWorker)

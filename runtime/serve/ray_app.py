@@ -13,17 +13,17 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
-from bundle.errors import UsageError
-from bundle.json_types import Json
-from runtime.engines.base import EngineOptions
-from runtime.serve.address import check_origins
-from runtime.serve.collection import leave_out_loaded_objects
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import Keys, read_keys
-from runtime.serve.limits import LIMITS, Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models, open_bundles
-from runtime.speech_request import DEFAULT_SLOTS
+from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.serve.address import check_origins
+from voxport.runtime.serve.collection import leave_out_loaded_objects
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import Keys, read_keys
+from voxport.runtime.serve.limits import LIMITS, Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models, open_bundles
+from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 EXTRA_REQUESTS = (
     64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray

@@ -4,7 +4,7 @@ import asyncio
 import math
 from typing import Any
 
-from runtime.serve.limits import Limits
+from voxport.runtime.serve.limits import Limits
 
 
 class SendTimer(asyncio.Protocol):

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
 
-from runtime.serve.errors import ApiError, draining, engine_failed
-from runtime.serve.fair_queue import FairQueue
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
+from voxport.runtime.serve.errors import ApiError, draining, engine_failed
+from voxport.runtime.serve.fair_queue import FairQueue
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
 
 TICK_S = 0.25  # between checks of the time that requests have waited
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 
-from runtime.text.markup import PARAGRAPH, Markup
+from voxport.runtime.text.markup import PARAGRAPH, Markup
 
 HEAD_CHARACTERS = 24  # the start of a line, in which marks are searched
 ITEM = re.compile(r"[ \t]*([0-9]{1,3})[.)][ \t]")

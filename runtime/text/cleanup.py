@@ -10,9 +10,9 @@ import ftfy
 import regex
 from markdown_it import MarkdownIt
 
-from bundle.errors import UsageError
-from runtime.text.amounts import english_groups, spell_amounts
-from runtime.text.markup import HANGUL, MARK, WIDE
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.amounts import english_groups, spell_amounts
+from voxport.runtime.text.markup import HANGUL, MARK, WIDE
 
 # Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
 MAX_TEXT_CHARACTERS = 500_000

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bundle.errors import UsageError
-from runtime.text.blocks import plain_lines
-from runtime.text.cleanup import check_text, clean_sentence, is_blank
-from runtime.text.english_numbers import spell_numbers
-from runtime.text.markup import LONE_THOUGHTS, PAUSE
-from runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.blocks import plain_lines
+from voxport.runtime.text.cleanup import check_text, clean_sentence, is_blank
+from voxport.runtime.text.english_numbers import spell_numbers
+from voxport.runtime.text.markup import LONE_THOUGHTS, PAUSE
+from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
 
 log = logging.getLogger(__name__)
 

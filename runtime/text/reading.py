@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 from itertools import chain
 
-from bundle.errors import UsageError
-from runtime.text.cleanup import is_speakable
-from runtime.text.preparation import check_speakable
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.cleanup import is_speakable
+from voxport.runtime.text.preparation import check_speakable
 
 BLOCK_BYTES = 65536
 MAX_BYTES = 2**24

@@ -5,7 +5,7 @@ from html import unescape
 
 import regex
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 # Scripts, each with the codes of the languages that use it. Every language also uses Latin.
 SCRIPTS = (

@@ -8,7 +8,7 @@ from itertools import chain
 import regex
 from sentencex import segment
 
-from runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE, WIDE
+from voxport.runtime.text.markup import HANGUL, IS_WIDE, PARAGRAPH, PAUSE, WIDE
 
 MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
 MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
 
 
 def tokenizer_paths(bundle: Bundle) -> list[Path]:

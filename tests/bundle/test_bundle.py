@@ -19,15 +19,15 @@ from support.bundle_options import QUANT
 from support.files import contents
 from support.paths import ROOT
 
-from bundle.errors import IntegrityError
-from bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, read_manifest
-from export.__main__ import main as export
-from export.bundle_readme import bundle_readme
-from export.job import make_job
-from export.resolve import Source, resolve
-from export.targets import open_target
-from runtime.__main__ import main as runtime
-from runtime.opening import open_bundle
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, read_manifest
+from voxport.export.__main__ import main as export
+from voxport.export.bundle_readme import bundle_readme
+from voxport.export.job import make_job
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.slow
 LOWER = """
 import sys
 from pathlib import Path
-from bundle.manifest import Bundle
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets import target_of_job
+from voxport.bundle.manifest import Bundle
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import target_of_job
 
 source, bundle, out, *graphs = sys.argv[1:]
 job = Bundle(Path(bundle)).job

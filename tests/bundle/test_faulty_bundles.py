@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 from support.bundle_options import edit_manifest, write_hashes
 from support.commands import error_line, say
 
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
 

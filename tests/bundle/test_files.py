@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bundle.errors import UsageError, VoxportError
-from bundle.files import check_writable, partial_path, write_whole
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.files import check_writable, partial_path, write_whole
 
 CONTENT = bytes(range(256)) * 4096  # 1 MB, more than a pipe takes at once
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.commands import error_line, say
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
 
 
 def hub_snapshot(bundle: Path, cache: Path, below: str = "") -> Path:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support.stand_ins import stand_in
 
-from bundle.errors import IntegrityError
-from bundle.folder import check_links, unlisted
-from bundle.manifest import MANIFEST, Bundle, read_manifest
-from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from runtime.engines.base import Arrays
-from runtime.engines.call_checks import check_outputs
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.folder import check_links, unlisted
+from voxport.bundle.manifest import MANIFEST, Bundle, read_manifest
+from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.engines.call_checks import check_outputs
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bundle.errors import RecipeError
-from bundle.names import find_name
-from export.targets import parse_targets
-from model.families import find_family
-from quantize.recipe import find_recipe
+from voxport.bundle.errors import RecipeError
+from voxport.bundle.names import find_name
+from voxport.export.targets import parse_targets
+from voxport.model.families import find_family
+from voxport.quantize.recipe import find_recipe
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from support.paths import ROOT
 
 PROGRESS = """
 import logging, sys, time
-from bundle.command import set_up_logging
-from bundle.progress import Progress, advance
+from voxport.bundle.command import set_up_logging
+from voxport.bundle.progress import Progress, advance
 set_up_logging(int(sys.argv[1]))
 with Progress(10.0, "MB") as progress:
     progress._shown -= 60  # as if the work had begun a minute ago
     progress.update(5.0, "half")
     time.sleep(0.3)
-    logging.getLogger("bundle").info("a line")
+    logging.getLogger("voxport.bundle").info("a line")
     with Progress(3.0, "steps"):
         advance(2.0, "inner")
     time.sleep(0.3)
@@ -30,7 +30,7 @@ def progress_on_a_terminal(level: int) -> str:
     """What a process with a terminal of 80 columns as its stderr writes there."""
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
-    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen([sys.executable, "-c", PROGRESS, str(level)], stderr=terminal, env=environment)
     os.close(terminal)
     written = b""

@@ -9,11 +9,11 @@ import pytest
 from support.runtime.prefix_caches import wait_until_written
 from support.stand_ins import noting, stand_in
 
-from bundle.errors import VoxportError
-from bundle.manifest import MANIFEST
-from bundle.user_cache import private_folder
-from runtime import prefix_cache
-from runtime.prefix_cache import PrefixCache
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.manifest import MANIFEST
+from voxport.bundle.user_cache import private_folder
+from voxport.runtime import prefix_cache
+from voxport.runtime.prefix_cache import PrefixCache
 
 ROWS = {"cache": np.ones((1, 5, 2), np.float32)}
 SHAPES = {"cache": (1, 5, 2)}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import model.families
-import runtime.families
-from export.targets import TARGETS
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.engines import ENGINES, EngineEntry
+import voxport.model.families
+import voxport.runtime.families
+from voxport.export.targets import TARGETS
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.engines import ENGINES, EngineEntry
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,9 @@ def table_rows() -> Iterator[pytest.MonkeyPatch]:
 @pytest.fixture(scope="module")
 def toy_checkpoint(table_rows: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the toy family, which two rows add."""
-    row = model.families.Row("Toy", "exercises.toy_model")
-    table_rows.setitem(model.families.FAMILIES, "toy", row)
-    table_rows.setitem(runtime.families.FAMILIES, "toy", "exercises.toy_runtime.family")
+    row = voxport.model.families.Row("Toy", "exercises.toy_model")
+    table_rows.setitem(voxport.model.families.FAMILIES, "toy", row)
+    table_rows.setitem(voxport.runtime.families.FAMILIES, "toy", "exercises.toy_runtime.family")
     folder = tmp_path_factory.mktemp("checkpoint") / "toy"
     write_checkpoint(folder, key="toy")
     return folder

@@ -15,13 +15,14 @@ from exercises.toy_model.modules import Decoder
 from support.bundle_options import write_hashes
 from support.runtime.opened_tasks import open_speech
 
-import runtime.families
-from bundle.errors import OutputError, UnknownFamily, UsageError
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from model.families import open_family
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.__main__ import main as runtime_command
+import voxport
+import voxport.runtime.families
+from voxport.bundle.errors import OutputError, UnknownFamily, UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.model.families import open_family
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.__main__ import main as runtime_command
 
 pytestmark = pytest.mark.slow
 TARGETS = ("onnx", "executorch")
@@ -63,7 +64,7 @@ def test_it_speaks_the_same_letters_on_every_target(bundles: Path) -> None:
     spoken = {}
     for target in TARGETS:
         task = open_speech(bundles / target)
-        assert isinstance(task, runtime.TextToSpeech)
+        assert isinstance(task, voxport.TextToSpeech)
         frames = list(task.speak("hello", verbatim=True, max_frames=9))
         spoken[target] = np.stack(frames).argmax(axis=1)
     assert 0 < len(spoken["onnx"]) <= 9
@@ -139,9 +140,9 @@ def test_faults_of_a_new_family_are_named(
 ) -> None:
     family = open_family("toy")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")
+        patch.setitem(voxport.runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")
         with pytest.raises(UnknownFamily, match=r"FAMILY\.name is 'toy', expected 'other'"):
-            runtime.families.open_family("other")
+            voxport.runtime.families.open_family("other")
         without = replace(family, synthetic=replace(family.synthetic, documents=lambda size: {}))
         patch.setattr("exercises.toy_model.family.FAMILY", without)
         with pytest.raises(OutputError, match=r"tiny lacks .*Synthetic\.documents"):

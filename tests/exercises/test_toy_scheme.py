@@ -10,12 +10,12 @@ from support.bundle_options import write_hashes
 from support.export.short_verification import shorten_verification
 from support.runtime.opened_tasks import open_speech
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.resolve import Source, resolve
-from export.targets.coreml.target import CoreMLTarget
-from quantize.recipe import RECIPES, Recipe
-from quantize.schemes import IntegerScheme
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets.coreml.target import CoreMLTarget
+from voxport.quantize.recipe import RECIPES, Recipe
+from voxport.quantize.schemes import IntegerScheme
 
 pytestmark = pytest.mark.slow
 TARGETS = ("onnx", "executorch", "coreml")

@@ -10,9 +10,9 @@ from support.bundle_options import write_hashes
 from support.export.short_verification import shorten_verification
 from support.runtime.opened_tasks import open_speech
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime_command
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime_command
 
 pytestmark = pytest.mark.slow
 

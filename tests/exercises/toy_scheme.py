@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from quantize.modules import QuantizedModule, QuantizedWeight
-from quantize.schemes import Scheme, Storage
-from quantize.search import SquaredErrors
+from voxport.quantize.modules import QuantizedModule, QuantizedWeight
+from voxport.quantize.schemes import Scheme, Storage
+from voxport.quantize.search import SquaredErrors
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from support.bundle_options import QUANT, edit_manifest
 from support.commands import error_line
 from support.paths import ROOT
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.output_folder import staging
-from model.mistral_format import MistralFormat
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.output_folder import staging
+from voxport.model.mistral_format import MistralFormat
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Pat
     """A limit on file size has the effect of a full disk: exit 3, and no files."""
     code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
     code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-    code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code += "from voxport.export.__main__ import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["--checkpoint", str(checkpoint), "--target", "onnx", "--out", str(tmp_path / "out")]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -138,11 +138,11 @@ def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Pat
 def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
     done = subprocess.run(
-        [sys.executable, "-m", "export", "list"],
+        [sys.executable, "-m", "voxport.export", "list"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     assert (
         done.returncode == 2

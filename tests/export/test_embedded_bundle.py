@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bundle.errors import VoxportError
-from export import embedded_bundle as module
-from export.embedded_bundle import embedded_bundle
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.errors import VoxportError
+from voxport.export import embedded_bundle as module
+from voxport.export.embedded_bundle import embedded_bundle
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 FAMILY = "voxtral_realtime"
 pytestmark = pytest.mark.slow

@@ -10,13 +10,13 @@ import psutil
 import pytest
 from support.bundle_options import QUANT
 
-from bundle.errors import ExportError
-from bundle.manifest import ExportRequest, read_manifest
-from export.__main__ import main as export
-from export.estimate import estimate
-from export.memory import check_memory
-from export.resolve import Source, resolve
-from export.targets import open_target
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import ExportRequest, read_manifest
+from voxport.export.__main__ import main as export
+from voxport.export.estimate import estimate
+from voxport.export.memory import check_memory
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +63,8 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
     measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sparse files replace 8 GB of weights, because only shapes are read."""
-    from model.checkpoint import expected_tensors
-    from model.families import open_family
+    from voxport.model.checkpoint import expected_tensors
+    from voxport.model.families import open_family
 
     family, folder = open_family(measured.family), tmp_path / "full"
     folder.mkdir()
@@ -80,8 +80,8 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + offset)
     assert len(shapes) == measured.tensors
-    monkeypatch.setattr("export.estimate.speed", lambda: 1.0)  # of the machine that was measured
-    monkeypatch.setattr("export.estimate.modes", lambda *_: [None])  # one, as when it was measured
+    monkeypatch.setattr("voxport.export.estimate.speed", lambda: 1.0)  # of the machine that was measured
+    monkeypatch.setattr("voxport.export.estimate.modes", lambda *_: [None])  # one, as when it was measured
     arguments = [
         "--checkpoint",
         str(folder),
@@ -141,7 +141,7 @@ def test_the_memory_limit_of_a_container_is_respected(
         ("stat", f"anon 5\ninactive_file {cached}\nactive_file 0"),
     ):
         (tmp_path / f"memory.{name}").write_text(f"{value}\n")
-    monkeypatch.setattr("export.memory.CGROUP", tmp_path)
+    monkeypatch.setattr("voxport.export.memory.CGROUP", tmp_path)
     check_memory(min(free, 2**21), "model", "wait")
     if free == float("inf"):
         return

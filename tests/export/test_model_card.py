@@ -11,14 +11,14 @@ import yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
-from bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
-from export.job import make_job
-from export.model_card import model_card
-from export.resolve import Source, resolve
-from export.targets import open_target
-from model.families import FAMILIES
-from model.mistral_format import WEIGHTS
-from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
+from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
+from voxport.export.job import make_job
+from voxport.export.model_card import model_card
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.families import FAMILIES
+from voxport.model.mistral_format import WEIGHTS
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 # The keys of https://github.com/huggingface/hub-docs/blob/main/modelcard.md, and the one of this project.
 KEYS = {"language", "license", "base_model", "base_model_relation", "pipeline_tag", "library_name", "tags"}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from bundle.files import folder_name
-from bundle.manifest import ExportRequest
-from export.__main__ import main as export
-from export.job import make_job
-from export.naming import MAX_NAME, bundle_name, differences
-from export.resolve import Resolved, Source, resolve
-from export.targets import open_target
-from model.mistral_format import WEIGHTS
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.bundle.files import folder_name
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.__main__ import main as export
+from voxport.export.job import make_job
+from voxport.export.naming import MAX_NAME, bundle_name, differences
+from voxport.export.resolve import Resolved, Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.mistral_format import WEIGHTS
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 REVISION = "5d83992436eae1d760afd27aff78a71d676296fc"
 CHOICES: dict[str, dict[str, list[Any]]] = {  # of each family; the first value is the default

@@ -14,16 +14,16 @@ import pytest
 import torch
 from support.commands import error_line
 
-from bundle.errors import VoxportError
-from bundle.manifest import ExportRequest
-from export.__main__ import main as export
-from export.job import make_job
-from export.resolve import Source, resolve
-from export.targets import open_target
-from model.__main__ import main as model
-from model.inspection import inspect_checkpoint
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.families import read_constants
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.__main__ import main as export
+from voxport.export.job import make_job
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.__main__ import main as model
+from voxport.model.inspection import inspect_checkpoint
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.families import read_constants
 
 QWEN, TTS, REALTIME = "qwen3_tts", "voxtral_tts", "voxtral_realtime"
 CODEC = "speech_tokenizer/config.json"

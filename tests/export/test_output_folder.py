@@ -11,11 +11,11 @@ import pytest
 from support.commands import error_line
 from support.files import contents
 
-from bundle.errors import UsageError
-from bundle.manifest import MANIFEST
-from export import output_folder
-from export.__main__ import main as export
-from export.output_folder import bundle_files, check_output, staging
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import MANIFEST
+from voxport.export import output_folder
+from voxport.export.__main__ import main as export
+from voxport.export.output_folder import bundle_files, check_output, staging
 
 Files = dict[str, str]
 OLD = {"a.onnx": "old", "voices/x.safetensors": "old", "README.md": "old", "gone.mlpackage/Data/w": "old"}

@@ -18,18 +18,18 @@ from support.bundle_options import QUANT
 from support.export.bundle_bytes import assert_same_bytes
 from support.paths import ROOT
 
-from bundle.errors import ExportError, UsageError, VerificationError
-from bundle.manifest import Bundle, WeightError
-from export import build
-from export.__main__ import main as export
-from export.model import Export
-from export.output_folder import staging
-from export.resume import ResumeCache
+from voxport.bundle.errors import ExportError, UsageError, VerificationError
+from voxport.bundle.manifest import Bundle, WeightError
+from voxport.export import build
+from voxport.export.__main__ import main as export
+from voxport.export.model import Export
+from voxport.export.output_folder import staging
+from voxport.export.resume import ResumeCache
 
 EXPORT = """
 import sys
-from export.__main__ import main
-from model import embedded
+from voxport.export.__main__ import main
+from voxport.model import embedded
 embedded.has_trained = lambda family: False  # random weights, as in this process
 sys.exit(main())
 """

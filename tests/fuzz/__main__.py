@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.__main__ import main as export
 from fuzz.areas import AREAS
 from fuzz.files import Sources
 from fuzz.harness import Command, Outcome, fault_of, run
-from model.synthetic.checkpoint import random_checkpoint
 from voxport.__main__ import main as voxport
+from voxport.export.__main__ import main as export
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 PRELOADED = (
     "onnxruntime",
     "executorch.runtime",
     "coremltools",
-    "model.commands.inspect",
-    "export.commands.export",
-    "export.conversion.convert",
+    "voxport.model.commands.inspect",
+    "voxport.export.commands.export",
+    "voxport.export.conversion.convert",
 )
 
 

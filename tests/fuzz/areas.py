@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from bundle.manifest import MANIFEST
 from fuzz.cloning import cloning, codes, foreign_voice
 from fuzz.conversion import conversion
 from fuzz.files import OUT, SPEAK, Sources, copy, write_hash
@@ -25,6 +24,7 @@ from fuzz.mutate import (
     mutate_safetensors,
     write_json,
 )
+from voxport.bundle.manifest import MANIFEST
 
 
 def manifest(rng: random.Random, folder: Path, sources: Sources) -> Command:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bundle.manifest import MANIFEST
 from fuzz.files import OUT, SPEAK, Sources, copy, write_hash
 from fuzz.harness import Command
 from fuzz.mutate import hostile_value, mutate_bytes, mutate_json, mutate_safetensors, write_json
+from voxport.bundle.manifest import MANIFEST
 
 
 def cloning(rng: random.Random, folder: Path, sources: Sources) -> Command:

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.manifest import MANIFEST, file_entry
+from voxport.bundle.manifest import MANIFEST, file_entry
 
 OUT = "out.wav"
 SPEAK = ("--max-frames", "2", "--threads", "1", "-o", OUT)

@@ -55,7 +55,7 @@ def main() -> None:
 
 def run(options: LoadOptions) -> dict[str, Any]:
     port = free_port()
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
     )

@@ -21,9 +21,9 @@ from support.serve.realtime_client import OPENAI
 from support.serve.tone_speech import ToneSpeech
 
 from load.server import machine
-from runtime.serve.limits import Limits
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 COUNT, FIRST = 1000, 60  # the first ones start the threads of the server
 PASS_S, SLOTS = 0.005, 2  # a text of 200 frames is never spoken to its end

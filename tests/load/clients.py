@@ -18,7 +18,7 @@ from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
 from load.server import LIMITS, REFUSED, key_of
-from runtime.audio.files import pcm16
+from voxport.runtime.audio.files import pcm16
 
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s

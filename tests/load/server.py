@@ -17,15 +17,15 @@ from support.serve.http_server import Tasks
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
-from runtime.machine import describe_machine
-from runtime.serve.address import bind
-from runtime.serve.http import protocol
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import serve
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
+from voxport.runtime.machine import describe_machine
+from voxport.runtime.serve.address import bind
+from voxport.runtime.serve.http import protocol
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.server import serve
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
 
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02

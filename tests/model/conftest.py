@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model.synthetic.checkpoint import write_checkpoint
+from voxport.model.synthetic.checkpoint import write_checkpoint
 
 
 @pytest.fixture(scope="module")

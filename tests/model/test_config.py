@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundle.errors import CheckpointNotFound, ConfigError
-from model.voxtral_tts.config import load_config, parse_config
-from model.voxtral_tts.sizes import SIZES
+from voxport.bundle.errors import CheckpointNotFound, ConfigError
+from voxport.model.voxtral_tts.config import load_config, parse_config
+from voxport.model.voxtral_tts.sizes import SIZES
 
 AUDIO, CODEC = "multimodal.audio_model_args", "multimodal.audio_tokenizer_args"
 ACOUSTIC = f"{AUDIO}.acoustic_transformer_args"

@@ -16,14 +16,14 @@ from pydantic import JsonValue
 from support.export.faulty_engines import Engines, failed
 from support.export.rounding import float32_bar
 
-from bundle.errors import UsageError
-from bundle.manifest import ExportRequest
-from export.resolve import Resolved, Source, resolve
-from export.targets import open_target
-from export.verify.approximation import report_approximation
-from export.verify.comparison import measure
-from export.verify.component_checks import check_components
-from runtime.families.voxtral_tts.decoder import acoustic_values
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.resolve import Resolved, Source, resolve
+from voxport.export.targets import open_target
+from voxport.export.verify.approximation import report_approximation
+from voxport.export.verify.comparison import measure
+from voxport.export.verify.component_checks import check_components
+from voxport.runtime.families.voxtral_tts.decoder import acoustic_values
 
 # A velocity of two blocks has 19 consecutive sums of at most 192 products. The other side is in double.
 BAR = float32_bar(19, 192) / math.sqrt(2)

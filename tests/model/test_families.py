@@ -11,13 +11,13 @@ import pytest
 import torch
 from exercises.toy_model import family as toy_family
 
-from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
-from export.__main__ import main as export
-from model import families
-from model.__main__ import main
-from model.checkpoint import materialize
-from model.families import FAMILIES, family_of, find_family, format_of, open_family
-from model.synthetic.checkpoint import write_checkpoint
+from voxport.bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
+from voxport.export.__main__ import main as export
+from voxport.model import families
+from voxport.model.__main__ import main
+from voxport.model.checkpoint import materialize
+from voxport.model.families import FAMILIES, family_of, find_family, format_of, open_family
+from voxport.model.synthetic.checkpoint import write_checkpoint
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 def test_the_table_formats_and_options_import_no_torch() -> None:
     code = (
-        "import sys; from model.families import FAMILIES, format_of, options_of\n"
+        "import sys; from voxport.model.families import FAMILIES, format_of, options_of\n"
         "for key in FAMILIES: format_of(key), options_of(key)\n"
         "print('torch' in sys.modules)"
     )

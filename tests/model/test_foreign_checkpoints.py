@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
 
-from export.__main__ import main as export
-from model.__main__ import main as model
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.export.__main__ import main as export
+from voxport.model.__main__ import main as model
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 WRONG = "of one release"  # advice for two files that do not belong together
 QWEN, TTS, REALTIME = "qwen3_tts", "voxtral_tts", "voxtral_realtime"

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from support.commands import error_line
 from support.stand_ins import noting
 
-from export.__main__ import main as export
-from model.__main__ import main as model
-from model.checkpoint_format import INDEX_SUFFIX
-from model.families import open_family
-from model.inspection import inspect_checkpoint
-from model.mistral_format import WEIGHTS
-from model.synthetic.checkpoint import write_checkpoint
+from voxport.export.__main__ import main as export
+from voxport.model.__main__ import main as model
+from voxport.model.checkpoint_format import INDEX_SUFFIX
+from voxport.model.families import open_family
+from voxport.model.inspection import inspect_checkpoint
+from voxport.model.mistral_format import WEIGHTS
+from voxport.model.synthetic.checkpoint import write_checkpoint
 
 INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bundle.languages import language_code
-from bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest
-from export.__main__ import main as export
-from export.job import make_job
-from export.resolve import Source, resolve
-from export.targets import open_target
-from model.embedded import FOLDER
-from model.families import open_family
-from model.inspection import inspect_checkpoint
-from model.model_card import card_languages
-from model.synthetic.checkpoint import write_checkpoint
+from voxport.bundle.languages import language_code
+from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest
+from voxport.export.__main__ import main as export
+from voxport.export.job import make_job
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.embedded import FOLDER
+from voxport.model.families import open_family
+from voxport.model.inspection import inspect_checkpoint
+from voxport.model.model_card import card_languages
+from voxport.model.synthetic.checkpoint import write_checkpoint
 
 CARDS = {
     "---\nlanguage: [en]\nlicense: mit\n---\n# Model": {"en"},

@@ -12,17 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
 
-from bundle.errors import UsageError
-from bundle.manifest import ExportRequest
-from export.__main__ import main as export
-from export.commands.request import open_source_of
-from export.job import make_job
-from export.resolve import Source, resolve
-from export.targets import open_target
-from model.__main__ import main as model
-from model.families import open_family
-from model.inspection import inspect_checkpoint
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.__main__ import main as export
+from voxport.export.commands.request import open_source_of
+from voxport.export.job import make_job
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.__main__ import main as model
+from voxport.model.families import open_family
+from voxport.model.inspection import inspect_checkpoint
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 QWEN, TTS, REALTIME = "qwen3_tts", "voxtral_tts", "voxtral_realtime"
 PUBLISHED = {QWEN: "model.safetensors", TTS: "consolidated.safetensors", REALTIME: "consolidated.safetensors"}

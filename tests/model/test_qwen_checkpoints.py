@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bundle.errors import VoxportError
-from bundle.manifest import ExportRequest
-from bundle.spec import LayoutName
-from export.model import Model
-from export.resolve import Source, resolve
-from model.synthetic.checkpoint import random_checkpoint, size_of_variant, write_checkpoint
-from quantize.modules import QuantizedLinear
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.spec import LayoutName
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.model.synthetic.checkpoint import random_checkpoint, size_of_variant, write_checkpoint
+from voxport.quantize.modules import QuantizedLinear
 
 WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 

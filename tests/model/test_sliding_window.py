@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bundle.spec import MAX_ROW_POSITION, LayoutName
-from model.layers.attention import KVCache, Projected, ReferenceAttention
-from model.layers.rope import RotaryTable, UnboundedRotaryTable
+from voxport.bundle.spec import MAX_ROW_POSITION, LayoutName
+from voxport.model.layers.attention import KVCache, Projected, ReferenceAttention
+from voxport.model.layers.rope import RotaryTable, UnboundedRotaryTable
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,19 @@ import pytest
 import torch
 from support.files import contents
 
-from bundle.errors import OutputError
-from model.__main__ import main
-from model.checkpoint import Checkpoint
-from model.families import FAMILIES, open_family
-from model.mistral_format import WEIGHTS
-from model.synthetic import checkpoint as synthetic
-from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
-from model.voxtral_realtime.modules import AUDIO as AUDIO_PART
-from model.voxtral_tts.config import load_config
-from model.voxtral_tts.family import FAMILY
-from model.voxtral_tts.format import FORMAT
-from model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
-from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
+from voxport.bundle.errors import OutputError
+from voxport.model.__main__ import main
+from voxport.model.checkpoint import Checkpoint
+from voxport.model.families import FAMILIES, open_family
+from voxport.model.mistral_format import WEIGHTS
+from voxport.model.synthetic import checkpoint as synthetic
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
+from voxport.model.voxtral_realtime.modules import AUDIO as AUDIO_PART
+from voxport.model.voxtral_tts.config import load_config
+from voxport.model.voxtral_tts.family import FAMILY
+from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
+from voxport.model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_seed_gives_the_same_bytes_in_any_process(tiny: Path, tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "model", "synth", str(tmp_path / "again")], check=True, capture_output=True
+        [sys.executable, "-m", "voxport.model", "synth", str(tmp_path / "again")],
+        check=True,
+        capture_output=True,
     )
     assert contents(tmp_path / "again") == contents(tiny)
 
@@ -205,7 +207,7 @@ def test_concurrent_processes_all_get_the_embedded_checkpoint(cache: Path, tiny:
 
 
 def test_help_needs_no_torch() -> None:
-    code = "import sys; sys.argv = ['model', '--help']; from model.__main__ import main\n"
+    code = "import sys; sys.argv = ['model', '--help']; from voxport.model.__main__ import main\n"
     code += "try: main()\nexcept SystemExit: print(*sorted(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "synth" in output and "inspect" in output

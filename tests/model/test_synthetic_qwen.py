@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from support.paths import ROOT
 from transformers import AutoTokenizer
 
-from bundle.qwen_tokenizer import QwenTokenizer
-from model.families import open_family
-from model.qwen3_tts.config import SPEECH_TOKENIZER
-from model.qwen3_tts.format import WEIGHTS
-from model.qwen3_tts.sizes import size_names
-from model.synthetic import checkpoint as synthetic
-from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
+from voxport.model.families import open_family
+from voxport.model.qwen3_tts.config import SPEECH_TOKENIZER
+from voxport.model.qwen3_tts.format import WEIGHTS
+from voxport.model.qwen3_tts.sizes import size_names
+from voxport.model.synthetic import checkpoint as synthetic
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 GOLDEN = ROOT / "tests" / "parity" / "golden" / "qwen3_tts"  # written by the published package
 CODEC_WEIGHTS = f"{SPEECH_TOKENIZER}/{WEIGHTS}"

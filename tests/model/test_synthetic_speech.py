@@ -13,15 +13,15 @@ from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from model.checkpoint import Checkpoint, materialize
-from model.component import Component
-from model.families import open_family
-from model.voxtral_tts.components import components
-from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Options, VoxtralTTSConfig, load_config
-from model.voxtral_tts.family import FAMILY, build
-from model.voxtral_tts.format import FORMAT
-from model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
-from model.voxtral_tts.sizes import SIZES
+from voxport.model.checkpoint import Checkpoint, materialize
+from voxport.model.component import Component
+from voxport.model.families import open_family
+from voxport.model.voxtral_tts.components import components
+from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Options, VoxtralTTSConfig, load_config
+from voxport.model.voxtral_tts.family import FAMILY, build
+from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
+from voxport.model.voxtral_tts.sizes import SIZES
 
 BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
 LIMIT = 200  # frames

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import ConfigError
-from bundle.manifest import ExportRequest
-from export.resolve import Source, resolve
-from model.checkpoint import expected_tensors
-from model.synthetic.checkpoint import random_checkpoint
-from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
-from model.voxtral_realtime.family import FAMILY
-from model.voxtral_realtime.modules import embed_delay
-from model.voxtral_realtime.synthetic import SIZES
-from runtime.families.voxtral_realtime.constants import Constants
+from voxport.bundle.errors import ConfigError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.resolve import Source, resolve
+from voxport.model.checkpoint import expected_tensors
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
+from voxport.model.voxtral_realtime.family import FAMILY
+from voxport.model.voxtral_realtime.modules import embed_delay
+from voxport.model.voxtral_realtime.synthetic import SIZES
+from voxport.runtime.families.voxtral_realtime.constants import Constants
 
 FULL = parse_config(SIZES["full"].params())
 

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from model.component import Component
-from runtime.families.voxtral_tts.decoder import quantize_levels
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.component import Component
+from voxport.runtime.families.voxtral_tts.decoder import quantize_levels
 
 FRAMES, SAMPLES = 26, 1920
 RECEPTIVE_FIELD = (

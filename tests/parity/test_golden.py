@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_tts"
 CHECKPOINT = str(GOLDEN / "checkpoint")

@@ -24,12 +24,12 @@ from support.export.golden_qwen3 import (
     request_of,
 )
 
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
-from runtime.engines.base import Engine
-from runtime.families.qwen3_tts.verification import VERIFICATION
-from runtime.opening import open_task
-from runtime.text_to_speech import TextToSpeech
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.engines.base import Engine
+from voxport.runtime.families.qwen3_tts.verification import VERIFICATION
+from voxport.runtime.opening import open_task
+from voxport.runtime.text_to_speech import TextToSpeech
 
 TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minutes to lower
 DRAWN = 12  # frames
@@ -100,7 +100,7 @@ def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the codes that eager draws from one seed. ExecuTorch reads the prompts in several calls."""
-    monkeypatch.setattr("model.qwen3_tts.components.PROMPT_ROWS", 5)
+    monkeypatch.setattr("voxport.model.qwen3_tts.components.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
     rows = {"executorch": 5, "coreml": CACHE}[target]
     signatures = golden.engine.stream().signatures

@@ -13,10 +13,10 @@ from parity.test_golden_qwen3 import BAR, GoldenModel, open_golden, prompt_of
 from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from torch import nn
 
-from model.qwen3_tts.codec.decoder import CodecDecoder
-from runtime.families.qwen3_tts.decoder import SpeechDecoder
-from runtime.families.qwen3_tts.prompt import PromptEmbedder
-from runtime.sampler import SamplerSettings
+from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
+from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
+from voxport.runtime.sampler import SamplerSettings
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_the_end_not_masked(base: GoldenModel, monkeypatch: pytest.MonkeyPatch) 
     """At frame 0 it would win."""
     assert spoken(base, "xvector") == base.reference["xvector_codes"].tolist()
     with monkeypatch.context() as patch:
-        patch.setattr("runtime.families.qwen3_tts.decoder.MIN_FRAMES", 0)
+        patch.setattr("voxport.runtime.families.qwen3_tts.decoder.MIN_FRAMES", 0)
         assert spoken(base, "xvector") == []
 
 

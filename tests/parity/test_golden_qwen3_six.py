@@ -9,18 +9,18 @@ import pytest
 from parity.test_golden_qwen3 import BAR, CASES, GOLDEN, SAMPLED, open_golden, prompt_of
 from support.export.golden_qwen3 import golden_bundle, misses, request_of
 
-from bundle.errors import IntegrityError
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from model.qwen3_tts.split_six import components
-from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts import split_stream
-from runtime.families.qwen3_tts.decoder import SpeechDecoder
-from runtime.families.qwen3_tts.prompt import PromptEmbedder
-from runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
-from runtime.families.qwen3_tts.trace import TRACE
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.qwen3_tts.split_six import components
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts import split_stream
+from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
+from voxport.runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
+from voxport.runtime.families.qwen3_tts.trace import TRACE
 
 FRAMES = 125  # of a call of the speech decoder
 SAMPLES = 1920

@@ -7,19 +7,19 @@ import pytest
 import soundfile
 from mistral_common.audio import mel_filter_bank
 
-from bundle.manifest import Bundle, ExportRequest
-from export.__main__ import main as export
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from runtime.__main__ import main as runtime
-from runtime.audio.gain import amplified, recording_gain_db
-from runtime.audio.sources import Recording
-from runtime.engines import open_engine
-from runtime.engines.base import Engine, EngineOptions
-from runtime.families import read_constants
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.bundle.manifest import Bundle, ExportRequest
+from voxport.export.__main__ import main as export
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.audio.gain import amplified, recording_gain_db
+from voxport.runtime.audio.sources import Recording
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import Engine, EngineOptions
+from voxport.runtime.families import read_constants
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4

@@ -15,9 +15,9 @@ from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
 from support.stand_ins import noting
 
-from export.__main__ import main as export
-from model.families import family_of, open_family
-from model.stored_weights import StoredWeights
+from voxport.export.__main__ import main as export
+from voxport.model.families import family_of, open_family
+from voxport.model.stored_weights import StoredWeights
 
 FOLDERS = {
     "voxtral_tts": (GOLDEN / "voxtral_tts" / "checkpoint", voxtral_tts.voxtral_tts),

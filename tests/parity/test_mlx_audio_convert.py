@@ -13,9 +13,9 @@ from mlx_audio.convert import convert as convert_by_mlx_audio
 from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
 from support.files import contents
 
-from model.families import open_family
-from model.inspection import inspect_checkpoint
-from model.mlx.model import quantization_of
+from voxport.model.families import open_family
+from voxport.model.inspection import inspect_checkpoint
+from voxport.model.mlx.model import quantization_of
 
 CONFIG, WEIGHTS = "config.json", "consolidated.safetensors"
 pytestmark = pytest.mark.slow

@@ -25,12 +25,12 @@ from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
 from support.stand_ins import noting
 
-from export.__main__ import main as export
-from export.conversion import plan as planning
-from model.families import open_family
-from model.mlx.layouts import stored_tensors
-from model.stored_weights import StoredWeights
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.export.__main__ import main as export
+from voxport.export.conversion import plan as planning
+from voxport.model.families import open_family
+from voxport.model.mlx.layouts import stored_tensors
+from voxport.model.stored_weights import StoredWeights
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 VOXTRAL, QWEN = GOLDEN / "voxtral_tts" / "checkpoint", GOLDEN / "qwen3_tts"
 CODEC = "speech_tokenizer."  # prefix of the names of its tensors

@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bundle.errors import CheckpointError, UsageError
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from model.inspection import inspect_checkpoint
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.bundle.errors import CheckpointError, UsageError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.inspection import inspect_checkpoint
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."

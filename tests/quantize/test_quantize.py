@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import quantize.modules
-import quantize.search
-from bundle.errors import RecipeError
-from export.__main__ import main as export
-from quantize.modules import (
+import voxport.quantize.modules
+import voxport.quantize.search
+from voxport.bundle.errors import RecipeError
+from voxport.export.__main__ import main as export
+from voxport.quantize.modules import (
     PalettizedLinear,
     QuantizedLinear,
     float_activations,
@@ -21,10 +21,10 @@ from quantize.modules import (
     int8_per_token,
     linear_kernel,
 )
-from quantize.quantizer import Quantizer
-from quantize.recipe import RECIPES, Recipe, Rule, find_recipe
-from quantize.schemes import IntegerScheme, PaletteScheme
-from quantize.search import search_palette, search_scales
+from voxport.quantize.quantizer import Quantizer
+from voxport.quantize.recipe import RECIPES, Recipe, Rule, find_recipe
+from voxport.quantize.schemes import IntegerScheme, PaletteScheme
+from voxport.quantize.search import search_palette, search_scales
 
 INT8, INT4 = IntegerScheme(8), IntegerScheme(4, 32)
 
@@ -199,7 +199,7 @@ def test_palettes_of_normal_weights_reach_the_least_error() -> None:
 def test_chunks_of_a_search_for_palettes_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     values = weight() * torch.arange(1, 25)[:, None]
     whole = search_palette(values, LUT4.bits, LUT4.channels)
-    monkeypatch.setattr(quantize.search, "CHUNK", 1)
+    monkeypatch.setattr(voxport.quantize.search, "CHUNK", 1)
     parts = search_palette(values, LUT4.bits, LUT4.channels)
     assert torch.equal(parts.indices, whole.indices) and torch.equal(parts.palette, whole.palette)
     assert parts.errors.searched == pytest.approx(whole.errors.searched)
@@ -227,7 +227,7 @@ def test_packed_palettes_give_the_same_bits_and_are_not_lowered(
     linear, x = LUT4.quantize(weight(), "w", is_table=False).module, torch.randn(3, 96)
     assert isinstance(linear, PalettizedLinear)
     torch.testing.assert_close(linear(x), x @ linear.values().T)
-    monkeypatch.setattr(quantize.modules, "CHUNK", chunk)
+    monkeypatch.setattr(voxport.quantize.modules, "CHUNK", chunk)
     before = linear(x)
     linear.pack()
     linear.pack()

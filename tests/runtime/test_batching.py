@@ -10,12 +10,12 @@ from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_engine import Fault
 from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, ToyEngine
 
-from bundle.errors import UsageError, VoxportError
-from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.engines.base import Arrays
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.batching import BatchedDecoder, Status, Ticket
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.speech_request import SpeechRequest
 
 MakeDecoder = Callable[..., BatchedDecoder[SpeechRequest]]  # of a number of slots, and a fault
 

@@ -12,10 +12,10 @@ import pytest
 from safetensors.torch import load_file
 from support.paths import ROOT
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
-from runtime.machine import measure_bandwidth
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.machine import measure_bandwidth
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bundle.errors import IntegrityError
-from runtime.audio.mel import LogMel
-from runtime.families.base import parse_record
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_tts.decoder import parse_constants
+from voxport.bundle.errors import IntegrityError
+from voxport.runtime.audio.mel import LogMel
+from voxport.runtime.families.base import parse_record
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_tts.decoder import parse_constants
 
 SPEECH = {
     "sample_rate": 24000,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from support.stand_ins import stand_in
 
-from bundle.errors import UsageError
-from runtime.families.base import BenchSettings
-from runtime.families.voxtral_tts.bench import BENCH
-from runtime.families.voxtral_tts.decoder import BATCHED
-from runtime.families.voxtral_tts.voices import choose_voice
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.runtime.families.base import BenchSettings
+from voxport.runtime.families.voxtral_tts.bench import BENCH
+from voxport.runtime.families.voxtral_tts.decoder import BATCHED
+from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.speech_request import SpeechRequest
 
 
 @pytest.mark.parametrize("field", ["max_frames", "chunk_frames", "seed"])

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.stand_ins import noting, stand_in
 
-from bundle.errors import UsageError
-from runtime import opening
-from runtime.speech_to_text import SpeechToText
-from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime import opening
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 class Task(SpeechToText):

@@ -15,10 +15,10 @@ from support.runtime.opened_tasks import open_speech
 from support.runtime.prefix_caches import wait_until_written
 from support.stand_ins import noting
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from runtime.engines import open_engine
-from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import open_engine
+from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder
 
 pytestmark = pytest.mark.slow
 TARGETS = ["onnx", "executorch", "coreml"]

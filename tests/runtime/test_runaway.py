@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.batching import Status
-from runtime.runaway import FRAMES, MAX_PERIOD, RunawayGuard
-from runtime.speech_request import SpeechRequest
-from runtime.utterance import FrameCollector
+from voxport.runtime.batching import Status
+from voxport.runtime.runaway import FRAMES, MAX_PERIOD, RunawayGuard
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.utterance import FrameCollector
 
 SAMPLES, BOOKS = 8, 4  # of a frame
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import UsageError
-from runtime.sampler import SamplerSettings, gumbel_noise, sample
+from voxport.bundle.errors import UsageError
+from voxport.runtime.sampler import SamplerSettings, gumbel_noise, sample
 
 DRAWS, IDS = 40_000, 9
 SETTINGS = [

@@ -14,19 +14,19 @@ from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
 from support.runtime.toy_speech import CONSTANTS
 from support.stand_ins import stand_in
 
-from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder
-from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts.builder import Voice
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.prompt import Prompt
-from runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
-from runtime.families.qwen3_tts.voices import model_digest, voice_content
-from runtime.families.voxtral_tts.prompt import PromptBuilder
-from runtime.sampling_options import SAMPLING
-from runtime.speech_request import SpeechRequest
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import BatchedDecoder
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.prompt import Prompt
+from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
+from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
+from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder
+from voxport.runtime.sampling_options import SAMPLING
+from voxport.runtime.speech_request import SpeechRequest
 
 GREEDY: dict[str, Any] = {"temperature": 0, "sub_temperature": 0}
 FRAMES = 6
@@ -277,7 +277,7 @@ def say(
     Path("voice.safetensors").write_bytes(voice_content(Voice(vector), model_digest(task.bundle)))
 
     def run(*options: str, task: QwenTextToSpeech = task) -> tuple[int, bytes, str]:
-        monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+        monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: task)
         fixed = ("--voice", "voice.safetensors", "--max-frames", "4", "--bundle", "none", "-o", "out.wav")
         Path("out.wav").unlink(missing_ok=True)
         code = voxport(["say", "Hi.", *fixed, *options])

@@ -8,12 +8,12 @@ import pytest
 from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
 
-from bundle.errors import UsageError
-from runtime.batching import Status
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.speech_request import SpeechOptions, SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import Status
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 FIRST = "This is the first sentence, which is long enough to be spoken alone."
 SECOND = "And this is the second sentence; it is long enough as well, I think."

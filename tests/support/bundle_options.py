@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from bundle.json_types import Json
-from bundle.manifest import file_entry
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import file_entry
 
 WIDE = "layers.0.attention.wo=w4g128"
 QUANT = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.__main__ import main as runtime
+from voxport.runtime.__main__ import main as runtime
 
 
 def say(bundle: Path, text: str = "Hello.", *more: str, out: str | Path = "out.wav") -> int:

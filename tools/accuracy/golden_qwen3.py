@@ -16,8 +16,8 @@ from pathlib import Path
 from parity.test_golden_qwen3 import BAR, RUNS
 from support.export.golden_qwen3 import BARS, CASES, PRECISION, Golden, golden_bundle, misses
 
-from runtime.engines import ENGINES
-from runtime.machine import describe_machine
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.machine import describe_machine
 
 log = logging.getLogger(__name__)
 Differences = dict[str, float | bool]

@@ -21,21 +21,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.model import Export
-from export.resolve import Source, resolve
-from export.targets import open_target, target_of_job
-from export.verify.comparison import Check, Report
-from export.verify.long_codes import check_long_codes
-from export.verify.modes import VerifyOptions, modes
-from export.verify.run import open_context
-from model.qwen3_tts import sizes
-from model.synthetic.checkpoint import write_checkpoint
-from quantize.recipe import RECIPES
-from runtime.families import open_family, read_constants
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.model import Export
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target, target_of_job
+from voxport.export.verify.comparison import Check, Report
+from voxport.export.verify.long_codes import check_long_codes
+from voxport.export.verify.modes import VerifyOptions, modes
+from voxport.export.verify.run import open_context
+from voxport.model.qwen3_tts import sizes
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.quantize.recipe import RECIPES
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.machine import describe_machine
 
 FAMILY, SIZE = "qwen3_tts", "wide-custom-voice"
 PROMPT_ROWS = 32  # above those of the prompt of verification

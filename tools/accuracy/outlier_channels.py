@@ -21,18 +21,18 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from bundle.json_types import Json
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.comparison import measure
-from export.verify.eager import EagerEngine
-from model.qwen3_tts import sizes
-from model.synthetic.checkpoint import write_checkpoint
-from quantize.modules import float_activations, int8_per_block
-from runtime.families import open_family
-from runtime.families.base import ForcedRun
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.comparison import measure
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.qwen3_tts import sizes
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.quantize.modules import float_activations, int8_per_block
+from voxport.runtime.families import open_family
+from voxport.runtime.families.base import ForcedRun
+from voxport.runtime.machine import describe_machine
 
 FAMILY, SIZE, WIDTH = "qwen3_tts", "wide", 512
 PREDICTOR, FULL = "code_predictor", "none"

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from model.layers.basic import RMSNorm
-from model.qwen3_tts.blocks import GatedMLP, NormedAttention
-from model.qwen3_tts.predictor import CodePredictor
-from runtime.families import open_family
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.layers.basic import RMSNorm
+from voxport.model.qwen3_tts.blocks import GatedMLP, NormedAttention
+from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.runtime.families import open_family
 
 GRAPH = "code_predictor"
 FLOAT16_MAX = 65504.0

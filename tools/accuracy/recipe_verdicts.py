@@ -17,15 +17,15 @@ import sys
 import time
 from pathlib import Path
 
-from bundle.command import INTERRUPTED
-from bundle.errors import VoxportError
-from bundle.json_types import Json
-from bundle.manifest import Bundle, Verification
-from export.__main__ import main as export
-from export.targets import open_target
-from model.synthetic.checkpoint import write_checkpoint
-from quantize.recipe import RECIPES
-from runtime.machine import describe_machine
+from voxport.bundle.command import INTERRUPTED
+from voxport.bundle.errors import VoxportError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle, Verification
+from voxport.export.__main__ import main as export
+from voxport.export.targets import open_target
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.quantize.recipe import RECIPES
+from voxport.runtime.machine import describe_machine
 
 FAMILY, BASE = "qwen3_tts", "base"
 FRAMES = " frames"  # in the names of reports over many frames, and how these end before the precision:

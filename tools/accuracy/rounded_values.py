@@ -20,23 +20,23 @@ from pathlib import Path
 
 import numpy as np
 
-import runtime.families.voxtral_tts.verification as workload
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.model import Export
-from export.resolve import Source, resolve
-from export.targets import target_of_job
-from export.verify.code_checks import compare_values
-from export.verify.comparison import ROUNDING_FACTOR
-from export.verify.context import WHOLE, Context
-from export.verify.modes import VerifyOptions, modes
-from export.verify.run import open_context
-from model.embedded import trained_checkpoint
-from runtime.families import read_constants
-from runtime.families.base import ForcedRun
-from runtime.machine import describe_machine
+import voxport.runtime.families.voxtral_tts.verification as workload
 from tools.verdicts import changed
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.model import Export
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import target_of_job
+from voxport.export.verify.code_checks import compare_values
+from voxport.export.verify.comparison import ROUNDING_FACTOR
+from voxport.export.verify.context import WHOLE, Context
+from voxport.export.verify.modes import VerifyOptions, modes
+from voxport.export.verify.run import open_context
+from voxport.model.embedded import trained_checkpoint
+from voxport.runtime.families import read_constants
+from voxport.runtime.families.base import ForcedRun
+from voxport.runtime.machine import describe_machine
 
 SIMULATED = 2000
 log = logging.getLogger(__name__)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from bundle.json_types import Json
-from export.__main__ import main as export
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.engines.base import EngineOptions
-from runtime.machine import describe_machine
-from runtime.opening import open_task
-from runtime.speech_request import SpeechOptions
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.json_types import Json
+from voxport.export.__main__ import main as export
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.machine import describe_machine
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text_to_speech import TextToSpeech
 
 CLOSE = 1e-4  # codec convolutions sum in another order for other lengths
 FRAMES, SEED = 8, 5

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 REAL_TIME_MS = 80.0
 COLUMNS = 110  # of a line of text

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench_report import put
 
-from bundle.json_types import Json
-from export.evaluation.result import FIGURES
+from voxport.bundle.json_types import Json
+from voxport.export.evaluation.result import FIGURES
 
 MARKS = {"onnx": "o", "executorch": "s", "coreml": "^"}
 Found = Json

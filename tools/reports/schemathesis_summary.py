@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 COMMAND = (
     "SCHEMATHESIS_HOOKS=schemathesis_hooks schemathesis run URL/openapi.json "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_report import put
 
-from bundle.json_types import Json
+from voxport.bundle.json_types import Json
 
 COLUMNS = (
     "bundle",

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.bench import bench
-from runtime.engines.base import EngineOptions
-from runtime.machine import describe_machine, measure_bandwidth
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.bench import bench
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.machine import describe_machine, measure_bandwidth
 
 ROUNDS, CALLS = 3, 20
 

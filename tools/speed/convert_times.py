@@ -18,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from bundle.files import files_below
-from bundle.json_types import Json
-from model.families import family_of, open_family
-from model.stored_weights import StoredWeights
-from runtime.machine import describe_machine
+from voxport.bundle.files import files_below
+from voxport.bundle.json_types import Json
+from voxport.model.families import family_of, open_family
+from voxport.model.stored_weights import StoredWeights
+from voxport.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SECONDS, MAX_MEMORY = 180.0, 3e9  # bars of a conversion at the published size
@@ -31,7 +31,7 @@ Result = Json
 
 def convert(folder: Path, out: Path, options: list[str]) -> Result:
     """What `voxport convert` prints. Exits if it fails."""
-    command = [sys.executable, "-m", "export", "convert", str(folder), str(out), *options, "--json"]
+    command = [sys.executable, "-m", "voxport.export", "convert", str(folder), str(out), *options, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"convert_times: the conversion ended with code {done.returncode}")

@@ -15,16 +15,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def export(*options: str) -> Json:
     """The result row of one export: a JSON object. Exits if the export fails."""
-    command = [sys.executable, "-m", "export", "export", *options, "--json"]
+    command = [sys.executable, "-m", "voxport.export", "export", *options, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"export_times: the export ended with code {done.returncode}")

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from bundle.manifest import Bundle
-from runtime.engines import ENGINES
-from runtime.engines.base import EngineOptions
-from runtime.machine import describe_machine, measure_bandwidth
-from runtime.opening import open_task
-from runtime.prefix_cache import WRITER
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.machine import describe_machine, measure_bandwidth
+from voxport.runtime.opening import open_task
+from voxport.runtime.prefix_cache import WRITER
+from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE, SECONDS = 24_000, 5
 TEXT, TRANSCRIPT = "Hello there.", "How are you today? I am very well, thank you for asking me."

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.engines.ort import ort
-from runtime.machine import describe_machine
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.machine import describe_machine
 
 CALLS, WARM_UP = 12, 2
 

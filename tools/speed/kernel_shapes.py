@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime.engines.ort import ort
-from runtime.machine import describe_machine, measure_bandwidth
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.machine import describe_machine, measure_bandwidth
 
 SHAPES = {  # inputs, outputs
     "wq": (3072, 4096),

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.manifest import Bundle
-from runtime.engines import ENGINES
-from runtime.engines.base import EngineOptions
-from runtime.machine import describe_machine, resident_bytes
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.machine import describe_machine, resident_bytes
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 BLOCK_S = 0.08
 

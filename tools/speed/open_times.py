@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.engines import ENGINES
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 USES = ("first use", "later")

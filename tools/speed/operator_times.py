@@ -14,14 +14,14 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.engines.base import EngineOptions
-from runtime.engines.onnx import OnnxEngine
-from runtime.engines.ort import ort
-from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families.base import BenchSettings
+from voxport.runtime.machine import describe_machine
 
 WARM_UP = 5
 LARGEST = 8  # operators that are reported for each graph

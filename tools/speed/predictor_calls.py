@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.manifest import ExportRequest
-from bundle.spec import Kind, Signature, TensorSpec
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets import open_target
-from export.targets.base import Graph
-from model.component import Component
-from model.qwen3_tts.predictor import CodePredictor
-from runtime.engines.ort import ort
-from runtime.machine import describe_machine, measure_bandwidth
+from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.spec import Kind, Signature, TensorSpec
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.export.targets.base import Graph
+from voxport.model.component import Component
+from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.machine import describe_machine, measure_bandwidth
 
 GRAPH = "code_predictor"
 THREADS, ROUNDS, FRAMES = 2, 3, 10

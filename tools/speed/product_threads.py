@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runtime.machine import describe_machine, measure_bandwidth
+from voxport.runtime.machine import describe_machine, measure_bandwidth
 
 BENCH = """
 import sys
 from unittest import mock
 from voxport.__main__ import main
 if sys.argv.pop(1) == "without":
-    mock.patch("runtime.engines.executorch._multiply_in_the_calling_thread").start()
+    mock.patch("voxport.runtime.engines.executorch._multiply_in_the_calling_thread").start()
 sys.exit(main(sys.argv[1:]))
 """
 

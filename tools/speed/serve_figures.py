@@ -21,10 +21,10 @@ from pathlib import Path
 
 import httpx2
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.engines.base import EngineOptions
-from runtime.engines.ort import ort
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.ort import ort
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
@@ -75,7 +75,16 @@ def measure(bundle: Path, frames: int, threads: int | None) -> Json:
     options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
     if threads is not None:
         options += ["--threads", str(threads)]
-    command = [sys.executable, "-m", "runtime", "serve", "--bundle", str(bundle.absolute()), "-q", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "voxport.runtime",
+        "serve",
+        "--bundle",
+        str(bundle.absolute()),
+        "-q",
+        *options,
+    ]
     server = subprocess.Popen(command, cwd=ROOT)
     try:
         return asyncio.run(figures(f"http://127.0.0.1:{port}", bundle.name, frames))

@@ -17,14 +17,14 @@ import numpy as np
 import torch  # noqa: F401  loads the libraries of the next module
 from executorch.extension.pybindings._portable_lib import ExecuTorchMethod
 
-from bundle.json_types import Json
-from bundle.manifest import Bundle
-from runtime.engines import ENGINES, open_engine
-from runtime.engines.base import EngineOptions
-from runtime.engines.ort import ort
-from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings
-from runtime.machine import describe_machine
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines import ENGINES, open_engine
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families.base import BenchSettings
+from voxport.runtime.machine import describe_machine
 
 NATIVE = (
     (ort.InferenceSession, "run"),

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from bundle.spec import MASKED_SCORE
-from export.targets.coreml.layout import LAYOUT
-from export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
-from model.layers.attention import (
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.export.targets.coreml.layout import LAYOUT
+from voxport.export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
+from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
     KVCache,
@@ -19,8 +19,8 @@ from model.layers.attention import (
     ring_positions,
     window_mask,
 )
-from quantize.modules import QuantizedLinear
-from quantize.search import SMALLEST_SCALE
+from voxport.quantize.modules import QuantizedLinear
+from voxport.quantize.search import SMALLEST_SCALE
 
 CacheUpdate = tuple[torch.Tensor, torch.Tensor]
 # The only two ranges that the converter takes. They contain the integers of a scheme.

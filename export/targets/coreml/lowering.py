@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.manifest import Precision
-from bundle.spec import Kind, TensorSpec
-from export.memory import free_memory
-from export.targets.base import Graph
-from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears
-from export.targets.coreml.package import merge, normalise
-from export.targets.coreml.read_back import bounds_of
-from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
-from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
-from export.targets.tracing import export_errors, target_kernels, trace
-from model.component import Component
+from voxport.bundle.manifest import Precision
+from voxport.bundle.spec import Kind, TensorSpec
+from voxport.export.memory import free_memory
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears
+from voxport.export.targets.coreml.package import merge, normalise
+from voxport.export.targets.coreml.read_back import bounds_of
+from voxport.export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
+from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
+from voxport.export.targets.tracing import export_errors, target_kernels, trace
+from voxport.model.component import Component
 
 DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core ML has no 64-bit integers
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bundle.errors import ExportError
-from export.targets.coreml.tools import ct
-from runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.coreml.tools import ct
+from voxport.runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
 
 CONTENT = "Data/com.apple.CoreML"
 MODEL, WEIGHTS = f"{CONTENT}/model.mlmodel", f"{CONTENT}/weights/weight.bin"

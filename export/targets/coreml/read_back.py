@@ -15,14 +15,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bundle.errors import ExportError
-from bundle.manifest import Precision
-from bundle.spec import TensorSpec, graph_state_name
-from export.memory import free_memory
-from export.targets.base import Graph
-from export.targets.coreml.layout import LAYOUT
-from export.targets.coreml.package import CONTENT, MODEL, blob_values
-from export.targets.coreml.tools import (
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import Precision
+from voxport.bundle.spec import TensorSpec, graph_state_name
+from voxport.export.memory import free_memory
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreml.layout import LAYOUT
+from voxport.export.targets.coreml.package import CONTENT, MODEL, blob_values
+from voxport.export.targets.coreml.tools import (
     OPSET,
     OPSET_NAME,
     SSAOpRegistry,
@@ -30,10 +30,10 @@ from export.targets.coreml.tools import (
     load_program,
     without_converter_output,
 )
-from export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
-from model.component import Component
-from model.layers.attention import ReferenceAttention
-from quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
+from voxport.export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
+from voxport.model.component import Component
+from voxport.model.layers.attention import ReferenceAttention
+from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType

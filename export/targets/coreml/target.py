@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from bundle.manifest import Precision
-from bundle.spec import Dtype, graph_state_name
-from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
-from export.targets.coreml.layout import LAYOUT
-from model.component import Component
+from voxport.bundle.manifest import Precision
+from voxport.bundle.spec import Dtype, graph_state_name
+from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from voxport.export.targets.coreml.layout import LAYOUT
+from voxport.model.component import Component
 
 IS_MACOS = sys.platform == "darwin"
 
@@ -22,7 +22,7 @@ class CoreMLTarget(Target):
     name = "coreml"
     packages = ("coremltools",)
     layout = LAYOUT
-    kernel = ("export.targets.coreml.kernels", "dequantized_linear")
+    kernel = ("voxport.export.targets.coreml.kernels", "dequantized_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
     state_notes = """\
 For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with
@@ -48,12 +48,12 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
         return EntryPoint(f"{component.graph}.mlpackage", component.name)
 
     def lower(self, graph: Graph, folder: Path) -> None:
-        from export.targets.coreml.lowering import lower_graph
+        from voxport.export.targets.coreml.lowering import lower_graph
 
         lower_graph(graph, folder / f"{graph.name}.mlpackage", self._precision(graph))
 
     def check(self, graph: Graph, folder: Path) -> str:
-        from export.targets.coreml.read_back import check_package
+        from voxport.export.targets.coreml.read_back import check_package
 
         check_package(folder / f"{graph.name}.mlpackage", graph, self._precision(graph))
         return "functions, states, integers and scales equal those of the module"

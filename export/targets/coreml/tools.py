@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from export.targets.tracing import without_warnings
+from voxport.export.targets.tracing import without_warnings
 
 
 @contextmanager

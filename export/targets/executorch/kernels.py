@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
-from bundle.spec import MASKED_SCORE
-from export.targets.executorch.layout import LAYOUT
-from model.layers.attention import (
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.export.targets.executorch.layout import LAYOUT
+from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
     KVCache,

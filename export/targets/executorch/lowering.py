@@ -21,19 +21,19 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.fx.passes.tools_common import legalize_graph
 
-from bundle.spec import READ_METHOD, WRITE_METHOD
-from export.targets.base import Graph
-from export.targets.executorch.graph_order import late_nodes_moved
-from export.targets.executorch.kernels import LlamaAttention, rms_norm
-from export.targets.executorch.layout import state_rows_per_call
-from export.targets.executorch.partitioner import (
+from voxport.bundle.spec import READ_METHOD, WRITE_METHOD
+from voxport.export.targets.base import Graph
+from voxport.export.targets.executorch.graph_order import late_nodes_moved
+from voxport.export.targets.executorch.kernels import LlamaAttention, rms_norm
+from voxport.export.targets.executorch.layout import state_rows_per_call
+from voxport.export.targets.executorch.partitioner import (
     ConvolutionPartitioner,
     LinearPartitioner,
     keep_convolution_weights,
 )
-from export.targets.executorch.pass_values import values_kept
-from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
-from export.targets.tracing import (
+from voxport.export.targets.executorch.pass_values import values_kept
+from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
+from voxport.export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
     export_errors,
@@ -41,8 +41,8 @@ from export.targets.tracing import (
     trace,
     without_warnings,
 )
-from model.component import Component
-from quantize.modules import int8_per_token
+from voxport.model.component import Component
+from voxport.quantize.modules import int8_per_token
 
 LOGGERS = ("torch", "torchao", "executorch", "root")
 

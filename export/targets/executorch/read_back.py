@@ -17,11 +17,11 @@ from executorch.exir._serialize._flatbuffer import _run_flatc
 from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program
 from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_header
 
-from bundle.errors import ExportError
-from export.targets.base import Graph
-from export.targets.read_back import StoredLinear, compare_linears, hash_of
-from export.targets.tracing import export_errors
-from quantize.modules import QuantizedLinear
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.base import Graph
+from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
+from voxport.export.targets.tracing import export_errors
+from voxport.quantize.modules import QuantizedLinear
 
 # Any in this module: delegates as JSON, and objects of ExecuTorch, which have no types
 Delegate = dict[str, Any]

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from bundle.spec import Signature
-from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
-from export.targets.executorch.layout import LAYOUT, state_rows_per_call
-from model.component import Component
-from quantize.schemes import IntegerScheme, Scheme
+from voxport.bundle.spec import Signature
+from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from voxport.export.targets.executorch.layout import LAYOUT, state_rows_per_call
+from voxport.model.component import Component
+from voxport.quantize.schemes import IntegerScheme, Scheme
 
 GROUPED_BITS = 4  # of weights in groups, at most
 
@@ -20,7 +20,7 @@ class ExecuTorchTarget(Target):
     name = "executorch"
     packages = ("executorch",)
     layout = LAYOUT
-    kernel = ("quantize.modules", "int8_per_token")
+    kernel = ("voxport.quantize.modules", "int8_per_token")
     costs = Costs(lowering=1.5, running=1.7, product=0.2, verification=17, sample=9)
     state_notes = """\
 States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
@@ -53,12 +53,12 @@ update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
         return EntryPoint(f"{component.graph}.pte", component.graph, state_rows_per_call(component))
 
     def lower(self, graph: Graph, folder: Path) -> None:
-        from export.targets.executorch.lowering import lower_graph
+        from voxport.export.targets.executorch.lowering import lower_graph
 
         components = tuple(replace(part, signature=self.signature(part)) for part in graph.components)
         lower_graph(replace(graph, components=components), folder)
 
     def check(self, graph: Graph, folder: Path) -> str:
-        from export.targets.executorch.read_back import check_program
+        from voxport.export.targets.executorch.read_back import check_program
 
         return check_program(folder / self.entry_point(graph.first).file, graph)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from bundle.spec import ONNX_PAST, ONNX_PRESENT
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
 
 FLOAT_ACTIVATIONS = 1  # accuracy level of MatMulNBits: it multiplies dequantised weights, as CUDA does
 SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # of value names, in artifacts

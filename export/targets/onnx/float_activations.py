@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import onnx
 from onnx import helper
 
-from runtime.engines.onnx import OnnxEngine
-from runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.ort import ort
 
 ACCURACY_LEVEL, FLOAT32 = "accuracy_level", 1  # of MatMulNBits: the type of its activations
 

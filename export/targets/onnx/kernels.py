@@ -8,10 +8,10 @@ import onnx_ir as ir
 import torch
 from onnxscript import evaluator, opset23
 
-from bundle.errors import ExportError
-from bundle.spec import MASKED_SCORE
-from export.targets.onnx.layout import LAYOUT
-from model.layers.attention import (
+from voxport.bundle.errors import ExportError
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.export.targets.onnx.layout import LAYOUT
+from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
     KVCache,
@@ -19,8 +19,8 @@ from model.layers.attention import (
     ring_positions,
     window_mask,
 )
-from model.layers.rope import Rotation
-from quantize.modules import SMALLEST, QuantizedLinear
+from voxport.model.layers.rope import Rotation
+from voxport.quantize.modules import SMALLEST, QuantizedLinear
 
 MICROSOFT = "com.microsoft"  # the operator domain of ONNX Runtime
 # Accuracy level: activations of 8 bits. Lower levels dequantise the weight in every call.

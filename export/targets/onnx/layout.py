@@ -1,5 +1,5 @@
 """Layout of the KV caches of the target ONNX."""
 
-from bundle.spec import LayoutName
+from voxport.bundle.spec import LayoutName
 
 LAYOUT: LayoutName = "BHSD, staged"

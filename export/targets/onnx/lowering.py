@@ -15,16 +15,21 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import torch
 
-from bundle.manifest import Precision
-from bundle.spec import ONNX_PAST, ONNX_PRESENT
-from export.targets.base import Graph
-from export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
-from export.targets.onnx.convolutions import widen_convolutions
-from export.targets.onnx.float16 import states_to_float16, to_float16, use_float_activations
-from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
-from export.targets.onnx.registry import registry_read_once
-from export.targets.onnx.simplify import simplify
-from export.targets.tracing import (
+from voxport.bundle.manifest import Precision
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
+from voxport.export.targets.base import Graph
+from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
+from voxport.export.targets.onnx.convolutions import widen_convolutions
+from voxport.export.targets.onnx.float16 import states_to_float16, to_float16, use_float_activations
+from voxport.export.targets.onnx.kernels import (
+    TRANSLATIONS,
+    SharedBufferAttention,
+    lower_linear,
+    lower_to_blocks,
+)
+from voxport.export.targets.onnx.registry import registry_read_once
+from voxport.export.targets.onnx.simplify import simplify
+from voxport.export.targets.tracing import (
     dynamic_shapes,
     export_errors,
     target_kernels,

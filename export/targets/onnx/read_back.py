@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from bundle.errors import ExportError
-from bundle.manifest import Precision
-from export.targets.base import Graph
-from export.targets.onnx.float16 import FLOAT_ACTIVATIONS
-from export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
-from export.targets.onnx.lowering import pack
-from export.targets.read_back import StoredLinear, compare_linears, hash_of
-from quantize.modules import QuantizedLinear
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import Precision
+from voxport.export.targets.base import Graph
+from voxport.export.targets.onnx.float16 import FLOAT_ACTIVATIONS
+from voxport.export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
+from voxport.export.targets.onnx.lowering import pack
+from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
+from voxport.quantize.modules import QuantizedLinear
 
 
 def check_graph(path: Path, graph: Graph, precision: Precision) -> str:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from bundle.manifest import Bundle, Precision
-from bundle.spec import Dtype
-from export.targets.base import Costs, EntryPoint, Graph, Target
-from export.targets.onnx.layout import LAYOUT
-from model.component import Component
-from quantize.schemes import Scheme
-from runtime.engines.base import Engine, EngineOptions
+from voxport.bundle.manifest import Bundle, Precision
+from voxport.bundle.spec import Dtype
+from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
+from voxport.export.targets.onnx.layout import LAYOUT
+from voxport.model.component import Component
+from voxport.quantize.schemes import Scheme
+from voxport.runtime.engines.base import Engine, EngineOptions
 
 
 class OnnxTarget(Target):
@@ -17,7 +17,7 @@ class OnnxTarget(Target):
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
     layout = LAYOUT
-    kernel = ("quantize.modules", "int8_per_block")
+    kernel = ("voxport.quantize.modules", "int8_per_block")
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
@@ -42,7 +42,7 @@ cleared.
     def __init__(self, compute_precision: Precision | None = None):
         super().__init__(compute_precision)
         if self.compute_precision == "float16":
-            self.kernel, self.has_integer_kernels = ("quantize.modules", "float_activations"), False
+            self.kernel, self.has_integer_kernels = ("voxport.quantize.modules", "float_activations"), False
 
     def runs_in_float16(self, precision: str | None) -> bool:
         return self.compute_precision == "float16"
@@ -58,16 +58,16 @@ cleared.
         return EntryPoint(f"{component.graph}.onnx", component.graph)
 
     def lower(self, graph: Graph, folder: Path) -> None:
-        from export.targets.onnx.lowering import lower_graph
+        from voxport.export.targets.onnx.lowering import lower_graph
 
         lower_graph(graph, folder, self.max_batch, self.compute_precision)
 
     def check(self, graph: Graph, folder: Path) -> str:
-        from export.targets.onnx.read_back import check_graph
+        from voxport.export.targets.onnx.read_back import check_graph
 
         return check_graph(folder / self.entry_point(graph.first).file, graph, self.compute_precision)
 
     def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
-        from export.targets.onnx.float_activations import FloatActivationsEngine
+        from voxport.export.targets.onnx.float_activations import FloatActivationsEngine
 
         return FloatActivationsEngine(bundle, options)

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import Attention, Update, cache_update
-from model.layers.basic import Layer, RMSNorm
-from model.layers.block import parts_of, run_blocks
-from model.layers.codebook import codebook_entries
-from model.layers.containers import conv_of, module_dict
-from model.layers.rope import Rotation, UnboundedRotaryTable
-from model.qwen3_tts.blocks import AttentionWeights, GatedMLP, MLPWeights
-from model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL, codec_contexts
-from model.qwen3_tts.config import CodecDecoderConfig
+from voxport.model.layers.attention import Attention, Update, cache_update
+from voxport.model.layers.basic import Layer, RMSNorm
+from voxport.model.layers.block import parts_of, run_blocks
+from voxport.model.layers.codebook import codebook_entries
+from voxport.model.layers.containers import conv_of, module_dict
+from voxport.model.layers.rope import Rotation, UnboundedRotaryTable
+from voxport.model.qwen3_tts.blocks import AttentionWeights, GatedMLP, MLPWeights
+from voxport.model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL, codec_contexts
+from voxport.model.qwen3_tts.config import CodecDecoderConfig
 
 SNAKE_FLOOR = 1e-9
 

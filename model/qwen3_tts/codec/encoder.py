@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.basic import Layer
-from model.layers.block import parts_of
-from model.layers.codebook import codebook_entries
-from model.layers.containers import module_dict
-from model.layers.rope import RotaryTable, Rotation
-from model.qwen3_tts.codec.decoder import ScaleWeights
-from model.qwen3_tts.config import CodecEncoderConfig
+from voxport.model.layers.basic import Layer
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.codebook import codebook_entries
+from voxport.model.layers.containers import module_dict
+from voxport.model.layers.rope import RotaryTable, Rotation
+from voxport.model.qwen3_tts.codec.decoder import ScaleWeights
+from voxport.model.qwen3_tts.config import CodecEncoderConfig
 
 
 class QuantizerWeights(nn.Module):

@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 
-from bundle.spec import MASKED_SCORE, Kind, Signature, StateSpec, TensorSpec
-from model.component import Component, Inputs
-from model.qwen3_tts.config import BlockConfig, Qwen3TTSConfig
+from voxport.bundle.spec import MASKED_SCORE, Kind, Signature, StateSpec, TensorSpec
+from voxport.model.component import Component, Inputs
+from voxport.model.qwen3_tts.config import BlockConfig, Qwen3TTSConfig
 
 CACHE_ROWS = 256  # by default
 DECODER_FRAMES = 125  # of one call of the speech decoder: 10 s

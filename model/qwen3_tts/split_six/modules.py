@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.basic import Layer
-from model.layers.block import parts_of
-from model.layers.rope import RotaryTable, Rotation
-from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from model.qwen3_tts.codec.decoder import CodecBlock, CodecDecoder, CodecDecoderWeights
-from model.qwen3_tts.components import codec_contexts
-from model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
-from model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables
+from voxport.model.layers.basic import Layer
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.rope import RotaryTable, Rotation
+from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
+from voxport.model.qwen3_tts.codec.decoder import CodecBlock, CodecDecoder, CodecDecoderWeights
+from voxport.model.qwen3_tts.components import codec_contexts
+from voxport.model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
+from voxport.model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables
 
 Caches = tuple[torch.Tensor, torch.Tensor]
 

@@ -19,8 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from model.training.data.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
-from model.training.data.sentences import held_out_sentences, held_out_word_sentences, training_sentences
+from voxport.model.training.data.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
+from voxport.model.training.data.sentences import (
+    held_out_sentences,
+    held_out_word_sentences,
+    training_sentences,
+)
 
 CLIPS = 256  # of a shard: 15 minutes of sound
 VOICES = ("en-us+f3", "en-us+m3")
@@ -74,7 +78,7 @@ def make_shard(shard: Shard) -> list[Clip]:
 
 def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
     """Starts the process of a shard, for `read_shard`."""
-    command = [sys.executable, "-m", "model.training.data.clips", "--index", str(shard.index)]
+    command = [sys.executable, "-m", "voxport.model.training.data.clips", "--index", str(shard.index)]
     command += ["--seed", str(shard.seed), "--source", shard.source, "--clips", str(shard.clips)]
     return subprocess.Popen([*command, *(["--varied"] if shard.varied else [])], stdout=subprocess.PIPE)
 

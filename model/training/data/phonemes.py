@@ -1,6 +1,6 @@
 """The phonemes of espeak-ng's English voices, as classes."""
 
-from model.training.data.espeak import PAUSE
+from voxport.model.training.data.espeak import PAUSE
 
 _OTHER = "other"
 _ENGLISH = """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from num2words import num2words
 
-from model.training.data import words
+from voxport.model.training.data import words
 
 HELD_OUT_SENTENCES = 50  # one sentence in so many
 HELD_OUT_WORDS = 25  # one frequent word in so many

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from model.training.data.clips import Clip, Shard, read_shard, start_shard
+from voxport.model.training.data.clips import Clip, Shard, read_shard, start_shard
 
 
 class Shards:

@@ -6,7 +6,7 @@ import numpy as np
 import soxr
 import torch
 
-from model.training.data.clips import Clip
+from voxport.model.training.data.clips import Clip
 
 RECOGNITION_RATE, SPEECH_RATE = 16000, 24000
 N_MELS, WINDOW, HOP = 128, 400, 160

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import regex
 
-from bundle.json_types import Json
-from model.synthetic.tokenizer import PATTERN, SPECIALS, document
-from model.training.data.sentences import training_sentences
+from voxport.bundle.json_types import Json
+from voxport.model.synthetic.tokenizer import PATTERN, SPECIALS, document
+from voxport.model.training.data.sentences import training_sentences
 
 VOCAB_SIZE = 2048  # with the specials
 SAMPLED = 20_000  # sentences whose merges are counted

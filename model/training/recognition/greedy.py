@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.training.data.clips import Clip
-from model.training.data.sound import RECOGNITION_RATE, log_mel, samples_of
-from model.training.data.tokens import Encoder
-from model.training.loop import bfloat16_autocast, device
-from model.training.recognition.model import RecognitionModel
-from model.training.recognition.streams import SCHEDULE, TOKEN_SAMPLES
-from model.voxtral_realtime.config import FLUSH_TOKENS
+from voxport.model.training.data.clips import Clip
+from voxport.model.training.data.sound import RECOGNITION_RATE, log_mel, samples_of
+from voxport.model.training.data.tokens import Encoder
+from voxport.model.training.loop import bfloat16_autocast, device
+from voxport.model.training.recognition.model import RecognitionModel
+from voxport.model.training.recognition.streams import SCHEDULE, TOKEN_SAMPLES
+from voxport.model.voxtral_realtime.config import FLUSH_TOKENS
 
 BATCH = 25  # clips
 

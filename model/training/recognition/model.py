@@ -8,20 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.json_types import Json
-from model.layers.block import BlockWeights, parts_of
-from model.layers.rope import UnboundedRotaryTable
-from model.training.data.phonemes import PHONEMES
-from model.training.data.tokens import VOCAB_SIZE
-from model.training.layers import causal_block, initialise
-from model.voxtral_realtime.config import CONV_STRIDE, KERNEL, VoxtralRealtimeConfig
-from model.voxtral_realtime.modules import (
+from voxport.bundle.json_types import Json
+from voxport.model.layers.block import BlockWeights, parts_of
+from voxport.model.layers.rope import UnboundedRotaryTable
+from voxport.model.training.data.phonemes import PHONEMES
+from voxport.model.training.data.tokens import VOCAB_SIZE
+from voxport.model.training.layers import causal_block, initialise
+from voxport.model.voxtral_realtime.config import CONV_STRIDE, KERNEL, VoxtralRealtimeConfig
+from voxport.model.voxtral_realtime.modules import (
     AudioWeights,
     DecoderBlockWeights,
     VoxtralRealtimeWeights,
     embed_delay,
 )
-from model.voxtral_realtime.synthetic import Size
+from voxport.model.voxtral_realtime.synthetic import Size
 
 TRAINED_SIZE = Size(  # 10 MB in bfloat16
     decoder={"dim": 256, "n_layers": 3, "head_dim": 64, "hidden_dim": 768, "n_heads": 4, "n_kv_heads": 2}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.training.data.clips import Clip
-from model.training.data.espeak import SAMPLE_RATE, phoneme_at
-from model.training.data.phonemes import phoneme_class
-from model.training.data.sound import RECOGNITION_RATE, augment, samples_of
-from model.training.data.tokens import Encoder
-from model.voxtral_realtime.config import Schedule
+from voxport.model.training.data.clips import Clip
+from voxport.model.training.data.espeak import SAMPLE_RATE, phoneme_at
+from voxport.model.training.data.phonemes import phoneme_class
+from voxport.model.training.data.sound import RECOGNITION_RATE, augment, samples_of
+from voxport.model.training.data.tokens import Encoder
+from voxport.model.voxtral_realtime.config import Schedule
 
 TOKENS = 160  # of a stream: 12.8 s
 TOKEN_SAMPLES = 1280

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.training.data.clips import Clip
-from model.training.data.espeak import SAMPLE_RATE
-from model.training.data.sound import SPEECH_RATE, samples_of
-from model.training.data.tokens import Encoder
-from model.training.loop import device
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.sound_batches import FRAME_SAMPLES
-from model.voxtral_tts.config import END_AUDIO
+from voxport.model.training.data.clips import Clip
+from voxport.model.training.data.espeak import SAMPLE_RATE
+from voxport.model.training.data.sound import SPEECH_RATE, samples_of
+from voxport.model.training.data.tokens import Encoder
+from voxport.model.training.loop import device
+from voxport.model.training.speech.codec_model import CodecModel
+from voxport.model.training.speech.sound_batches import FRAME_SAMPLES
+from voxport.model.voxtral_tts.config import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.basic import FeedForwardWeights, RMSNorm
-from model.layers.block import parts_of
-from model.layers.codebook import codebook_entries
-from model.training.data.phonemes import PHONEMES
-from model.training.layers import attend_window, feed_forward, initialise, project
-from model.voxtral_tts.codec import CodecBlockWeights, CodecWeights, ConvolutionWeights
-from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
+from voxport.model.layers.basic import FeedForwardWeights, RMSNorm
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.codebook import codebook_entries
+from voxport.model.training.data.phonemes import PHONEMES
+from voxport.model.training.layers import attend_window, feed_forward, initialise, project
+from voxport.model.voxtral_tts.codec import CodecBlockWeights, CodecWeights, ConvolutionWeights
+from voxport.model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
 
 LAYER_SCALE = 0.1  # at the start
 BOOK_DECAY = 0.97  # of the counts and sums of the semantic code book

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.training.data.clips import Clip
-from model.training.data.sound import SPEECH_RATE
-from model.training.data.tokens import Encoder
-from model.training.loop import device
-from model.training.speech.batches import encode_clips, make_sequence
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.model import SpeechModel
-from model.training.speech.sound_batches import FRAME_SAMPLES
-from model.training.speech.trained import TrainedSpeech
-from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL
+from voxport.model.training.data.clips import Clip
+from voxport.model.training.data.sound import SPEECH_RATE
+from voxport.model.training.data.tokens import Encoder
+from voxport.model.training.loop import device
+from voxport.model.training.speech.batches import encode_clips, make_sequence
+from voxport.model.training.speech.codec_model import CodecModel
+from voxport.model.training.speech.model import SpeechModel
+from voxport.model.training.speech.sound_batches import FRAME_SAMPLES
+from voxport.model.training.speech.trained import TrainedSpeech
+from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL
 
 LONGEST_RATIO = 1.5  # of the expected duration: a sentence that is longer runs away
 SEED = 0

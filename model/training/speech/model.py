@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.spec import MASKED_SCORE
-from model.layers.block import BlockWeights, parts_of
-from model.layers.rope import RotaryTable, Rotation
-from model.training.layers import (
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.model.layers.block import BlockWeights, parts_of
+from voxport.model.layers.rope import RotaryTable, Rotation
+from voxport.model.training.layers import (
     attend,
     causal_block,
     feed_forward,
@@ -19,9 +19,9 @@ from model.training.layers import (
     initialise,
     project,
 )
-from model.training.speech.batches import NO_WORD
-from model.voxtral_tts.config import VoxtralTTSConfig
-from model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
+from voxport.model.training.speech.batches import NO_WORD
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
+from voxport.model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
 
 LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance

@@ -1,10 +1,10 @@
 """The configuration of voxtral-tts-tiny as trained: 15.7 MB in bfloat16."""
 
-from bundle.json_types import Json
-from model.synthetic.tokenizer import SPECIALS
-from model.training.data.tokens import VOCAB_SIZE
-from model.voxtral_tts.config import VoxtralTTSConfig, parse_config
-from model.voxtral_tts.sizes import Size
+from voxport.bundle.json_types import Json
+from voxport.model.synthetic.tokenizer import SPECIALS
+from voxport.model.training.data.tokens import VOCAB_SIZE
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.sizes import Size
 
 REFERENCE_FRAMES = 12  # of a voice's prompt; one row more for the end
 VOICE_NAMES = ("clear_female", "clear_male")  # in the order of `clips.VOICES`

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.training.data.clips import Clip
-from model.training.data.espeak import SAMPLE_RATE, phoneme_at
-from model.training.data.phonemes import phoneme_class
-from model.training.data.sound import SPEECH_RATE, samples_of
-from model.training.speech.codec_model import SUBFRAMES
+from voxport.model.training.data.clips import Clip
+from voxport.model.training.data.espeak import SAMPLE_RATE, phoneme_at
+from voxport.model.training.data.phonemes import phoneme_class
+from voxport.model.training.data.sound import SPEECH_RATE, samples_of
+from voxport.model.training.speech.codec_model import SUBFRAMES
 
 FRAME_SAMPLES = 1920
 LONGEST_GAP = 0.3  # seconds between sentences

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from model.training.data.sound import SPEECH_RATE
+from voxport.model.training.data.sound import SPEECH_RATE
 
 WINDOWS = (2048, 1024, 512, 256, 128)  # samples; hops are a quarter
 N_MELS = (128, 96, 64, 32, 16)

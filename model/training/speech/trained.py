@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.model import SpeechModel
+from voxport.model.training.speech.codec_model import CodecModel
+from voxport.model.training.speech.model import SpeechModel
 
 
 class TrainedSpeech(NamedTuple):

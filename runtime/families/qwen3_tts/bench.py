@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from runtime.engines.base import Arrays, Stream
-from runtime.families.base import BenchSettings, BenchWorkload
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.decoder import (
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.base import BenchSettings, BenchWorkload
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.decoder import (
     END,
     SpeechDecoder,
     batched_frame,
@@ -16,9 +16,9 @@ from runtime.families.qwen3_tts.decoder import (
     draw_noise,
     max_slots,
 )
-from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
-from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
+from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
 
 FIXED_ROWS = 12  # of a prompt besides text
 

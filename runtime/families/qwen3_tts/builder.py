@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.qwen_tokenizer import QwenTokenizer
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.prompt import Prompt, Reference
-from runtime.speech_request import TextLayout
-from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
-from runtime.text.language import AUTO
+from voxport.bundle.errors import UsageError
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, Reference
+from voxport.runtime.speech_request import TextLayout
+from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
+from voxport.runtime.text.language import AUTO
 
 IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as in the published package
 log = logging.getLogger(__name__)

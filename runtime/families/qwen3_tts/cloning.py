@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.mel import speaker_mel
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.mel import speaker_mel
 
 SPEAKER_ENCODER, SPEECH_ENCODER = "speaker_encoder", "speech_encoder"
 

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from bundle.bounds import Codebooks, SampleRate
-from bundle.errors import UsageError
-from bundle.manifest import Record, first_fault
-from runtime.families.base import Count, Id, Values, parse_record
-from runtime.sampler import SamplerSettings
+from voxport.bundle.bounds import Codebooks, SampleRate
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Record, first_fault
+from voxport.runtime.families.base import Count, Id, Values, parse_record
+from voxport.runtime.sampler import SamplerSettings
 
 OTHERS, SUB = "others_", "sub_"  # before a setting of the code predictor: in a manifest, in a request
 MIN_TEMPERATURE = 1e-3  # above 0; float32 logits divided by a far lower one are infinite

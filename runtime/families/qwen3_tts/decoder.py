@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import ComponentEntry
-from runtime.batching import RowLimit
-from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts.constants import Constants, Sampling
-from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
-from runtime.sampler import gumbel_noise, sample
-from runtime.utterance import decode_frames, read_pieces
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ComponentEntry
+from voxport.runtime.batching import RowLimit
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
+from voxport.runtime.sampler import gumbel_noise, sample
+from voxport.runtime.utterance import decode_frames, read_pieces
 
 MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech

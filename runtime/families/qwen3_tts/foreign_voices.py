@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bundle.bounds import MAX_VOICE_BYTES
-from bundle.errors import UsageError, first_line
+from voxport.bundle.bounds import MAX_VOICE_BYTES
+from voxport.bundle.errors import UsageError, first_line
 
 STORAGES: dict[str, Any] = {  # class names of torch, and the type of their values in NumPy
     "FloatStorage": np.dtype("<f4"),

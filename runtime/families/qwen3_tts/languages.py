@@ -1,9 +1,9 @@
 """Languages of Qwen3-TTS: its names and the codes of ISO 639, and how long speech usually takes."""
 
-from bundle.errors import UsageError
-from bundle.languages import NAMES, language_code
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.text.language import AUTO
+from voxport.bundle.errors import UsageError
+from voxport.bundle.languages import NAMES, language_code
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.text.language import AUTO
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 WINDOW, HOP, BANDS, HIGHEST_HZ = 1024, 256, 128, 12_000.0  # samples, and bands up to this frequency
 MIN_POWER, MIN_MEL = 1e-9, 1e-5

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.languages import language_name
-from runtime.text.language import AUTO
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.languages import language_name
+from voxport.runtime.text.language import AUTO
 
 
 @dataclass(frozen=True)

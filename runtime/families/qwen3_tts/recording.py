@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.sources import Recording
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.sources import Recording
 
 MIN_S, MAX_S, RECOMMENDED_S = 1.0, 30.0, 3.0  # published: clones need 3 s
 MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent

@@ -6,8 +6,8 @@ from threading import Lock
 
 import numpy as np
 
-from runtime.engines.base import Arrays
-from runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
 
 FRAMES = 5  # of a reference in one call, which other requests wait for
 VOICES = 8  # whose states are kept; those of the published codec take 9 MB

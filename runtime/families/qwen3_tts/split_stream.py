@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, TensorSpec
-from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.sampler import SamplerSettings, sample
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, TensorSpec
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.sampler import SamplerSettings, sample
 
 WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.manifest import Bundle
-from bundle.qwen_tokenizer import QwenTokenizer
-from runtime.batching import Fill, RowLimit, SlotOutput
-from runtime.codes import check_codes
-from runtime.engines.base import Engine, Stream
-from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.decoder import (
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
+from voxport.runtime.batching import Fill, RowLimit, SlotOutput
+from voxport.runtime.codes import check_codes
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
+from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.decoder import (
     END,
     FrameNoise,
     SpeechDecoder,
@@ -27,13 +27,22 @@ from runtime.families.qwen3_tts.decoder import (
     draw_noise,
     max_slots,
 )
-from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from runtime.families.qwen3_tts.languages import LANGUAGES, code_of_name, estimated_frames, language_name
-from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_transcript_mismatch
-from runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.families.qwen3_tts.voices import (
+from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
+from voxport.runtime.families.qwen3_tts.languages import (
+    LANGUAGES,
+    code_of_name,
+    estimated_frames,
+    language_name,
+)
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.recording import (
+    read_recording,
+    read_samples,
+    warn_of_transcript_mismatch,
+)
+from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.families.qwen3_tts.voices import (
     bundle_voices,
     check_voice,
     choose_voice,
@@ -43,12 +52,12 @@ from runtime.families.qwen3_tts.voices import (
     user_voices,
     voice_content,
 )
-from runtime.prefix_cache import PrefixCache
-from runtime.speech_request import SpeechRequest, TextLayout
-from runtime.text.language import AUTO
-from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import TextToSpeech
-from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.speech_request import SpeechRequest, TextLayout
+from voxport.runtime.text.language import AUTO
+from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.text_to_speech import TextToSpeech
+from voxport.runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s

@@ -8,22 +8,22 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from bundle.errors import UsageError
-from bundle.manifest import Record, first_fault
-from bundle.qwen_tokenizer import QwenTokenizer
-from runtime.audio.files import PCM16_SCALE
-from runtime.engines.base import Arrays, Engine
-from runtime.families.base import TraceWorkload
-from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
-from runtime.families.qwen3_tts.constants import Constants, Sampling
-from runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
-from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
-from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.sampler import GREEDY, SamplerSettings
-from runtime.speech_request import TextLayout
-from runtime.text.language import AUTO
-from runtime.trace import ArraySpec
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Record, first_fault
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
+from voxport.runtime.audio.files import PCM16_SCALE
+from voxport.runtime.engines.base import Arrays, Engine
+from voxport.runtime.families.base import TraceWorkload
+from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
+from voxport.runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
+from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
+from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.sampler import GREEDY, SamplerSettings
+from voxport.runtime.speech_request import TextLayout
+from voxport.runtime.text.language import AUTO
+from voxport.runtime.trace import ArraySpec
 
 
 class TracedSampling(Record):

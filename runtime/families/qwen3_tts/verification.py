@@ -4,15 +4,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from runtime.audio.comparison import compare_audio
-from runtime.engines.base import Stream
-from runtime.families.base import ChoiceResult, ForcedRun, Rollout, VerificationWorkload
-from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.decoder import END, SpeechDecoder, draw_noise
-from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
-from runtime.families.qwen3_tts.split_stream import standard_stream
-from runtime.sampler import SamplerSettings
+from voxport.runtime.audio.comparison import compare_audio
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.base import ChoiceResult, ForcedRun, Rollout, VerificationWorkload
+from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.decoder import END, SpeechDecoder, draw_noise
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
+from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.sampler import SamplerSettings
 
 PROMPT_IDS = 16
 DRAWN_FRAMES = 4  # of each setting

@@ -8,16 +8,16 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bundle.bounds import MAX_VOICE_BYTES
-from bundle.errors import IntegrityError, UsageError
-from bundle.manifest import Bundle
-from bundle.names import find_name
-from bundle.qwen_tokenizer import VOCABULARY
-from bundle.user_cache import user_data
-from runtime.audio.files import SOUNDS
-from runtime.families.qwen3_tts.builder import Voice
-from runtime.families.qwen3_tts.constants import Constants
-from runtime.families.qwen3_tts.prompt import Reference
+from voxport.bundle.bounds import MAX_VOICE_BYTES
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.names import find_name
+from voxport.bundle.qwen_tokenizer import VOCABULARY
+from voxport.bundle.user_cache import user_data
+from voxport.runtime.audio.files import SOUNDS
+from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.constants import Constants
+from voxport.runtime.families.qwen3_tts.prompt import Reference
 
 MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"

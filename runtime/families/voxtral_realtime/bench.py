@@ -5,13 +5,13 @@ from functools import partial
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
-from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.verification import NOISE_LEVEL
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ComponentEntry
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
+from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.verification import NOISE_LEVEL
 
 FIRST_OUTPUT = "first_token_s"
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from bundle.bounds import (
+from voxport.bundle.bounds import (
     MAX_WINDOW_HOPS,
     HopLength,
     MelBins,
@@ -13,10 +13,10 @@ from bundle.bounds import (
     TokenSamples,
     WindowSize,
 )
-from bundle.errors import UsageError
-from bundle.manifest import Record
-from runtime.audio.mel import MelSettings
-from runtime.families.base import Count, Id
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Record
+from voxport.runtime.audio.mel import MelSettings
+from voxport.runtime.families.base import Count, Id
 
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
 

@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from runtime.engines.base import Arrays, Stream
-from runtime.families.voxtral_realtime.constants import ENCODER, Constants
-from runtime.families.voxtral_realtime.encoder import EncoderState, Observer, StreamingEncoder
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.voxtral_realtime.constants import ENCODER, Constants
+from voxport.runtime.families.voxtral_realtime.encoder import EncoderState, Observer, StreamingEncoder
 
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
 # silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError, VoxportError
-from runtime.audio.mel import LogMel
-from runtime.engines.base import Stream
-from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.mel import LogMel
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
 
 Observer = Callable[[str, np.ndarray], None]
 

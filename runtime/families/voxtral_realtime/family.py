@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from bundle.manifest import Bundle
-from bundle.tekken import load_pieces, tekken_path
-from runtime.engines.base import Engine
-from runtime.families.base import Call, RuntimeFamily, parse_record
-from runtime.families.voxtral_realtime.bench import BENCH
-from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
-from runtime.families.voxtral_realtime.task import BATCHED, LANGUAGES, VoxtralSpeechToText
-from runtime.families.voxtral_realtime.trace import TRACE
-from runtime.families.voxtral_realtime.verification import VERIFICATION
-from runtime.speech_to_text import SpeechToText
-from runtime.text.tokenizer import tokenizer_paths
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.tekken import load_pieces, tekken_path
+from voxport.runtime.engines.base import Engine
+from voxport.runtime.families.base import Call, RuntimeFamily, parse_record
+from voxport.runtime.families.voxtral_realtime.bench import BENCH
+from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+from voxport.runtime.families.voxtral_realtime.task import BATCHED, LANGUAGES, VoxtralSpeechToText
+from voxport.runtime.families.voxtral_realtime.trace import TRACE
+from voxport.runtime.families.voxtral_realtime.verification import VERIFICATION
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text.tokenizer import tokenizer_paths
 
 STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden", "logits"}))
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from runtime.engines.base import Stream
-from runtime.families.voxtral_realtime.decoder import StreamingDecoder, batched_step
-from runtime.families.voxtral_realtime.transcript import Transcript
-from runtime.live import LiveStream
-from runtime.transcription import TranscriptDelta
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.voxtral_realtime.decoder import StreamingDecoder, batched_step
+from voxport.runtime.families.voxtral_realtime.transcript import Transcript
+from voxport.runtime.live import LiveStream
+from voxport.runtime.transcription import TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 

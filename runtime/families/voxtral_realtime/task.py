@@ -6,15 +6,15 @@ from threading import Lock
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.engines.base import Engine, Stream
-from runtime.families.voxtral_realtime.constants import ENCODER, Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
-from runtime.families.voxtral_realtime.live import LiveSlots
-from runtime.families.voxtral_realtime.transcript import Transcript
-from runtime.live import LiveBatch
-from runtime.speech_to_text import SpeechToText
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.voxtral_realtime.constants import ENCODER, Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.live import LiveSlots
+from voxport.runtime.families.voxtral_realtime.transcript import Transcript
+from voxport.runtime.live import LiveBatch
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.transcription import TranscriptDelta
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.engines.base import Arrays, Engine
-from runtime.families.base import TraceWorkload
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.trace import ArraySpec
+from voxport.runtime.engines.base import Arrays, Engine
+from voxport.runtime.families.base import TraceWorkload
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.trace import ArraySpec
 
 
 def _inputs(constants: Constants) -> dict[str, ArraySpec]:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from runtime.audio.captions import Word
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.transcription import TranscriptDelta
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.transcription import TranscriptDelta
 
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces

@@ -4,10 +4,10 @@ from itertools import chain, islice
 
 import numpy as np
 
-from runtime.engines.base import Stream
-from runtime.families.base import ForcedRun, VerificationWorkload
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.base import ForcedRun, VerificationWorkload
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 NOISE_LEVEL = 0.1  # standard deviation
 

@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 
-from bundle.manifest import Bundle
-from runtime.engines.base import Arrays, Stream
-from runtime.families.base import BenchSettings, BenchWorkload
-from runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
-from runtime.families.voxtral_tts.decoder import (
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.base import BenchSettings, BenchWorkload
+from voxport.runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
+from voxport.runtime.families.voxtral_tts.decoder import (
     FIRST_CODE,
     Constants,
     Prompt,
@@ -18,7 +18,7 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
     max_slots,
 )
-from runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.families.voxtral_tts.voices import choose_voice
 
 MARKERS = 6  # rows of a prompt besides voice and text
 

@@ -11,14 +11,14 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from bundle.bounds import Codebooks, EulerSteps, SampleRate
-from bundle.errors import UsageError
-from bundle.manifest import ComponentEntry, Record
-from runtime.batching import RowLimit
-from runtime.engines.base import Arrays, Stream
-from runtime.families.base import Count, Id, Values, parse_record
-from runtime.sampler import sample
-from runtime.utterance import decode_frames, read_pieces
+from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ComponentEntry, Record
+from voxport.runtime.batching import RowLimit
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.base import Count, Id, Values, parse_record
+from voxport.runtime.sampler import sample
+from voxport.runtime.utterance import decode_frames, read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]

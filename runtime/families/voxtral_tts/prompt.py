@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import UsageError, VoxportError
-from bundle.manifest import Bundle
-from bundle.tekken import SPEECH_MARKERS, load_tekken, special_id, tekken_path
-from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
-from runtime.families.voxtral_tts.voices import choose_voice
-from runtime.speech_request import SpeechRequest
-from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.tekken import SPEECH_MARKERS, load_tekken, special_id, tekken_path
+from voxport.runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
+from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text
 
 FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 

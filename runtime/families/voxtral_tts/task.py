@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bundle.manifest import Bundle
-from runtime.batching import Fill, RowLimit, SlotOutput
-from runtime.codes import check_codes
-from runtime.engines.base import Engine, Stream
-from runtime.families.voxtral_tts.decoder import (
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.batching import Fill, RowLimit, SlotOutput
+from voxport.runtime.codes import check_codes
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.voxtral_tts.decoder import (
     END_AUDIO,
     Constants,
     SpeechDecoder,
@@ -16,14 +16,19 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
     max_slots,
 )
-from runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
-from runtime.families.voxtral_tts.voices import LANGUAGES, count_rows, default_voice, language_of_voice
-from runtime.prefix_cache import PrefixCache
-from runtime.speech_request import SpeechRequest
-from runtime.text.preparation import TextRules
-from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import TextToSpeech
-from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
+from voxport.runtime.families.voxtral_tts.voices import (
+    LANGUAGES,
+    count_rows,
+    default_voice,
+    language_of_voice,
+)
+from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text.preparation import TextRules
+from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.text_to_speech import TextToSpeech
+from voxport.runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
 
 SMALL_VOCABULARY = 10_000  # the published one has 131,072
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.engines.base import Arrays, Engine
-from runtime.families.base import TraceWorkload
-from runtime.families.voxtral_tts.decoder import Constants, SpeechDecoder
-from runtime.trace import ArraySpec
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Arrays, Engine
+from voxport.runtime.families.base import TraceWorkload
+from voxport.runtime.families.voxtral_tts.decoder import Constants, SpeechDecoder
+from voxport.runtime.trace import ArraySpec
 
 TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities
 

@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from runtime.audio.comparison import compare_audio
-from runtime.engines.base import Stream
-from runtime.families.base import ForcedRun, VerificationWorkload
-from runtime.families.voxtral_tts.decoder import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, SpeechDecoder
+from voxport.runtime.audio.comparison import compare_audio
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.base import ForcedRun, VerificationWorkload
+from voxport.runtime.families.voxtral_tts.decoder import (
+    EMPTY_AUDIO,
+    END_AUDIO,
+    FIRST_CODE,
+    Constants,
+    SpeechDecoder,
+)
 
 PROMPT_IDS = 16
 SEED = 5  # of the prompt and the noise

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 
-from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
-from bundle.errors import IntegrityError, UsageError
-from bundle.manifest import VOICE_KEY, Bundle
-from bundle.names import find_name
-from runtime.audio.files import SOUNDS
+from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.manifest import VOICE_KEY, Bundle
+from voxport.bundle.names import find_name
+from voxport.runtime.audio.files import SOUNDS
 
 DEFAULT_VOICE = "neutral_female"
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English

@@ -14,9 +14,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from runtime.mil.errors import require
-from runtime.mil.ops import compressed, elementwise, indexing, products, reductions, shapes
-from runtime.mil.types import Array, Arrays, Ints, Operator
+from voxport.runtime.mil.errors import require
+from voxport.runtime.mil.ops import compressed, elementwise, indexing, products, reductions, shapes
+from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
 
 OPERATIONS: dict[str, Operator] = {
     name: function

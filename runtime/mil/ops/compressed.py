@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from runtime.mil.errors import UnsupportedError, require
-from runtime.mil.types import Array, Operator
+from voxport.runtime.mil.errors import UnsupportedError, require
+from voxport.runtime.mil.types import Array, Operator
 
 
 def constexpr_blockwise_shift_scale(data: Array, scale: Array) -> Array:

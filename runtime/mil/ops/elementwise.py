@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError, require
-from runtime.mil.types import BY_NAME, Array, Operator
+from voxport.runtime.mil.errors import MilError, UnsupportedError, require
+from voxport.runtime.mil.types import BY_NAME, Array, Operator
 
 CASTS = ("fp16", "fp32", "int16", "int32", "uint16")
 _erfc = np.frompyfunc(math.erfc, 1, 1)

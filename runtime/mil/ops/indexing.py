@@ -4,8 +4,8 @@ from itertools import repeat
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError, require
-from runtime.mil.types import Array, Ints, Operator
+from voxport.runtime.mil.errors import MilError, UnsupportedError, require
+from voxport.runtime.mil.types import Array, Ints, Operator
 
 
 def slice_by_index(

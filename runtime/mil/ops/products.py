@@ -4,9 +4,9 @@ from math import sqrt
 
 import numpy as np
 
-from runtime.mil.errors import UnsupportedError, require
-from runtime.mil.ops.reductions import softmax
-from runtime.mil.types import Array, Ints, Operator
+from voxport.runtime.mil.errors import UnsupportedError, require
+from voxport.runtime.mil.ops.reductions import softmax
+from voxport.runtime.mil.types import Array, Ints, Operator
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.errors import UnsupportedError, require
-from runtime.mil.types import Array, Arrays, Ints, Operator
+from voxport.runtime.mil.errors import UnsupportedError, require
+from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
 
 
 def _reduction(function: Callable[..., Any]) -> Operator:

@@ -4,8 +4,8 @@ from math import ceil, prod
 
 import numpy as np
 
-from runtime.mil.errors import UnsupportedError, require
-from runtime.mil.types import Array, Arrays, Ints, Operator
+from voxport.runtime.mil.errors import UnsupportedError, require
+from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
 
 MAX_VALUES = 2**28  # of an array whose shape an operation computes: 1 GB of float32
 ZERO = np.zeros((), np.float32)

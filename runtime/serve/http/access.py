@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.keys import ANONYMOUS, Keys
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.http.keys import ANONYMOUS, Keys
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/", "/healthz", "/readyz"))  # and everything below PAGE
 PAGE = "/page/"

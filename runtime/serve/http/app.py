@@ -12,20 +12,20 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.access import AccessMiddleware
-from runtime.serve.http.keys import Keys
-from runtime.serve.http.openapi import describe
-from runtime.serve.http.page_routes import page_router
-from runtime.serve.http.responses import CLIENT_LEFT
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.realtime.routes import realtime_router
-from runtime.serve.speech.api import speech_router
-from runtime.serve.transcription.api import transcription_router
-from runtime.serve.voices.api import voice_router
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.http.access import AccessMiddleware
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.openapi import describe
+from voxport.runtime.serve.http.page_routes import page_router
+from voxport.runtime.serve.http.responses import CLIENT_LEFT
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.routes import realtime_router
+from voxport.runtime.serve.speech.api import speech_router
+from voxport.runtime.serve.transcription.api import transcription_router
+from voxport.runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that the framework raises
@@ -42,7 +42,9 @@ def build_app(
     host: str = "localhost",
 ) -> ASGIApp:
     """The application. `models` are started; `origins` and `host` as in `AccessMiddleware`."""
-    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
+    logging.getLogger("voxport.runtime.text").setLevel(
+        logging.INFO
+    )  # its debug lines quote the text of a client
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models, limits))
     app.include_router(transcription_router(models, limits))

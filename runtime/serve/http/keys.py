@@ -4,7 +4,7 @@ import hmac
 from hashlib import sha256
 from pathlib import Path
 
-from bundle.errors import UsageError
+from voxport.bundle.errors import UsageError
 
 MIN_CHARACTERS, MAX_BYTES = 16, 2**20
 ANONYMOUS = ""

@@ -2,10 +2,10 @@
 
 from fastapi import FastAPI
 
-from bundle.json_types import Json
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
-from runtime.serve.speech.encoders import ENCODERS
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.encoders import ENCODERS
 
 ERROR = {
     "type": "object",

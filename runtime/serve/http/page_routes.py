@@ -6,10 +6,10 @@ from importlib.resources import files
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
 
 INDEX = "index.html"
 TYPES = {  # by the ends of names; other files are not served
@@ -70,7 +70,7 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
 def _read_files() -> dict[str, tuple[bytes, str]]:
     """Content and media type of each file of the page. A request names one of them, never a path."""
     found = {}
-    for file in files("runtime.serve").joinpath("page").iterdir():
+    for file in files("voxport.runtime.serve").joinpath("page").iterdir():
         media_type = TYPES.get(file.name[file.name.rfind(".") :])
         if media_type:
             found[file.name] = (file.read_bytes(), media_type)

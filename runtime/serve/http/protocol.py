@@ -11,10 +11,10 @@ from websockets.datastructures import Headers
 from websockets.frames import Frame
 from websockets.http11 import Response
 
-from runtime.serve.errors import ApiError
-from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
-from runtime.serve.limits import Limits
-from runtime.serve.send_timer import SendTimer
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.send_timer import SendTimer
 
 EXTRA_CONNECTIONS = 64  # beyond the limit, which are refused with an answer; further ones are closed
 

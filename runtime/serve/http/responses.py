@@ -10,8 +10,8 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.access import refuse
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.http.access import refuse
 
 LEAST_RATE = 1024  # bytes per second of a body, after the time in which its first part has to arrive
 CLIENT_LEFT = 499  # the status of a request in metrics and logs, whose client receives nothing

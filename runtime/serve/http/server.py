@@ -12,11 +12,11 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from runtime.serve.address import Listener
-from runtime.serve.collection import leave_out_loaded_objects
-from runtime.serve.http.protocol import protocols
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.models import Models
+from voxport.runtime.serve.address import Listener
+from voxport.runtime.serve.collection import leave_out_loaded_objects
+from voxport.runtime.serve.http.protocol import protocols
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.models import Models
 
 NO_HANDSHAKE = "ASGI callable returned without completing handshake."
 FINAL_SEND_S = 1.0  # for sockets to send their last error, when the time for running work is over

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.types import Message
 
-from bundle.errors import UsageError
-from runtime.serve.errors import ApiError
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.errors import ApiError
 
 MAX_FIELDS = 64
 LAST_BYTES = 1024  # of a body, in which the closing boundary is

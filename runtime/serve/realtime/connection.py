@@ -11,10 +11,10 @@ from pydantic_core import from_json
 from starlette.types import Message as AsgiMessage
 from starlette.websockets import WebSocket, WebSocketState
 
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError, draining
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.waiting import first_of
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError, draining
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.waiting import first_of
 
 NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down

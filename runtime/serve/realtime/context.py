@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
-from runtime.serve.realtime.connection import Connection
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """The realtime transcription of Mistral's API."""
 
-from bundle.bounds import MAX_RATE, MIN_RATE
-from runtime.serve.errors import ApiError
-from runtime.serve.realtime.connection import Message
-from runtime.serve.realtime.context import SessionContext
-from runtime.serve.realtime.session import Session
-from runtime.serve.realtime.utterances import Utterance, decode_pcm
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.bounds import MAX_RATE, MIN_RATE
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.realtime.connection import Message
+from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.session import Session
+from voxport.runtime.serve.realtime.utterances import Utterance, decode_pcm
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.transcription import TranscriptDelta
 
 ENCODING = "pcm_s16le"
 MAX_APPEND = 262_144  # bytes

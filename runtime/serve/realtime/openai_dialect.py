@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bundle.json_types import Json
-from runtime.audio.captions import timed_fields
-from runtime.serve.errors import ApiError
-from runtime.serve.realtime.connection import Message
-from runtime.serve.realtime.session import Session
-from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.json_types import Json
+from voxport.runtime.audio.captions import timed_fields
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.realtime.connection import Message
+from voxport.runtime.serve.realtime.session import Session
+from voxport.runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.transcription import TranscriptDelta
 
 RATES = (24000, 16000)
 MIN_COMMIT_S = 0.1  # of audio that can be committed

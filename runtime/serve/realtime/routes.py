@@ -5,16 +5,16 @@ import uuid
 
 from fastapi import APIRouter, WebSocket
 
-from runtime.serve.errors import ApiError, draining
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
-from runtime.serve.realtime.connection import Connection, Message
-from runtime.serve.realtime.context import SessionContext
-from runtime.serve.realtime.mistral_dialect import MistralSession
-from runtime.serve.realtime.openai_dialect import OpenAiSession
-from runtime.serve.realtime.session import ProtocolHandler, Session, run_session
-from runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.errors import ApiError, draining
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
+from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
+from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
+from voxport.runtime.serve.realtime.session import ProtocolHandler, Session, run_session
+from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
 SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one

@@ -5,8 +5,8 @@ import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
 
-from runtime.serve.errors import ApiError
-from runtime.serve.realtime.connection import (
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.realtime.connection import (
     INTERNAL,
     NORMAL,
     Message,
@@ -14,10 +14,10 @@ from runtime.serve.realtime.connection import (
     SocketClosed,
     SocketError,
 )
-from runtime.serve.realtime.context import SessionContext
-from runtime.serve.realtime.utterances import Utterance, UtteranceHandlers, Utterances
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.transcription import TranscriptDelta
+from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.utterances import Utterance, UtteranceHandlers, Utterances
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.transcription import TranscriptDelta
 
 log = logging.getLogger(__name__)
 

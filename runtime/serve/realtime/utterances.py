@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from runtime.audio.sources import Converter
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
-from runtime.serve.realtime.context import SessionContext
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
+from voxport.runtime.audio.sources import Converter
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
+from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.transcription import TranscriptDelta
 
 
 @dataclass

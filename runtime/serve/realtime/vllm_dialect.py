@@ -1,11 +1,11 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError
-from runtime.serve.realtime.connection import Message
-from runtime.serve.realtime.session import Session
-from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.realtime.connection import Message
+from voxport.runtime.serve.realtime.session import Session
+from voxport.runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from voxport.runtime.transcription import TranscriptDelta
 
 RATE = 16000
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'

@@ -10,19 +10,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bundle.errors import UsageError
-from bundle.json_types import Json
-from bundle.names import find_name
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.responses import StreamedResponse, with_body_limits
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
-from runtime.serve.speech.encoders import ENCODERS, Encoder
-from runtime.serve.speech.job import SpeechJob
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.voices.store import VoiceStore
-from runtime.speech_request import SpeechOptions
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.bundle.names import find_name
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.encoders import ENCODERS, Encoder
+from voxport.runtime.serve.speech.job import SpeechJob
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.voices.store import VoiceStore
+from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise

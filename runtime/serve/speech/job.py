@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.audio.files import pcm16
-from runtime.batching import Status, Ticket
-from runtime.serve.errors import ApiError
-from runtime.text_to_speech import Speech
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.batching import Status, Ticket
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.text_to_speech import Speech
 
 
 class BufferPool:

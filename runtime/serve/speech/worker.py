@@ -13,16 +13,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.files import SAMPLE_BYTES, write_audio
-from runtime.batching import Status, StepEvent, Ticket
-from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
-from runtime.serve.worker import TICK_S, Worker
-from runtime.speech_request import SpeechOptions, SpeechRequest
-from runtime.text_to_speech import Speech, TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
+from voxport.runtime.batching import Status, StepEvent, Ticket
+from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
+from voxport.runtime.serve.worker import TICK_S, Worker
+from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
+from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."

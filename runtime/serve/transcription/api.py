@@ -13,25 +13,31 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
-from bundle.errors import UsageError
-from bundle.json_types import Json
-from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
-from runtime.audio.gain import amplified, recording_gain_db
-from runtime.audio.sources import Recording
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.responses import (
+from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
+from voxport.runtime.audio.gain import amplified, recording_gain_db
+from voxport.runtime.audio.sources import Recording
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.http.responses import (
     CLIENT_LEFT,
     ClientLeft,
     StreamedResponse,
     while_connected,
     with_body_limits,
 )
-from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.models import Models
-from runtime.serve.speech.api import event
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.http.uploads import (
+    StoredUpload,
+    in_upload_thread,
+    path_hidden,
+    read_form,
+    text_fields,
+)
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")

@@ -10,10 +10,10 @@ from threading import Lock
 
 import numpy as np
 
-from runtime.audio.gain import reason_without_text
-from runtime.audio.levels import SpeechLevel
-from runtime.serve.errors import ApiError
-from runtime.transcription import TranscriptDelta, Transcription
+from voxport.runtime.audio.gain import reason_without_text
+from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.transcription import TranscriptDelta, Transcription
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.live import LiveBatch, LiveStream
-from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.errors import UsageError
+from voxport.runtime.live import LiveBatch, LiveStream
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.speech_to_text import SpeechToText
 
 STEP_S = 0.08  # of live audio in one step
 MAX_LOAD = 0.8  # of real time that live streams may take

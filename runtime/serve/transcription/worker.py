@@ -8,14 +8,14 @@ from itertools import count
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.serve.transcription.live_streams import STEP_S, Capacity, LiveStreams, measure
-from runtime.serve.worker import TICK_S, Worker
-from runtime.speech_to_text import SpeechToText
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.live_streams import STEP_S, Capacity, LiveStreams, measure
+from voxport.runtime.serve.worker import TICK_S, Worker
+from voxport.runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most

@@ -8,15 +8,21 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData
 
-from bundle.errors import UsageError
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
-from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.models import Models
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.voices.store import StoredVoice, VoiceStore
+from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
+from voxport.runtime.serve.http.uploads import (
+    StoredUpload,
+    in_upload_thread,
+    path_hidden,
+    read_form,
+    text_fields,
+)
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.voices.store import StoredVoice, VoiceStore
 
 FILE = "audio_sample"
 FIELDS = (FILE, "name", "model", "transcript", "type", "consent")

@@ -12,10 +12,10 @@ from threading import Lock
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from bundle.bounds import MAX_VOICE_BYTES
-from bundle.errors import UsageError, VoxportError
-from bundle.files import write_whole
-from runtime.serve.errors import ApiError
+from voxport.bundle.bounds import MAX_VOICE_BYTES
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.files import write_whole
+from voxport.runtime.serve.errors import ApiError
 
 FILE = re.compile(r"(voice_[0-9a-f]{24})\.safetensors")
 NAME, BUNDLE, CREATED = "name", "bundle", "created_at"  # keys of the metadata, besides those of the family

@@ -16,11 +16,11 @@ from pydantic_core import from_json
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_write_event
 
-from bundle.json_types import Json
-from runtime.serve.errors import ApiError
-from runtime.serve.http.responses import ClientLeft
-from runtime.serve.limits import MIB
-from runtime.serve.waiting import first_of
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.limits import MIB
+from voxport.runtime.serve.waiting import first_of
 
 HEADER_BYTES, DATA_BYTES, PAYLOAD_BYTES = 65_536, 65_536, MIB
 OBJECT_BYTES = 1024  # that an event takes besides its content

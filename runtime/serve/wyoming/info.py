@@ -6,12 +6,12 @@ from contextlib import suppress
 from wyoming.info import AsrModel, AsrProgram, Attribution, Info, TtsProgram, TtsVoice
 from wyoming.tts import SynthesizeVoice
 
-from bundle.errors import UsageError
-from runtime.serve.errors import ApiError
-from runtime.serve.models import Models
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.text_to_speech import TextToSpeech
 
 DEFAULT_VOICE = "default"  # of a bundle without voices: clients show no program without one
 DEFAULT_LANGUAGE = "en"

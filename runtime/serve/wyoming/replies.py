@@ -3,8 +3,8 @@
 import asyncio
 from abc import ABC, abstractmethod
 
-from runtime.serve.errors import ApiError
-from runtime.serve.metrics import Metrics
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.metrics import Metrics
 
 ROUTE = "wyoming"  # in the metrics
 

@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
-from bundle.errors import UsageError
-from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.http.responses import ClientLeft
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.send_timer import SendTimer
-from runtime.serve.wyoming.events import HEADER_BYTES, Connection, error_event
-from runtime.serve.wyoming.replies import ROUTE
-from runtime.serve.wyoming.session import ServerContext, Session
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.send_timer import SendTimer
+from voxport.runtime.serve.wyoming.events import HEADER_BYTES, Connection, error_event
+from voxport.runtime.serve.wyoming.replies import ROUTE
+from voxport.runtime.serve.wyoming.session import ServerContext, Session
 
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)

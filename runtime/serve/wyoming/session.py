@@ -10,18 +10,18 @@ from wyoming.event import Event
 from wyoming.info import SelectProgram
 from wyoming.ping import Ping, Pong
 
-from runtime.serve.errors import ApiError, draining
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.serve.waiting import first_of
-from runtime.serve.wyoming.events import Connection, error_event, parse
-from runtime.serve.wyoming.info import describe
-from runtime.serve.wyoming.replies import Replies
-from runtime.serve.wyoming.speech import SpeechEvents
-from runtime.serve.wyoming.transcription import AudioEvents
+from voxport.runtime.serve.errors import ApiError, draining
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.waiting import first_of
+from voxport.runtime.serve.wyoming.events import Connection, error_event, parse
+from voxport.runtime.serve.wyoming.info import describe
+from voxport.runtime.serve.wyoming.replies import Replies
+from voxport.runtime.serve.wyoming.speech import SpeechEvents
+from voxport.runtime.serve.wyoming.transcription import AudioEvents
 
 POLL_S = 0.5  # between checks of the time, and whether the server is shutting down
 

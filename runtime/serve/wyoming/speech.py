@@ -16,14 +16,14 @@ from wyoming.tts import (
     SynthesizeTextFormat,
 )
 
-from runtime.audio.files import SAMPLE_BYTES
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.wyoming.events import INVALID, Connection, parse
-from runtime.serve.wyoming.info import choose_voice
-from runtime.serve.wyoming.replies import Replies, Reply
-from runtime.speech_request import SpeechOptions
+from voxport.runtime.audio.files import SAMPLE_BYTES
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.wyoming.events import INVALID, Connection, parse
+from voxport.runtime.serve.wyoming.info import choose_voice
+from voxport.runtime.serve.wyoming.replies import Replies, Reply
+from voxport.runtime.speech_request import SpeechOptions
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 CHANNELS = 1

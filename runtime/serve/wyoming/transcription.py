@@ -7,16 +7,16 @@ from wyoming import asr
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
 from wyoming.event import Event
 
-from runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from runtime.audio.sources import Converter
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.transcription.api import Transcript
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.serve.wyoming.events import INVALID, Connection, parse
-from runtime.serve.wyoming.replies import Replies, Reply
-from runtime.serve.wyoming.speech import KEY
+from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
+from voxport.runtime.audio.sources import Converter
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.transcription.api import Transcript
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.wyoming.events import INVALID, Connection, parse
+from voxport.runtime.serve.wyoming.replies import Replies, Reply
+from voxport.runtime.serve.wyoming.speech import KEY
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)

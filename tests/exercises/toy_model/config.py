@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bundle.errors import ConfigError
-from bundle.manifest import Record, first_fault
+from voxport.bundle.errors import ConfigError
+from voxport.bundle.manifest import Record, first_fault
 
 
 class ToyConfig(BaseModel):

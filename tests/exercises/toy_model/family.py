@@ -11,9 +11,9 @@ from exercises.toy_model.config import Options, ToyConfig, load_config, parse_co
 from exercises.toy_model.format import FORMAT, LETTERS
 from exercises.toy_model.modules import ToyWeights, build
 
-from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
-from model.family import Decoder, Family, Synthetic, VerificationPlan
+from voxport.bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
+from voxport.model.component import Component
+from voxport.model.family import Decoder, Family, Synthetic, VerificationPlan
 
 DIM = 32
 GRAPH = "decoder"

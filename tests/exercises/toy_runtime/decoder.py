@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError
-from runtime.engines.base import Stream
-from runtime.families.base import Values
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.base import Values
 
 END = 0  # the letter that ends a speech
 

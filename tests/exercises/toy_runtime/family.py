@@ -6,11 +6,11 @@ from exercises.toy_runtime.decoder import Constants, Letters, parse_constants
 from exercises.toy_runtime.task import ToyTextToSpeech
 from exercises.toy_runtime.workloads import BENCH, TRACE, VERIFICATION
 
-from bundle.manifest import Bundle
-from runtime.engines.base import Engine
-from runtime.families.base import Call, RuntimeFamily
-from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines.base import Engine
+from voxport.runtime.families.base import Call, RuntimeFamily
+from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.text_to_speech import TextToSpeech
 
 DECODER = Call(frozenset({"x", "position"}), frozenset({"y"}))
 

@@ -7,11 +7,11 @@ from functools import partial
 
 from exercises.toy_runtime.decoder import END, Constants, LetterDecoder, Letters
 
-from bundle.errors import UsageError
-from runtime.batching import Fill, RowLimit, SlotOutput, Status
-from runtime.engines.base import Engine, Stream
-from runtime.speech_request import SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import Fill, RowLimit, SlotOutput, Status
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 class ToyTextToSpeech(TextToSpeech):

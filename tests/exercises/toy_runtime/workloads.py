@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 from exercises.toy_runtime.decoder import Constants, LetterDecoder
 
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.families.base import BenchSettings, BenchWorkload, ForcedRun, TraceWorkload, VerificationWorkload
-from runtime.trace import ArraySpec
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families.base import (
+    BenchSettings,
+    BenchWorkload,
+    ForcedRun,
+    TraceWorkload,
+    VerificationWorkload,
+)
+from voxport.runtime.trace import ArraySpec
 
 PROMPT = (3, 1, 4, 1, 5)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bundle.manifest import Bundle
-from runtime.engines.base import (
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.engines.base import (
     Arrays,
     Engine,
     EngineOptions,

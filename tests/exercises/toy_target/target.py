@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from export.targets.base import Costs, EntryPoint, Graph, Target
-from model.component import Component
+from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
+from voxport.model.component import Component
 
 
 class NumpyTarget(Target):
@@ -12,7 +12,7 @@ class NumpyTarget(Target):
     name = "numpy"
     packages = ("numpy",)
     layout = "BSHD"
-    kernel = ("quantize.modules", "float_activations")
+    kernel = ("voxport.quantize.modules", "float_activations")
     costs = Costs(lowering=1, running=1, product=0.01, verification=1, sample=1)
     state_notes = "The caller keeps the states."
     runners = ("NumPy",)
@@ -24,7 +24,7 @@ class NumpyTarget(Target):
         import numpy as np
         from exercises.toy_model.modules import Decoder
 
-        from bundle.errors import ExportError
+        from voxport.bundle.errors import ExportError
 
         if not isinstance(graph.module, Decoder):
             raise ExportError(f"{graph.name}: numpy holds the decoder of the toy family only")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.export.conversions import FOLDERS, convert
 
-from model.families import FAMILIES, Row
+from voxport.model.families import FAMILIES, Row
 
 
 @pytest.fixture(scope="module", params=FOLDERS)

@@ -20,14 +20,14 @@ from support.export.conversions import (
 )
 from support.files import contents
 
-from export.__main__ import main as export
-from export.conversion import convert as converting
-from export.conversion import plan as planning
-from export.conversion.outputs import Output
-from export.conversion.write import write_weights
-from model.__main__ import main as model
-from model.families import family_of, open_family
-from model.mlx.layouts import LAYOUT_KEY, Stored, stored_tensors
+from voxport.export.__main__ import main as export
+from voxport.export.conversion import convert as converting
+from voxport.export.conversion import plan as planning
+from voxport.export.conversion.outputs import Output
+from voxport.export.conversion.write import write_weights
+from voxport.model.__main__ import main as model
+from voxport.model.families import family_of, open_family
+from voxport.model.mlx.layouts import LAYOUT_KEY, Stored, stored_tensors
 
 CONV = "encoder.conv_layers_0_conv.conv.weight"
 

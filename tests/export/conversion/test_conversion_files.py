@@ -8,11 +8,11 @@ import pytest
 import torch
 from support.export.conversions import FOLDERS, convert
 
-from export.conversion import convert as converting
-from export.conversion import plan as planning
-from export.conversion.files import write_files
-from export.conversion.job import Job
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.export.conversion import convert as converting
+from voxport.export.conversion import plan as planning
+from voxport.export.conversion.files import write_files
+from voxport.export.conversion.job import Job
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 14910348\n"
 TOKENIZERS = {"voxtral_tts": "tekken.json", "voxtral_realtime": "tekken.json", "qwen3_tts": "vocab.json"}

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
 from support.model.tree_family.format import CONFIG, WEIGHTS
 
-from export.__main__ import main as export
-from model.mlx.layouts import LAYOUT_KEY
-from model.mlx.model import WEIGHTS as MLX_WEIGHTS
+from voxport.export.__main__ import main as export
+from voxport.model.mlx.layouts import LAYOUT_KEY
+from voxport.model.mlx.model import WEIGHTS as MLX_WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("tree_family")
 

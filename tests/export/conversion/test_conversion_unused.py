@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
 
-from export.__main__ import main as export
-from model.__main__ import main as model
+from voxport.export.__main__ import main as export
+from voxport.model.__main__ import main as model
 
 QWEN = FOLDERS["qwen3_tts"].parent
 CODEC = Path("speech_tokenizer") / "model.safetensors"

@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from support.bundle_options import WIDE
 from support.export.onnx_weights import read_quantized_weights
 
-from export.__main__ import main as export
-from model.families import open_family
-from model.mlx.integers import unpack
-from model.stored_weights import StoredWeights
-from model.synthetic.checkpoint import random_checkpoint
+from voxport.export.__main__ import main as export
+from voxport.model.families import open_family
+from voxport.model.mlx.integers import unpack
+from voxport.model.stored_weights import StoredWeights
+from voxport.model.synthetic.checkpoint import random_checkpoint
 
 pytestmark = pytest.mark.slow
 Weight = tuple[np.ndarray, np.ndarray]  # integers int8 [N, K], scales [N, groups]

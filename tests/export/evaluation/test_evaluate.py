@@ -9,20 +9,20 @@ import pytest
 from support.commands import error_line
 from support.runtime.opened_tasks import open_speech
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.evaluation import utterances
-from export.evaluation.reference import open_eager
-from export.evaluation.speech import ForcedComparison, SpokenText, speak_text
-from export.evaluation.spoken import speak_part
-from export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
-from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
-from export.resolve import Resolved, Source
-from export.targets import target_of_job
-from export.verify.manifest_check import check_manifest
-from model.embedded import trained_checkpoint
-from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.evaluation import utterances
+from voxport.export.evaluation.reference import open_eager
+from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
+from voxport.export.evaluation.spoken import speak_part
+from voxport.export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
+from voxport.export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
+from voxport.export.resolve import Resolved, Source
+from voxport.export.targets import target_of_job
+from voxport.export.verify.manifest_check import check_manifest
+from voxport.model.embedded import trained_checkpoint
+from voxport.runtime.text_to_speech import TextToSpeech
 
 pytestmark = pytest.mark.slow
 TEXT = "Hello there."

@@ -3,10 +3,10 @@
 import pytest
 from support.serve.tone_speech import ToneSpeech
 
-from bundle.errors import UsageError
-from export.evaluation.spoken import speak_part
-from runtime.families.qwen3_tts.decoder import END, SpeechDecoder
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.export.evaluation.spoken import speak_part
+from voxport.runtime.families.qwen3_tts.decoder import END, SpeechDecoder
+from voxport.runtime.speech_request import SpeechRequest
 
 
 def _decoder(first_codes: list[int]) -> SpeechDecoder:

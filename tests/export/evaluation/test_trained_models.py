@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from export.evaluation.recognisers import BundleRecogniser
-from export.evaluation.speech import evaluate_speech
-from export.evaluation.utterances import HELD_OUT, read_utterances
-from runtime.opening import open_task
-from runtime.text_to_speech import TextToSpeech
+from voxport.export.evaluation.recognisers import BundleRecogniser
+from voxport.export.evaluation.speech import evaluate_speech
+from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.runtime.opening import open_task
+from voxport.runtime.text_to_speech import TextToSpeech
 
 SENTENCES = 10
 # Of about 70 words. 100 sentences have 5 % (docs/evaluation.md), noise or silence has 100 %. With 5 %

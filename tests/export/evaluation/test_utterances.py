@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from bundle.errors import UsageError
-from export.evaluation.utterances import HELD_OUT, read_utterances
-from model.training.data.sentences import _SLOTS, SLOT, TEMPLATES, held_out_sentences
+from voxport.bundle.errors import UsageError
+from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.model.training.data.sentences import _SLOTS, SLOT, TEMPLATES, held_out_sentences
 
 EVERYDAY = Path(__file__).parents[3] / "tools" / "accuracy" / "everyday.txt"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bundle.errors import UsageError
-from export.evaluation.words import normalised, standard_error, word_error_rate
+from voxport.bundle.errors import UsageError
+from voxport.export.evaluation.words import normalised, standard_error, word_error_rate
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.export.short_verification import shorten_verification
 
-from export.__main__ import main as export
+from voxport.export.__main__ import main as export
 
 pytestmark = pytest.mark.slow
 PHONE, DESKTOP = 390, 1280  # pixels

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from bundle.errors import ExportError
-from bundle.manifest import ExportRequest
-from bundle.spec import LayoutName, TensorSpec
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets.base import Graph
-from export.verify.eager import check_signatures
-from quantize.modules import float_activations
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.spec import LayoutName, TensorSpec
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets.base import Graph
+from voxport.export.verify.eager import check_signatures
+from voxport.quantize.modules import float_activations
 
 LAYOUT: LayoutName = "BSHD"
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.targets.onnx.convolutions import widen_convolutions
-from runtime.engines.ort import ort
+from voxport.export.targets.onnx.convolutions import widen_convolutions
+from voxport.runtime.engines.ort import ort
 
 CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels
 SETTINGS = [

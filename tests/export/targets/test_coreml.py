@@ -14,21 +14,21 @@ from support.export.coreml_weights import read_quantized_weights
 from support.export.rounding import float32_bar
 from support.files import contents
 
-from bundle.errors import ExportError
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets.base import Graph
-from export.targets.coreml.kernels import dequantized_linear
-from export.targets.coreml.lowering import STATE_PASSES
-from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
-from export.targets.coreml.read_back import check_package
-from export.targets.coreml.target import CoreMLTarget
-from model.component import Component
-from model.layers.attention import ReferenceAttention
-from model.synthetic.checkpoint import random_checkpoint
-from quantize.modules import QuantizedLinear, linear_kernel
-from runtime.mil import Executor, Package
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreml.kernels import dequantized_linear
+from voxport.export.targets.coreml.lowering import STATE_PASSES
+from voxport.export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
+from voxport.export.targets.coreml.read_back import check_package
+from voxport.export.targets.coreml.target import CoreMLTarget
+from voxport.model.component import Component
+from voxport.model.layers.attention import ReferenceAttention
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.quantize.modules import QuantizedLinear, linear_kernel
+from voxport.runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
 Graphs = dict[str, Graph]
@@ -123,7 +123,7 @@ def again(w4: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
             save_multifunction(functions, str(folder / "theirs.mlpackage"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("export.targets.coreml.lowering.merge", both)
+        patch.setattr("voxport.export.targets.coreml.lowering.merge", both)
         lower({name: w4[name] for name in ("backbone", "embed_codes")}, folder)
     return folder
 
@@ -198,7 +198,7 @@ def test_the_skipped_passes_would_change_nothing(
         pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
         return pipeline
 
-    monkeypatch.setattr("export.targets.coreml.lowering.pass_pipeline", every)
+    monkeypatch.setattr("voxport.export.targets.coreml.lowering.pass_pipeline", every)
     (tmp_path / "every").mkdir()
     lower({name: step}, tmp_path / "every")
     assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")

@@ -16,15 +16,15 @@ from support.export.rounding import float32_bar
 from support.paths import ROOT
 from torch import nn
 
-from export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
-from export.targets.coreml.lowering import _look_up_once
-from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes
-from model.layers.attention import KVCache, Projected, ReferenceAttention
-from model.layers.rope import RotaryTable
-from quantize.modules import LinearKernel, float_activations, int8_per_token
-from quantize.recipe import find_recipe
-from quantize.schemes import PaletteScheme
-from runtime.mil import Package
+from voxport.export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
+from voxport.export.targets.coreml.lowering import _look_up_once
+from voxport.export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes
+from voxport.model.layers.attention import KVCache, Projected, ReferenceAttention
+from voxport.model.layers.rope import RotaryTable
+from voxport.quantize.modules import LinearKernel, float_activations, int8_per_token
+from voxport.quantize.recipe import find_recipe
+from voxport.quantize.schemes import PaletteScheme
+from voxport.runtime.mil import Package
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,7 @@ def test_a_value_is_replaced_in_all_of_its_users(monkeypatch: pytest.MonkeyPatch
         anchors.append(anchor is old.op)
         return replace(block, old, new, anchor, *others)
 
-    monkeypatch.setattr("export.targets.coreml.tools._replace", noted)
+    monkeypatch.setattr("voxport.export.targets.coreml.tools._replace", noted)
     for context in (unchecked_passes(), nullcontext()):
         monkeypatch.setattr(Block, "_replace_var", replace)
         Builder.name_count.clear()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 
-from export.targets.executorch import graph_order
-from export.targets.executorch.partitioner import (
+from voxport.export.targets.executorch import graph_order
+from voxport.export.targets.executorch.partitioner import (
     LINEARS,
     ConvolutionPartitioner,
     LinearPartitioner,

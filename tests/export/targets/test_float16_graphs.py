@@ -7,16 +7,16 @@ import pytest
 from support.export.faulty_engines import failed
 from support.runtime.host_device import HostDevice
 
-import runtime.engines.onnx
-from bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
-from export.job import make_job
-from export.model import Export
-from export.resolve import Source, resolve
-from export.targets import open_target
-from export.verify.comparison import FLOAT16_BAR, Comparison
-from export.verify.run import verify_graph
-from runtime.engines import open_engine
-from runtime.engines.base import Engine, EngineOptions
+import voxport.runtime.engines.onnx
+from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
+from voxport.export.job import make_job
+from voxport.export.model import Export
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.export.verify.comparison import FLOAT16_BAR, Comparison
+from voxport.export.verify.run import verify_graph
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import Engine, EngineOptions
 
 GRAPHS = ("backbone", "codec")  # with caches, and with other states
 Made = tuple[Bundle, Export]
@@ -85,7 +85,7 @@ def test_states_on_a_device_give_the_same_values(
 ) -> None:
     """The device is the host here. The calls of CUDA's library are not tested here."""
     expected, device = run(open_engine(made[0], EngineOptions(device="cpu"))), HostDevice()
-    monkeypatch.setattr(runtime.engines.onnx, "open_device", lambda job, name: device)
+    monkeypatch.setattr(voxport.runtime.engines.onnx, "open_device", lambda job, name: device)
     found = run(open_engine(made[0]))
     assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
     assert device.allocations > 0

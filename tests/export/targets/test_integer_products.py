@@ -8,14 +8,14 @@ import pytest
 import torch
 from support.export.rounding import float32_bar
 
-from export.targets.onnx.float_activations import FloatActivationsEngine
-from export.targets.onnx.kernels import TRANSLATIONS, lower_linear
-from export.targets.onnx.lowering import OPSET, pack_weights
-from quantize.modules import QuantizedLinear, float_activations, int8_per_block, linear_kernel
-from quantize.schemes import IntegerScheme
-from runtime.engines.base import EngineOptions
-from runtime.engines.onnx import OnnxEngine
-from runtime.engines.ort import ort
+from voxport.export.targets.onnx.float_activations import FloatActivationsEngine
+from voxport.export.targets.onnx.kernels import TRANSLATIONS, lower_linear
+from voxport.export.targets.onnx.lowering import OPSET, pack_weights
+from voxport.quantize.modules import QuantizedLinear, float_activations, int8_per_block, linear_kernel
+from voxport.quantize.schemes import IntegerScheme
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.ort import ort
 
 pytestmark = pytest.mark.slow
 COLUMNS, CHANNELS = 96, 9000  # the exporter folds operators on constants of up to 8192 bytes

@@ -13,8 +13,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
-from export.targets.executorch.partitioner import ConvolutionPartitioner, LinearPartitioner
-from export.targets.executorch.pass_values import values_kept
+from voxport.export.targets.executorch.partitioner import ConvolutionPartitioner, LinearPartitioner
+from voxport.export.targets.executorch.pass_values import values_kept
 
 
 class Model(nn.Module):

@@ -9,19 +9,19 @@ import onnx
 import pytest
 import torch
 
-from bundle.manifest import ExportRequest
-from bundle.spec import ONNX_PAST, ONNX_PRESENT, LayoutName
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets.base import Graph
-from export.targets.coreml.lowering import lower_graph
-from export.targets.coreml.target import CoreMLTarget
-from export.targets.onnx.float16 import FLOAT_ACTIVATIONS
-from export.targets.onnx.target import OnnxTarget
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.engines.ort import ort
-from runtime.mil import Executor, Package
-from runtime.mil.errors import MilError
+from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, LayoutName
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreml.lowering import lower_graph
+from voxport.export.targets.coreml.target import CoreMLTarget
+from voxport.export.targets.onnx.float16 import FLOAT_ACTIVATIONS
+from voxport.export.targets.onnx.target import OnnxTarget
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.engines.ort import ort
+from voxport.runtime.mil import Executor, Package
+from voxport.runtime.mil.errors import MilError
 
 pytestmark = pytest.mark.slow
 NAME = "code_predictor"

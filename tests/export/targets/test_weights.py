@@ -12,15 +12,15 @@ from support.bundle_options import WIDE
 from support.files import contents
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bundle.errors import ExportError
-from bundle.manifest import ExportRequest
-from export.memory import free_memory
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets import open_target
-from export.targets.base import Graph
-from model.synthetic.checkpoint import random_checkpoint
-from quantize.modules import QuantizedEmbedding, QuantizedLinear
+from voxport.bundle.errors import ExportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.memory import free_memory
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.export.targets.base import Graph
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.quantize.modules import QuantizedEmbedding, QuantizedLinear
 
 pytestmark = pytest.mark.slow
 
@@ -206,8 +206,8 @@ def test_packing_a_lowered_graph_frees_its_unpacked_integers(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
-    monkeypatch.setattr("export.memory.MIN_RESIDENT", 0)
-    monkeypatch.setattr("export.memory.MIN_GROWTH", 0)
+    monkeypatch.setattr("voxport.export.memory.MIN_RESIDENT", 0)
+    monkeypatch.setattr("voxport.export.memory.MIN_GROWTH", 0)
     lowering = open_target(target)
     model = Model(
         resolve(Source(random_checkpoint("voxtral_realtime")), ExportRequest(quant="8da4w")),

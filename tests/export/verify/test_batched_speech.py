@@ -7,11 +7,11 @@ import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, no_fault
 from support.runtime.prefix_caches import private_prefix_cache
 
-from runtime.batching import BatchedDecoder
-from runtime.engines.base import Arrays, Stream
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.speech_request import SpeechRequest
+from voxport.runtime.batching import BatchedDecoder
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.speech_request import SpeechRequest
 
 
 class Prompts:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from support.export.faulty_engines import CACHE, Engines, failed, no_fault, reports, with_artifact
 
-from export.verify.code_checks import check_codes
-from export.verify.comparison import Check, Comparison, FreeRun, Report
-from export.verify.component_checks import check_components, check_last_positions, check_streaming
-from export.verify.context import MAX_ROWS, SAMPLE, Context
-from export.verify.report import VerificationResult, table
-from export.verify.run_checks import check_free_run, check_long_runs, check_replay
-from model.family import VerificationPlan
-from runtime.engines.base import Arrays, Stream
+from voxport.export.verify.code_checks import check_codes
+from voxport.export.verify.comparison import Check, Comparison, FreeRun, Report
+from voxport.export.verify.component_checks import check_components, check_last_positions, check_streaming
+from voxport.export.verify.context import MAX_ROWS, SAMPLE, Context
+from voxport.export.verify.report import VerificationResult, table
+from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
+from voxport.model.family import VerificationPlan
+from voxport.runtime.engines.base import Arrays, Stream
 
 STEPS = 100
 

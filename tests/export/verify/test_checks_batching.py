@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, Fault, StreamEngine, failed, no_fault
 
-from export.verify.component_checks import check_batches
-from export.verify.context import Context
-from runtime.engines.base import Arrays, Stream
+from voxport.export.verify.component_checks import check_batches
+from voxport.export.verify.context import Context
+from voxport.runtime.engines.base import Arrays, Stream
 
 
 def context(engines: Engines, fault: Fault) -> Context:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support.export.faulty_engines import Engines, failed, no_fault, reports, with_artifact
 
-from export.verify.code_checks import check_codes
-from export.verify.component_checks import check_components, check_last_positions, check_streaming
-from export.verify.run_checks import check_free_run, check_long_runs, check_replay
-from model.layers.attention import Attention
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.engines.base import Arrays, Stream
+from voxport.export.verify.code_checks import check_codes
+from voxport.export.verify.component_checks import check_components, check_last_positions, check_streaming
+from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
+from voxport.model.layers.attention import Attention
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.engines.base import Arrays, Stream
 
 CACHE = 64
 

@@ -9,12 +9,12 @@ import pytest
 from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from support.export.faulty_engines import Engines, failed
 
-from export.verify.component_checks import check_components, check_streaming
-from export.verify.context import Extent
-from export.verify.eager import EagerEngine
-from model.qwen3_tts.codec.decoder import CodecDecoder
-from model.synthetic.checkpoint import random_checkpoint
-from quantize.modules import int8_per_block
+from voxport.export.verify.component_checks import check_components, check_streaming
+from voxport.export.verify.context import Extent
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.quantize.modules import int8_per_block
 
 
 @pytest.fixture(scope="module")

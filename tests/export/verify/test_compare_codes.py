@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from export.verify.code_checks import compare_codes
-from export.verify.comparison import most_by_chance
+from voxport.export.verify.code_checks import compare_codes
+from voxport.export.verify.comparison import most_by_chance
 
 STEPS, CODES, ROUNDING = 40, 256, 0.03  # a logit has a deviation of 1
 

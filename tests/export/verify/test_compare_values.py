@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from export.verify.code_checks import compare_values
-from export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, ROUNDING_FACTOR
-from runtime.families.base import ForcedRun
+from voxport.export.verify.code_checks import compare_values
+from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, ROUNDING_FACTOR
+from voxport.runtime.families.base import ForcedRun
 
 CALLS = 8
 VALUES = np.random.default_rng(0).uniform(-1, 1, (40, 24)).astype(np.float32)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.verify.eager import EagerEngine
+from voxport.export.verify.eager import EagerEngine
 
 
 class Observed(nn.Module):

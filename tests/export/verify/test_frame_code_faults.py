@@ -9,12 +9,12 @@ import pytest
 from support.export.faulty_engines import Engines, failed
 from torch import nn
 
-from export.verify.code_checks import OTHER_CODES, check_codes
-from export.verify.component_checks import check_components
-from export.verify.context import Extent
-from export.verify.eager import EagerEngine
-from model.synthetic.checkpoint import random_checkpoint
-from quantize.modules import int8_per_block
+from voxport.export.verify.code_checks import OTHER_CODES, check_codes
+from voxport.export.verify.component_checks import check_components
+from voxport.export.verify.context import Extent
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.quantize.modules import int8_per_block
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from export.verify.comparison import Comparison
-from export.verify.gain import gains
-from export.verify.report import VerificationResult, failures
+from voxport.export.verify.comparison import Comparison
+from voxport.export.verify.gain import gains
+from voxport.export.verify.report import VerificationResult, failures
 
 CHANNELS = 3072  # of the published backbone
 

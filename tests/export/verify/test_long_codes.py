@@ -17,14 +17,14 @@ from support.export.faulty_engines import (
     reports,
 )
 
-from export.verify.comparison import Result
-from export.verify.eager import EagerEngine
-from export.verify.long_codes import check_long_codes
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.engines.base import Arrays, Stream
-from runtime.families import open_family
-from runtime.runaway import FRAMES
 from voxport.__main__ import main as voxport
+from voxport.export.verify.comparison import Result
+from voxport.export.verify.eager import EagerEngine
+from voxport.export.verify.long_codes import check_long_codes
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families import open_family
+from voxport.runtime.runaway import FRAMES
 
 CACHE, STEPS = 128, 90
 pytestmark = pytest.mark.slow
@@ -196,7 +196,7 @@ def test_codes_of_a_large_model_are_compared_where_it_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With full precision. Drift is left out, because eager steps of a large model take seconds."""
-    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
     assert voxport(["verify", str(qwen_bundles / "onnx"), "--steps", "40", "--json", *more]) == 0
     report = capsys.readouterr().out
     assert ("codes over 40 frames, artifact and full precision" in report) is bool(more)

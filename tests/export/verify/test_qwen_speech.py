@@ -7,14 +7,14 @@ import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, Fault, failed, no_fault
 from support.runtime.prefix_caches import private_prefix_cache
 
-from export.verify.code_checks import check_codes
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.batching import BatchedDecoder, Status
-from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from runtime.families.qwen3_tts.task import SpeechSlots
-from runtime.speech_request import SpeechRequest
+from voxport.export.verify.code_checks import check_codes
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.batching import BatchedDecoder, Status
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.task import SpeechSlots
+from voxport.runtime.speech_request import SpeechRequest
 
 CACHE = 96
 

@@ -12,14 +12,14 @@ import pytest
 from support.export.short_verification import SHORT_EXTENT
 from support.paths import ROOT
 
-from bundle.manifest import Bundle
-from export.model import Export
-from export.resolve import Source, resolve
-from export.targets import target_of_job
-from export.verify.comparison import Check, Comparison, FreeRun, Result
-from export.verify.context import Context
-from export.verify.modes import DEFAULTS, Mode, modes
-from export.verify.run import CHECKS, checks_of, open_context
+from voxport.bundle.manifest import Bundle
+from voxport.export.model import Export
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import target_of_job
+from voxport.export.verify.comparison import Check, Comparison, FreeRun, Result
+from voxport.export.verify.context import Context
+from voxport.export.verify.modes import DEFAULTS, Mode, modes
+from voxport.export.verify.run import CHECKS, checks_of, open_context
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_the_order_of_checks_changes_no_figure(bundles: Path, checkpoint: Path, 
 
 VERIFY_SHORTLY = """
 from unittest.mock import patch
-from model import embedded
+from voxport.model import embedded
 from support.export.short_verification import shorten_verification
 from voxport.__main__ import main
 with shorten_verification(), patch.object(embedded, "has_trained", lambda family: False):
@@ -67,7 +67,7 @@ def test_two_processes_find_the_same_figures(
 ) -> None:
     """To two digits. The number of threads is the same: float sums of eager depend on it."""
     bundle = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT / 'tests'}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     rows = []
     for _ in range(2):

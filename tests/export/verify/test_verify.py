@@ -14,13 +14,13 @@ import pytest
 from support.bundle_options import write_hashes
 from support.export.faulty_engines import FaultyStream, StreamEngine
 
-from bundle.manifest import MANIFEST, Bundle, WeightError
-from export.__main__ import main as export
-from export.verify import code_checks, comparison, run_checks
-from export.verify.comparison import Comparison, Distance, measure, most_by_chance
-from export.verify.manifest_check import check_weight_errors
-from runtime.engines import open_engine
-from runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.bundle.manifest import MANIFEST, Bundle, WeightError
+from voxport.export.__main__ import main as export
+from voxport.export.verify import code_checks, comparison, run_checks
+from voxport.export.verify.comparison import Comparison, Distance, measure, most_by_chance
+from voxport.export.verify.manifest_check import check_weight_errors
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
     sampled: str,
 ) -> None:
     """The limit for references is 0 bytes, so every model counts as large."""
-    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
     assert verify(bundles / target, "--details") == 0
     out = capsys.readouterr().out
     assert f"{sampled}; not compared with full precision" in out and ("reset and replay" in out) == (
@@ -127,7 +127,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
 def test_a_fault_is_found_in_a_sample_too(
     onnx_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
     edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
     assert verify(onnx_copy) == 4
     assert "next_x" in capsys.readouterr().err
@@ -152,8 +152,8 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
         return StreamEngine(lambda: FaultyStream(engine.stream(), gain), engine.batched)
 
     copy = shutil.copytree(bundles / target, tmp_path / "bundle")
-    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
-    monkeypatch.setattr("export.verify.run.open_engine", open_faulty)
+    monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("voxport.export.verify.run.open_engine", open_faulty)
     assert verify(copy) == 4
     failed = [row for row in report(copy) if "output" in row and not row["passed"]]
     assert {(row["component"], row["output"]) for row in failed} == gained
@@ -318,7 +318,7 @@ def test_what_chance_explains_is_the_tail_of_a_binomial_distribution() -> None:
 def test_the_wrong_checkpoint_is_refused(
     onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from model.synthetic.checkpoint import write_checkpoint
+    from voxport.model.synthetic.checkpoint import write_checkpoint
 
     write_checkpoint(tmp_path / "other", "tiny", seed=1)
     assert export(["verify", str(onnx_copy), "--checkpoint", str(tmp_path / "other")]) == 2

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from export.report import charts
-from export.verify.comparison import Check, Comparison
-from export.verify.report import VerificationResult, summary
+from voxport.export.report import charts
+from voxport.export.verify.comparison import Check, Comparison
+from voxport.export.verify.report import VerificationResult, summary
 
 
 def comparison(component: str, error: float, output: str = "hidden") -> Comparison:

@@ -13,24 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bundle.tekken import load_tekken
-from model.synthetic.tokenizer import PATTERN, SPECIALS
-from model.training.data.espeak import Event, phoneme_at, word_ends
-from model.training.data.phonemes import PHONEMES, phoneme_class
-from model.training.data.sentences import (
+from voxport.bundle.tekken import load_tekken
+from voxport.model.synthetic.tokenizer import PATTERN, SPECIALS
+from voxport.model.training.data.espeak import Event, phoneme_at, word_ends
+from voxport.model.training.data.phonemes import PHONEMES, phoneme_class
+from voxport.model.training.data.sentences import (
     HELD_OUT,
     held_out_sentences,
     held_out_word_sentences,
     spell,
     training_sentences,
 )
-from model.training.data.tokens import Encoder, learn_tokens, tekken_document
-from model.training.loop import Schedule, Trainer
-from model.training.recognition.streams import SCHEDULE, fed_and_targets, stream_tokens
-from model.training.speech.batches import IGNORED, make_sequence
-from model.training.voxtral_realtime import schedule_of
-from model.training.voxtral_tts import hash_of
-from model.training.word_errors import word_error_rate
+from voxport.model.training.data.tokens import Encoder, learn_tokens, tekken_document
+from voxport.model.training.loop import Schedule, Trainer
+from voxport.model.training.recognition.streams import SCHEDULE, fed_and_targets, stream_tokens
+from voxport.model.training.speech.batches import IGNORED, make_sequence
+from voxport.model.training.voxtral_realtime import schedule_of
+from voxport.model.training.voxtral_tts import hash_of
+from voxport.model.training.word_errors import word_error_rate
 
 PAD, WORD = SCHEDULE.pad_id, SCHEDULE.word_id
 TEXTS = ["The cat sat on the mat.", "A cat and the hat.", "That is the hat."] * 5

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.training.data.clips import Clip, Shard, read_shard, start_shard
-from model.training.data.espeak import LIBRARY, SAMPLE_RATE, Utterance
-from model.training.data.phonemes import phoneme_class
-from model.training.data.sound import NOISE_SMOOTHING, with_noise
-from model.training.data.tokens import Encoder
-from model.training.recognition.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
-from model.training.speech.batches import IGNORED as UNCHOSEN
-from model.training.speech.batches import (
+from voxport.model.training.data.clips import Clip, Shard, read_shard, start_shard
+from voxport.model.training.data.espeak import LIBRARY, SAMPLE_RATE, Utterance
+from voxport.model.training.data.phonemes import phoneme_class
+from voxport.model.training.data.sound import NOISE_SMOOTHING, with_noise
+from voxport.model.training.data.tokens import Encoder
+from voxport.model.training.recognition.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
+from voxport.model.training.speech.batches import IGNORED as UNCHOSEN
+from voxport.model.training.speech.batches import (
     NO_WORD,
     Spoken,
     make_sequences,
@@ -32,8 +32,8 @@ from model.training.speech.batches import (
     words_of_tokens,
     words_spoken,
 )
-from model.training.speech.codec_model import SUBFRAMES
-from model.training.speech.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
+from voxport.model.training.speech.codec_model import SUBFRAMES
+from voxport.model.training.speech.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
 
 BYTES = Encoder([bytes([byte]) for byte in range(256)])
 SECOND = SAMPLE_RATE
@@ -159,7 +159,7 @@ def test_a_shard_depends_on_its_name_only() -> None:
 
 @pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "data.clips"])
 def test_each_command_has_help(module: str) -> None:
-    command = [sys.executable, "-m", f"model.training.{module}", "--help"]
+    command = [sys.executable, "-m", f"voxport.model.training.{module}", "--help"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "--seed" in found and (module == "data.clips" or found.count("--folder STATE") >= 3)
 
@@ -199,7 +199,7 @@ def test_a_stage_without_a_trained_model_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    module = import_module(f"model.training.{name}")
+    module = import_module(f"voxport.model.training.{name}")
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", [name, stage, "--folder", str(tmp_path / "state"), "--out", str(out)])
     with pytest.raises(SystemExit) as ended:

@@ -10,29 +10,29 @@ import torch
 from support.export.rounding import float32_bar
 from torch.nn.modules.module import Module
 
-from bundle.tekken import load_tekken
-from model.checkpoint import Checkpoint, expected_tensors
-from model.families import open_family
-from model.family import Family
-from model.training.data.sound import log_mel
-from model.training.data.tokens import VOCAB_SIZE
-from model.training.layers import attend, attend_window, project
-from model.training.loop import Schedule, Trainer
-from model.training.recognition.model import LONGEST_DELAY, RecognitionModel, trained_params
-from model.training.speech.batches import NO_WORD
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.model import READING_LAYERS, SpeechModel
-from model.training.speech.size import REFERENCE_FRAMES, trained_config
-from model.training.speech.trained import TrainedSpeech
-from model.training.writing import write_recognition, write_speech
-from model.voxtral_realtime.config import EncoderArgs, Options, VoxtralRealtimeConfig, parse_config
-from model.voxtral_realtime.modules import Decoder, Encoder
-from model.voxtral_tts.codec import Codec
-from model.voxtral_tts.components import components
-from model.voxtral_tts.config import Options as SpeechOptions
-from model.voxtral_tts.config import VoxtralTTSConfig
-from model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding
-from runtime.audio.mel import LogMel, MelSettings
+from voxport.bundle.tekken import load_tekken
+from voxport.model.checkpoint import Checkpoint, expected_tensors
+from voxport.model.families import open_family
+from voxport.model.family import Family
+from voxport.model.training.data.sound import log_mel
+from voxport.model.training.data.tokens import VOCAB_SIZE
+from voxport.model.training.layers import attend, attend_window, project
+from voxport.model.training.loop import Schedule, Trainer
+from voxport.model.training.recognition.model import LONGEST_DELAY, RecognitionModel, trained_params
+from voxport.model.training.speech.batches import NO_WORD
+from voxport.model.training.speech.codec_model import CodecModel
+from voxport.model.training.speech.model import READING_LAYERS, SpeechModel
+from voxport.model.training.speech.size import REFERENCE_FRAMES, trained_config
+from voxport.model.training.speech.trained import TrainedSpeech
+from voxport.model.training.writing import write_recognition, write_speech
+from voxport.model.voxtral_realtime.config import EncoderArgs, Options, VoxtralRealtimeConfig, parse_config
+from voxport.model.voxtral_realtime.modules import Decoder, Encoder
+from voxport.model.voxtral_tts.codec import Codec
+from voxport.model.voxtral_tts.components import components
+from voxport.model.voxtral_tts.config import Options as SpeechOptions
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
+from voxport.model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding
+from voxport.runtime.audio.mel import LogMel, MelSettings
 
 TOKENS = 40  # beyond the window of the encoder, 64 frames
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bundle.errors import UsageError, VoxportError
-from runtime.audio.files import FORMATS, check_format, pcm16, write_audio
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.files import FORMATS, check_format, pcm16, write_audio
 
 RATE = 24000
 HALF_STEP = 0.5 / 32767 + 1e-7
@@ -169,8 +169,8 @@ import resource
 from pathlib import Path
 import numpy as np
 import soundfile, soxr
-from bundle.errors import VoxportError
-from runtime.audio.files import write_audio
+from voxport.bundle.errors import VoxportError
+from voxport.runtime.audio.files import write_audio
 noise = np.random.default_rng(0).uniform(-0.5, 0.5, 24000).astype(np.float32)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

@@ -1,6 +1,6 @@
 """Subtitles made of words with times."""
 
-from runtime.audio.captions import Word, as_srt, as_vtt, clock, cues
+from voxport.runtime.audio.captions import Word, as_srt, as_vtt, clock, cues
 
 WORDS = [
     Word("Hello", 0.0, 0.4),

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 from support.runtime.recordings import RATE, noise, write_recording
 
-from bundle.errors import UsageError
-from runtime.audio.opening import source_of
-from runtime.audio.sources import Recording
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.opening import source_of
+from voxport.runtime.audio.sources import Recording
 
 M4A = b"\0\0\0\x1cftypM4A \0\0\2\0M4A isomiso2" + bytes(500)
 CONTAINERS = {

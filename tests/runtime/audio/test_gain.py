@@ -9,8 +9,8 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.errors import UsageError
-from runtime.audio.gain import (
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.gain import (
     LIVE_MAX_GAIN_DB,
     amplified,
     automatic_gain,
@@ -20,8 +20,8 @@ from runtime.audio.gain import (
     recording_gain_db,
     with_quiet_warning,
 )
-from runtime.audio.levels import SpeechLevel
-from runtime.audio.sources import Recording
+from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.audio.sources import Recording
 
 RATE = 16000
 

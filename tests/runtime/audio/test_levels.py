@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from support.runtime.recordings import RATE
 
-from runtime.audio.gain import (
+from voxport.runtime.audio.gain import (
     amplified,
     automatic_gain,
     decibels,
@@ -17,8 +17,8 @@ from runtime.audio.gain import (
     reason_without_text,
     recording_gain_db,
 )
-from runtime.audio.levels import SpeechLevel
-from runtime.audio.sources import Recording
+from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.audio.sources import Recording
 
 PEAK = -40.0  # dBFS of the quiet speech
 HELD_OUT = Path(__file__).parents[3] / "export" / "evaluation" / "held_out"

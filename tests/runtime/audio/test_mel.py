@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from runtime.audio.mel import LogMel, MelSettings
+from voxport.runtime.audio.mel import LogMel, MelSettings
 
 SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.recordings import RATE
 
-from runtime.audio.mixing import AHEAD, Mixer
-from runtime.audio.sources import Converter, LiveSource, Recording
+from voxport.runtime.audio.mixing import AHEAD, Mixer
+from voxport.runtime.audio.sources import Converter, LiveSource, Recording
 
 
 def voice(seconds: float = 2.0, rate: int = RATE, level: float = 0.3) -> np.ndarray:

@@ -15,8 +15,8 @@ import pytest
 import soundfile
 from support.runtime.recordings import RATE, noise, write_recording
 
-from bundle.errors import UsageError, VoxportError
-from runtime.audio.sources import LiveSource, Recording
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.sources import LiveSource, Recording
 
 BLOCK = RATE // 50  # of a live source
 

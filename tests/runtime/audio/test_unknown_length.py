@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from bundle.errors import UsageError
-from runtime.audio.sources import Recording
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.sources import Recording
 
 RATE = 16_000
 TOTAL_SAMPLES = slice(21, 26)  # of a FLAC: the last 36 bits of these bytes; the first 4 belong to the width

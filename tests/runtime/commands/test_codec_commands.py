@@ -12,15 +12,15 @@ from support.export.faulty_engines import Engines
 from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
 from support.runtime.toy_speech import CONSTANTS, FRAME
 
-from bundle.bounds import MAX_CODE_FRAMES
-from bundle.errors import UsageError
-from runtime.audio.files import pcm16
-from runtime.codes import check_codes, read_codes, write_codes
-from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.cloning import encode_reference
-from runtime.families.qwen3_tts.decoder import SpeechDecoder
-from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
+from voxport.bundle.bounds import MAX_CODE_FRAMES
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.codes import check_codes, read_codes, write_codes
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_tts.cloning import encode_reference
+from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE, SPAN = 24_000, 0.7  # of the recordings, in seconds
 BEFORE = b"a file from before"
@@ -40,7 +40,7 @@ def codec(
 
     def run(*arguments: str, task: TextToSpeech | None = None) -> tuple[int, str]:
         opened = task or qwen_task(engines)
-        monkeypatch.setattr("runtime.opening.open_task", lambda *_: opened)
+        monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: opened)
         code = voxport(["codec", *arguments, "--bundle", "none"])
         errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error")]
         assert len(errors) == (code != 0)

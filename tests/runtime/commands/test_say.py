@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from support.commands import error_line, say
 from support.paths import ROOT
 
-from runtime.__main__ import main as runtime
+from voxport.runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_a_missing_engine_package_is_named(bundles: Path, tmp_path: Path) -> Non
     code = (
         "import sys, importlib.util as u; find = u.find_spec;"
         "u.find_spec = lambda name, *a: None if name == 'onnxruntime' else find(name, *a);"
-        "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        "from voxport.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [
         sys.executable,
@@ -171,7 +171,7 @@ def test_say_works_without_torch_or_compilers(
     bundles: Path, tmp_path: Path, target: str, absent: list[str]
 ) -> None:
     code = f"import sys; sys.modules |= dict.fromkeys({absent});"
-    code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code += "from voxport.runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [
         sys.executable,
         "-c",
@@ -186,7 +186,7 @@ def test_say_works_without_torch_or_compilers(
         "20",
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "o.wav").stat().st_size > 1000

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bundle.errors import UsageError
-from runtime.__main__ import main
-from runtime.text.language import check_language
-from runtime.text.preparation import prepare
+from voxport.bundle.errors import UsageError
+from voxport.runtime.__main__ import main
+from voxport.runtime.text.language import check_language
+from voxport.runtime.text.preparation import prepare
 
-SAY = [sys.executable, "-m", "runtime", "say", "--bundle", "missing"]
+SAY = [sys.executable, "-m", "voxport.runtime", "say", "--bundle", "missing"]
 
 
 def failed(*arguments: str, **options: Any) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from bundle.bounds import MAX_TRACE_BYTES
-from bundle.errors import UsageError
-from runtime.trace import ArraySpec, read_inputs
+from voxport.bundle.bounds import MAX_TRACE_BYTES
+from voxport.bundle.errors import UsageError
+from voxport.runtime.trace import ArraySpec, read_inputs
 
 SPECS = {
     "ids": ArraySpec((None,), limits=(100,)),

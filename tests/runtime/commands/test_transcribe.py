@@ -16,15 +16,15 @@ import pytest
 from support.runtime.opened_tasks import open_recogniser
 from support.runtime.recordings import RATE, noise, write_recording
 
-from bundle.errors import UsageError, VoxportError
-from export.__main__ import main as export
-from runtime.__main__ import main as runtime
-from runtime.engines.base import Arrays, EngineOptions
-from runtime.engines.onnx import OnnxStream
-from runtime.live import LiveStream
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.export.__main__ import main as export
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.engines.base import Arrays, EngineOptions
+from voxport.runtime.engines.onnx import OnnxStream
+from voxport.runtime.live import LiveStream
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 pytestmark = pytest.mark.slow
 Capture = pytest.CaptureFixture[str]
@@ -64,7 +64,7 @@ def test_every_format_is_written_to_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
-    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("voxport.bundle.progress.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx")]
     assert runtime([*arguments, "--format", form, "-o", str(out)]) == 0
@@ -81,7 +81,7 @@ def test_short_and_silent_recordings_are_no_errors(
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "runtime", "transcribe", *map(str, arguments)]
+    return [sys.executable, "-m", "voxport.runtime", "transcribe", *map(str, arguments)]
 
 
 def test_words_are_printed_before_the_live_input_ends(realtime_bundles: Path) -> None:

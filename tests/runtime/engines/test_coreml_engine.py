@@ -11,15 +11,15 @@ from support.bundle_options import QUANT
 from support.export.coreml_packages import WEIGHTS, verify
 from support.export.rounding import float16_bar, float32_bar
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from export.verify.comparison import FLOAT16_BAR
-from runtime.__main__ import main as runtime
-from runtime.engines import open_engine
-from runtime.engines.base import EngineOptions
-from runtime.engines.coreml import ReferenceEngine
-from runtime.families import read_constants
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.verify.comparison import FLOAT16_BAR
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.coreml import ReferenceEngine
+from voxport.runtime.families import read_constants
 
 pytestmark = pytest.mark.slow
 
@@ -142,9 +142,9 @@ def test_a_package_is_described(bundles: Path, capsys: pytest.CaptureFixture[str
 def test_functions_share_their_weights(bundles: Path) -> None:
     """The weight file holds at most 1.05 times the weights that one function needs."""
     bundle = Bundle(bundles / "coreml")
-    from runtime.mil import Package
-    from runtime.mil.program import Constant
-    from runtime.mil.weights import Packed
+    from voxport.runtime.mil import Package
+    from voxport.runtime.mil.program import Constant
+    from voxport.runtime.mil.weights import Packed
 
     package = Package(bundle.folder / "backbone.mlpackage")
     values = [
@@ -165,7 +165,7 @@ def test_functions_share_their_weights(bundles: Path) -> None:
 
 
 def test_functions_share_their_weights_in_memory_too(bundles: Path) -> None:
-    from runtime.mil import Executor, Package
+    from voxport.runtime.mil import Executor, Package
 
     package = Package(bundles / "coreml" / "backbone.mlpackage")
     first, second = (Executor(package.function(name), "float32") for name in ("prefill", "decode_step"))

@@ -10,11 +10,11 @@ import pytest
 from support.bundle_options import edit_manifest, write_hashes
 from support.export.coreml_packages import MODEL, WEIGHTS, verify
 
-from bundle.manifest import Bundle
-from export.job import make_job
-from export.resolve import Source, resolve
-from export.targets import open_target
-from runtime.__main__ import main as runtime
+from voxport.bundle.manifest import Bundle
+from voxport.export.job import make_job
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
 

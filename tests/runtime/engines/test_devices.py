@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from support.stand_ins import stand_in
 
-import runtime.engines.onnx
-from bundle.errors import EngineUnavailable, UsageError, VoxportError
-from runtime.engines.onnx import CPU, CUDA, open_device
-from runtime.engines.ort import ort
+import voxport.runtime.engines.onnx
+from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
+from voxport.runtime.engines.onnx import CPU, CUDA, open_device
+from voxport.runtime.engines.ort import ort
 
 FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_precision="float32")
 
@@ -16,7 +16,7 @@ FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_preci
 def with_cuda(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object]) -> None:
     """As if the package for CUDA were installed; `load` loads its libraries."""
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(runtime.engines.onnx, "load_cuda", load)
+    monkeypatch.setattr(voxport.runtime.engines.onnx, "load_cuda", load)
 
 
 def no_library() -> None:

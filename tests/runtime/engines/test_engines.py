@@ -14,12 +14,12 @@ import pytest
 import torch
 from support.stand_ins import stand_in
 
-from bundle.errors import EngineUnavailable, UsageError, VoxportError
-from bundle.manifest import Bundle
-from bundle.spec import Kind, Signature, StateSpec, TensorSpec
-from runtime.engine_options import ENGINE_OPTIONS
-from runtime.engines import ENGINES, EngineEntry, open_engine
-from runtime.engines.base import (
+from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import Kind, Signature, StateSpec, TensorSpec
+from voxport.runtime.engine_options import ENGINE_OPTIONS
+from voxport.runtime.engines import ENGINES, EngineEntry, open_engine
+from voxport.runtime.engines.base import (
     PAGE_VALUES,
     Arrays,
     Engine,
@@ -28,9 +28,9 @@ from runtime.engines.base import (
     copy_states,
     empty_states,
 )
-from runtime.engines.call_checks import check_inputs
-from runtime.engines.executorch import ExecuTorchEngine
-from runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.call_checks import check_inputs
+from voxport.runtime.engines.executorch import ExecuTorchEngine
+from voxport.runtime.engines.onnx import OnnxEngine
 
 SIGNATURE = Signature(
     inputs=(

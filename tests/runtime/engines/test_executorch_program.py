@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from bundle.errors import IntegrityError
-from bundle.manifest import MANIFEST, Bundle
-from runtime.engines import open_engine
-from runtime.engines.executorch_program import HEADER, check_file, check_method
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.executorch_program import HEADER, check_file, check_method
 
 FIELDS = ("root", "identifier", "magic", "header", "program", "start", "segments")
 PROGRAM = dict(zip(FIELDS, (64, b"ET12", b"eh00", 32, 128, 192, 64), strict=True))

@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.stand_ins import stand_in
 
-from bundle.errors import IntegrityError
-from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from runtime.engines.onnx_graph import check_graph, check_session
-from runtime.engines.ort import ort
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from voxport.runtime.engines.onnx_graph import check_graph, check_session
+from voxport.runtime.engines.ort import ort
 
 FLOATS = TensorProto.FLOAT
 X, Y = (helper.make_tensor_value_info(name, FLOATS, ["B", 4]) for name in "xy")

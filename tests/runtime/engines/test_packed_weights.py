@@ -11,11 +11,11 @@ from executorch.exir import EdgeCompileConfig, to_edge
 from executorch.extension.pybindings import _portable_lib
 from torch import Tensor, nn
 
-from export.targets.executorch.partitioner import LinearPartitioner
-from quantize.modules import QuantizedLinear, int8_per_token, linear_kernel
-from quantize.schemes import IntegerScheme
-from runtime.engines import packed_weights
-from runtime.engines.packed_weights import packed_once
+from voxport.export.targets.executorch.partitioner import LinearPartitioner
+from voxport.quantize.modules import QuantizedLinear, int8_per_token, linear_kernel
+from voxport.quantize.schemes import IntegerScheme
+from voxport.runtime.engines import packed_weights
+from voxport.runtime.engines.packed_weights import packed_once
 
 WIDTH = 64
 

@@ -7,19 +7,19 @@ import pytest
 from support.runtime.toy_engine import SlotStream
 from support.runtime.toy_speech import BOOKS, DIM, ROWS, VOCAB, ToyEngine
 
-from bundle.errors import UsageError
-from bundle.manifest import ExportRequest
-from export.resolve import Source, resolve
-from export.targets import open_target
-from model.component import PROMPT_ROWS
-from model.qwen3_tts.components import (
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.model.component import PROMPT_ROWS
+from voxport.model.qwen3_tts.components import (
     MAX_CODEC_FRAMES,
     MAX_REFERENCE_FRAMES,
     MEL_FRAMES,
     PLANNED_CODEC_FRAMES,
 )
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.engines.base import Arrays
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.engines.base import Arrays
 
 ROWS_PER_CALL = 3
 rng = np.random.default_rng(0)

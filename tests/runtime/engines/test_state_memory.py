@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support.runtime.host_device import HostDevice
 
-from bundle.errors import UsageError
-from bundle.spec import CacheSpec, StateSpec
-from runtime.engines.state_memory import DeviceStates, HostStates, States
+from voxport.bundle.errors import UsageError
+from voxport.bundle.spec import CacheSpec, StateSpec
+from voxport.runtime.engines.state_memory import DeviceStates, HostStates, States
 
 SPECS = {
     "whole": StateSpec("whole", "float32", (1, 2, 9, 3), CacheSpec("BHSD, staged")),

@@ -12,9 +12,9 @@ import pytest
 from support.bundle_options import write_hashes
 from support.stand_ins import stand_in
 
-from bundle.errors import IntegrityError
-from bundle.manifest import MANIFEST, Bundle
-from runtime.engines import trial
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.runtime.engines import trial
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_program_that_aborts_does_not_end_the_command(
 ) -> None:
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     abort_on_call(copy, "acoustic_step.pte")
-    arguments = [sys.executable, "-m", "export", command, str(copy)]
+    arguments = [sys.executable, "-m", "voxport.export", command, str(copy)]
     arguments += ["--checkpoint", str(checkpoint)] if command == "verify" else []
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from export.__main__ import main as export
-from runtime.batching import Status, Ticket
-from runtime.engines.base import Arrays, EngineOptions, Stream
-from runtime.engines.onnx import OnnxStream
-from runtime.opening import open_task
-from runtime.speech_request import SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.export.__main__ import main as export
+from voxport.runtime.batching import Status, Ticket
+from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines.onnx import OnnxStream
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 TEXTS = ("Hello.", "How are you today?", "Yes.")
 WRONG, WRONG_FRAME, FRAMES = 1, 2, 7

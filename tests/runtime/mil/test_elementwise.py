@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.runtime.mil_reference import EDGES, GROWN, floats, op, same, shapes
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops import OPERATIONS as OPS
+from voxport.runtime.mil.errors import MilError, UnsupportedError
+from voxport.runtime.mil.ops import OPERATIONS as OPS
 
 UNARY: dict[str, Callable[..., Any]] = {
     "abs": torch.abs,

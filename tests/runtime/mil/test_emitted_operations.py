@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.mil import Package
-from runtime.mil.check import STRUCTURAL
-from runtime.mil.ops import SIGNATURES
+from voxport.runtime.mil import Package
+from voxport.runtime.mil.check import STRUCTURAL
+from voxport.runtime.mil.ops import SIGNATURES
 
 pytestmark = pytest.mark.slow
 Inputs = dict[str, set[str]]  # of each operation

@@ -16,8 +16,8 @@ from coremltools.converters.mil.mil import get_new_symbol, types
 from support.runtime.mil_packages import save
 from support.stand_ins import noting
 
-from runtime.mil import CallError, Executor, Package, describe, describe_text
-from runtime.mil.rounding import CHUNK, round_to_float16
+from voxport.runtime.mil import CallError, Executor, Package, describe, describe_text
+from voxport.runtime.mil.rounding import CHUNK, round_to_float16
 
 
 def test_half_precision_rounds_results_declared_as_half(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_weights_that_are_exact_in_half_precision_are_not_rounded(
 
     calls = []
     monkeypatch.setattr(
-        "runtime.mil.executor.round_to_float16",
+        "voxport.runtime.mil.executor.round_to_float16",
         noting(round_to_float16, lambda array, in_place=False: calls.append(in_place)),
     )
     executor = Executor(Package(save(program, tmp_path / "weight.mlpackage")).function())

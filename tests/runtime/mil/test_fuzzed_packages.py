@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.mil_packages import MODEL, WEIGHTS, save
 
-from runtime.mil import Executor, MilError, Package, describe, describe_text
-from runtime.mil.types import BY_NAME
-from runtime.mil.weights import unpack
+from voxport.runtime.mil import Executor, MilError, Package, describe, describe_text
+from voxport.runtime.mil.types import BY_NAME
+from voxport.runtime.mil.weights import unpack
 
 
 def stateful_program() -> Any:

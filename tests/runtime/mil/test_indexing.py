@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.runtime.mil_reference import normal, op, same
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops import OPERATIONS as OPS
+from voxport.runtime.mil.errors import MilError, UnsupportedError
+from voxport.runtime.mil.ops import OPERATIONS as OPS
 
 SIZE = 4
 BOUNDS = range(-SIZE - 2, SIZE + 3)  # from below -SIZE to above SIZE

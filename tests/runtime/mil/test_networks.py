@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from support.export.rounding import float16_bar, float32_bar
 from torch import nn
 
-from runtime.mil import CallError, Executor, Package, executor
+from voxport.runtime.mil import CallError, Executor, Package, executor
 
 logging.getLogger("coremltools").setLevel(logging.ERROR)
 ct = pytest.importorskip("coremltools")

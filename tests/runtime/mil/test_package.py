@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.runtime.mil_packages import MODEL, WEIGHTS, edit
 
-from runtime.mil import (
+from voxport.runtime.mil import (
     CallError,
     Executor,
     MilError,

@@ -13,7 +13,7 @@ import pytest
 from coremltools.converters.mil import Builder as mb
 from support.runtime.mil_packages import edit, save
 
-from runtime.mil import Package, UnsupportedError
+from voxport.runtime.mil import Package, UnsupportedError
 
 
 @mb.program(input_specs=[mb.TensorSpec((1,))], opset_version=ct.target.iOS18)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.runtime.mil_reference import normal, op, same
 
-from runtime.mil.errors import MilError
-from runtime.mil.ops import OPERATIONS as OPS
+from voxport.runtime.mil.errors import MilError
+from voxport.runtime.mil.ops import OPERATIONS as OPS
 
 
 def test_rearranging_operations_equal_torch() -> None:

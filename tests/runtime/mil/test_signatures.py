@@ -12,8 +12,8 @@ import pytest
 from test_elementwise import BINARY, LOGIC, UNARY
 from test_reductions import REDUCTIONS
 
-from runtime.mil.ops import OPERATIONS as OPS
-from runtime.mil.ops import SIGNATURES
+from voxport.runtime.mil.ops import OPERATIONS as OPS
+from voxport.runtime.mil.ops import SIGNATURES
 
 
 def test_every_operation_has_a_test() -> None:

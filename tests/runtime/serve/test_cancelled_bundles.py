@@ -18,14 +18,14 @@ import websockets.sync.client as websockets
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import asking
 
-from runtime.batching import PIECE_ROWS
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.serve.speech.job import SpeechJob
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.runtime.batching import PIECE_ROWS
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.serve.speech.job import SpeechJob
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 MODEL = "model"
 TEXT = "One two three four five six seven. " * 100  # is spoken in many parts

@@ -18,10 +18,10 @@ from support.serve.tone_speech import ToneSlots, ToneSpeech
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from runtime.batching import Fill, RowLimit
-from runtime.serve.limits import Limits
-from runtime.serve.speech.worker import WARM_UP_TEXT
-from runtime.speech_request import SpeechRequest
+from voxport.runtime.batching import Fill, RowLimit
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
+from voxport.runtime.speech_request import SpeechRequest
 
 PIECES = 3  # of a prompt
 

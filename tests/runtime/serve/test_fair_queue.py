@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import pytest
 
-from runtime.serve.fair_queue import FairQueue
+from voxport.runtime.serve.fair_queue import FairQueue
 
 Item = namedtuple("Item", "key number")
 

@@ -11,7 +11,7 @@ from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.keys import Keys
 
 KEY, SECRET = "k" * 20, "a-secret-of-the-client"
 KEYS = Keys({"anna": sha256(KEY.encode()).digest()})
@@ -73,6 +73,6 @@ def test_what_is_no_request_is_not_logged(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_an_application_of_any_server_keeps_texts_out_of_the_log() -> None:
-    logging.getLogger("runtime.text").setLevel(logging.DEBUG)
+    logging.getLogger("voxport.runtime.text").setLevel(logging.DEBUG)
     with running({"tone": ToneSpeech()}):
-        assert not logging.getLogger("runtime.text.cleanup").isEnabledFor(logging.DEBUG)
+        assert not logging.getLogger("voxport.runtime.text.cleanup").isEnabledFor(logging.DEBUG)

@@ -18,10 +18,10 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, no_fault
 
-from runtime.batching import Fill, RowLimit
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.speech_request import SpeechRequest
+from voxport.runtime.batching import Fill, RowLimit
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.speech_request import SpeechRequest
 
 DASHBOARD = ROOT / "docs" / "grafana.json"
 TEXT = "Hello there."

@@ -22,8 +22,8 @@ from support.serve.http_server import RunningServer, free_port, running, wait_un
 from support.serve.loud_to_text import BLOCK, LoudToText, square_wave
 from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
-from runtime.audio.files import pcm16
-from runtime.serve.voices.store import VoiceStore
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.serve.voices.store import VoiceStore
 
 CONFIG = ROOT / "docs" / "nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")

@@ -23,7 +23,7 @@ from support.serve.http_server import running
 from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
 from support.serve.tone_speech import ToneSpeech, tone
 
-from runtime.audio.files import pcm16
+from voxport.runtime.audio.files import pcm16
 
 TEXT, WORDS = "Hello there.", "one two three"
 SPEECH: dict[str, Any] = {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from bundle.errors import UsageError
-from runtime.serve.limits import Limits
-from runtime.serve.ray_app import Replica, build, deployment_options, parse_options
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.ray_app import Replica, build, deployment_options, parse_options
 
 
 def test_arguments_are_texts_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

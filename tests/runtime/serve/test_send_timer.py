@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.serve.limits import Limits
-from runtime.serve.send_timer import SendTimer
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.send_timer import SendTimer
 
 SEND_S = 0.05
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from support.serve.certificates import certificate
 from support.serve.http_server import free_port, wait_until
 
-from runtime import batching
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.speech_request import SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.runtime import batching
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 KEY = "k" * 20
 HEADERS = {"authorization": f"Bearer {KEY}"}

@@ -10,9 +10,9 @@ import pytest
 from support.paths import ROOT
 from support.serve.certificates import certificate
 
-from bundle.command import Parser
-from bundle.errors import UsageError
-from runtime.commands import serve
+from voxport.bundle.command import Parser
+from voxport.bundle.errors import UsageError
+from voxport.runtime.commands import serve
 
 
 def parse(*options: object) -> argparse.Namespace:

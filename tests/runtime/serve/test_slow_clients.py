@@ -19,7 +19,7 @@ from support.serve.tone_speech import FRAME, ToneSpeech
 from support.serve.wyoming_fixture import WyomingFixture, wyoming_fixture
 from websockets.sync.client import connect
 
-from runtime.serve.limits import Limits
+from voxport.runtime.serve.limits import Limits
 
 SEND_S, PAUSE_S, PIECE_BYTES = 1.0, 0.1, 4096  # 40 KB/s
 BUFFER_BYTES = 16_384  # of the sockets: a socket is writable again when a third of its buffer is free

@@ -14,12 +14,12 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.recordings import voice_recording as recording
 from support.serve.tone_speech import ToneSpeech
 
-from bundle.errors import UsageError, VoxportError
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.voices import api, store
-from runtime.serve.voices.store import VoiceStore
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.voices import api, store
+from voxport.runtime.serve.voices.store import VoiceStore
 
 
 @pytest.fixture(scope="module")

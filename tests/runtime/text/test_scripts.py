@@ -6,10 +6,10 @@ import pytest
 import regex
 from support.runtime.speech_tasks import ToyVoxtral
 
-from bundle.errors import UsageError
-from bundle.languages import language_code
-from runtime.text.scripts import LANGUAGES_OF_SCRIPT, ScriptCheck
-from runtime.text_to_speech import Speech
+from voxport.bundle.errors import UsageError
+from voxport.bundle.languages import language_code
+from voxport.runtime.text.scripts import LANGUAGES_OF_SCRIPT, ScriptCheck
+from voxport.runtime.text_to_speech import Speech
 
 FOREIGN = {  # to English
     "你好，世界": "Han",

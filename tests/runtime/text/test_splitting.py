@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support.runtime.speech_tasks import ToyVoxtral
 from support.stand_ins import noting
 
-from bundle.errors import UsageError
-from runtime.text.blocks import plain_lines
-from runtime.text.preparation import prepare
-from runtime.text.reading import await_speakable, read_speakable, read_text
-from runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.blocks import plain_lines
+from voxport.runtime.text.preparation import prepare
+from voxport.runtime.text.reading import await_speakable, read_speakable, read_text
+from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 

@@ -8,11 +8,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bundle.errors import UsageError
-from runtime.text.blocks import plain_lines
-from runtime.text.cleanup import FINAL_MARKS, OTHER_MARKS, check_text, clean_sentence, is_blank, is_speakable
-from runtime.text.preparation import check_speakable, prepare
-from runtime.text.splitting import sentences
+from voxport.bundle.errors import UsageError
+from voxport.runtime.text.blocks import plain_lines
+from voxport.runtime.text.cleanup import (
+    FINAL_MARKS,
+    OTHER_MARKS,
+    check_text,
+    clean_sentence,
+    is_blank,
+    is_speakable,
+)
+from voxport.runtime.text.preparation import check_speakable, prepare
+from voxport.runtime.text.splitting import sentences
 
 
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
@@ -215,7 +222,7 @@ def test_rules_in_other_languages(language: str, text: str, expected: str) -> No
 
 
 def test_there_are_cases_for_every_language_of_the_published_voices() -> None:
-    from runtime.families.voxtral_tts.voices import LANGUAGES
+    from voxport.runtime.families.voxtral_tts.voices import LANGUAGES
 
     assert {"en", *(language for language, _, _ in OTHERS)} == set(LANGUAGES)
     assert len(ENGLISH) + len(OTHERS) >= 120
@@ -228,7 +235,7 @@ def test_a_final_mark_is_not_doubled(mark: str) -> None:
 
 
 def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "runtime.text.preparation"):
+    with caplog.at_level(logging.DEBUG, "voxport.runtime.text.preparation"):
         list(prepare("Fine.", "en", bool))
         assert not caplog.text
         check_speakable(["Fine 😀."], "en", verbatim=False)  # before the work, and in another language
@@ -303,7 +310,7 @@ def test_items_of_a_numbered_list_keep_their_numbers() -> None:
 def test_a_hundred_thousand_characters_take_seconds(text: str) -> None:
     """Quadratic time took minutes. The limit is far above the time of any machine here."""
     code = (
-        "import sys; from runtime.text.preparation import prepare\n"
+        "import sys; from voxport.runtime.text.preparation import prepare\n"
         "text = sys.argv[1] * (100_000 // len(sys.argv[1]))\n"
         "try: list(prepare(text, 'en', lambda part: len(part) <= 300))\n"
         "except Exception as error: assert 'nothing to speak' in str(error)"

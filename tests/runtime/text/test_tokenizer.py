@@ -14,9 +14,9 @@ from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from support.runtime.tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
-from bundle.errors import IntegrityError, UsageError, VoxportError
-from runtime.families.voxtral_tts.prompt import SpeechTokenizer
-from runtime.text.cleanup import MAX_TEXT_CHARACTERS
+from voxport.bundle.errors import IntegrityError, UsageError, VoxportError
+from voxport.runtime.families.voxtral_tts.prompt import SpeechTokenizer
+from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS
 
 TEXTS = (
     "hello",

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from model.qwen3_tts.codec.decoder import CodecDecoder, SnakeBeta, States, Upsampler
+from voxport.model.qwen3_tts.codec.decoder import CodecDecoder, SnakeBeta, States, Upsampler
 
 
 class _Given:

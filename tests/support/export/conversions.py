@@ -8,10 +8,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.paths import GOLDEN
 
-from export.__main__ import main as export
-from model.checkpoint import Checkpoint
-from model.families import family_of, open_family
-from model.mlx.layouts import Stored, stored_tensors
+from voxport.export.__main__ import main as export
+from voxport.model.checkpoint import Checkpoint
+from voxport.model.families import family_of, open_family
+from voxport.model.mlx.layouts import Stored, stored_tensors
 
 FOLDERS = {
     "voxtral_tts": GOLDEN / "voxtral_tts" / "checkpoint",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from export.__main__ import main as export
+from voxport.export.__main__ import main as export
 
 MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.targets.coreml.read_back import stored_weights
+from voxport.export.targets.coreml.read_back import stored_weights
 
 
 def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from bundle.manifest import ExportRequest
-from bundle.spec import LayoutName
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.comparison import Check, Comparison, Report, Result
-from export.verify.context import Bars, ComparedEngines, Context
-from export.verify.eager import EagerEngine, perturbed
-from export.verify.run import guarded
-from quantize.modules import float_activations, int8_per_block
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.families import open_family
+from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.spec import LayoutName
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.comparison import Check, Comparison, Report, Result
+from voxport.export.verify.context import Bars, ComparedEngines, Context
+from voxport.export.verify.eager import EagerEngine, perturbed
+from voxport.export.verify.run import guarded
+from voxport.quantize.modules import float_activations, int8_per_block
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families import open_family
 
 CACHE = 160
 Fault = Callable[[Stream, str, Arrays, Arrays], None]

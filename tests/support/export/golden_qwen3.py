@@ -9,21 +9,21 @@ import numpy as np
 from parity.test_golden_qwen3 import BAR, GOLDEN, RUNS, SAMPLED
 from support.export.faulty_engines import StreamEngine
 
-from bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
-from export.__main__ import main as export
-from export.job import make_job
-from export.model import Model
-from export.resolve import Source, resolve
-from export.targets import open_target
-from export.verify.eager import EagerEngine
-from runtime.engines import open_engine
-from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from runtime.families import open_family, read_constants
-from runtime.families.base import RuntimeFamily
-from runtime.families.qwen3_tts.cloning import speaker_embedding
-from runtime.families.qwen3_tts.decoder import SpeechDecoder
-from runtime.text.tokenizer import tokenizer_files
-from runtime.trace import read_inputs
+from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
+from voxport.export.__main__ import main as export
+from voxport.export.job import make_job
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
+from voxport.export.verify.eager import EagerEngine
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families.base import RuntimeFamily
+from voxport.runtime.families.qwen3_tts.cloning import speaker_embedding
+from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.text.tokenizer import tokenizer_files
+from voxport.runtime.trace import read_inputs
 
 MODES = {"base": "x_vector", "custom_voice": "speaker", "voice_design": "design"}
 LIMIT, SAMPLED_LIMIT = 13, 9  # `max_new_tokens` of the reference

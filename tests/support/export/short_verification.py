@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from export.verify.context import Extent
+from voxport.export.verify.context import Extent
 
 SHORT_EXTENT = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6)
 
@@ -14,5 +14,5 @@ SHORT_EXTENT = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_step
 def shorten_verification() -> Iterator[None]:
     """Verification in this process has the extent `SHORT_EXTENT`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("export.verify.run.WHOLE", SHORT_EXTENT)
+        patch.setattr("voxport.export.verify.run.WHOLE", SHORT_EXTENT)
         yield

@@ -3,8 +3,8 @@
 from support.files import private_folder
 from support.stand_ins import stand_in
 
-from bundle.manifest import MANIFEST
-from runtime.prefix_cache import WRITER, PrefixCache
+from voxport.bundle.manifest import MANIFEST
+from voxport.runtime.prefix_cache import WRITER, PrefixCache
 
 
 def wait_until_written() -> None:

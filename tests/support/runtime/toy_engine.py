@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from bundle.spec import Signature
-from runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_states
+from voxport.bundle.spec import Signature
+from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_states
 
 Fault = Callable[[str, Arrays], None]
 

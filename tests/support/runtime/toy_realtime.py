@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
 
-from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from runtime.engines.base import Arrays
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 
 DIM, VOCAB, MELS, TOKEN, WINDOW, FRAMES = 8, 24, 8, 1280, 12, 8
 DELAYS_MS = (80, 240)

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.serve.address import bind
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import Server, configuration
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.voices.store import VoiceStore
-from runtime.speech_to_text import SpeechToText
-from runtime.text_to_speech import TextToSpeech
+from voxport.runtime.serve.address import bind
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.server import Server, configuration
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.voices.store import VoiceStore
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 DEFAULT = Limits()
 Tasks = Mapping[str, TextToSpeech | SpeechToText]  # by name

@@ -11,8 +11,8 @@ import websockets
 from support.serve.http_server import RunningServer, wait_until
 from support.serve.realtime_client import OPENAI, SOUND
 
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 FORMS = {
     "stream": {},

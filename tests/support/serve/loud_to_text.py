@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.audio.captions import Word
-from runtime.speech_to_text import SpeechToText
-from runtime.transcription import TranscriptDelta
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.transcription import TranscriptDelta
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1
 HALF_WAVE = 10  # samples of the sound of a word

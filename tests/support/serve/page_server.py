@@ -11,12 +11,12 @@ from support.serve.http_server import Tasks, metric
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import Server
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.server import Server
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
 
 BROKEN = "Broken"  # a text that begins so fails after five frames
 

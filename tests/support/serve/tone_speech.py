@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bundle.errors import UsageError
-from runtime.batching import Fill, RowLimit, SlotOutput, Status
-from runtime.serve.speech.worker import WARM_UP_TEXT
-from runtime.speech_request import SpeechRequest
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import Fill, RowLimit, SlotOutput, Status
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE, FRAME, LEVEL = 24000, 1920, 0.5
 VOICES = {"anna": 440.0, "bob": 220.0}  # Hz

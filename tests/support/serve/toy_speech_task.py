@@ -8,9 +8,9 @@ from support.runtime.speech_tasks import ToyVoxtral
 from support.runtime.toy_engine import Fault
 from support.stand_ins import stand_in
 
-from bundle.errors import UsageError
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.speech_request import SpeechRequest
 
 VOICES = {"anna": "en", "fr_bert": "fr"}
 TEXT_IDS = 4  # of every prompt, because the cache has few rows

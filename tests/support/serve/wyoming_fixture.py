@@ -15,14 +15,14 @@ from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
 from wyoming.event import Event, Eventable
 
-from runtime.audio.files import pcm16
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.serve.wyoming.server import WyomingServer
-from runtime.speech_to_text import SpeechToText
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.wyoming.server import WyomingServer
+from voxport.runtime.speech_to_text import SpeechToText
 
 TEXT = (
     "The first sentence of this text is long enough to be spoken without the next one. "

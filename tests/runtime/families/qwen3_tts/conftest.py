@@ -4,7 +4,7 @@ import pytest
 from support.export.faulty_engines import Engines
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 
 
 @pytest.fixture(scope="module")

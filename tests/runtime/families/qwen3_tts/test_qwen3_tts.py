@@ -10,13 +10,13 @@ import pytest
 from safetensors.numpy import save_file
 from support.stand_ins import stand_in
 
-from bundle.errors import UsageError
-from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from runtime.families.qwen3_tts.constants import Constants, SamplingConstants
-from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
-from runtime.families.qwen3_tts.prompt import Reference
-from runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
-from runtime.speech_request import TEXT_LAYOUTS
+from voxport.bundle.errors import UsageError
+from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
+from voxport.runtime.families.qwen3_tts.constants import Constants, SamplingConstants
+from voxport.runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
+from voxport.runtime.families.qwen3_tts.prompt import Reference
+from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
+from voxport.runtime.speech_request import TEXT_LAYOUTS
 
 DIM, BOOKS = 4, 3
 IDS = {

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from bundle.errors import UsageError
-from export.evaluation.spoken import speak_part
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.speech_request import TEXT_LAYOUTS, SpeechRequest, TextLayout
-from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError
+from voxport.export.evaluation.spoken import speak_part
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_request import TEXT_LAYOUTS, SpeechRequest, TextLayout
+from voxport.runtime.text_to_speech import TextToSpeech
 
 TARGETS = ("onnx", "executorch", "coreml")
 RATE, SECONDS = 24_000, 1.2

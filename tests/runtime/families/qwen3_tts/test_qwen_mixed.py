@@ -9,14 +9,14 @@ import pytest
 import soundfile
 from support.runtime.speech_tasks import CACHE, qwen_engines, qwen_task
 
-from bundle.errors import UsageError
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.families.qwen3_tts.builder import Voice
-from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.families.qwen3_tts.voices import model_digest, voice_content
-from runtime.speech_request import SpeechOptions
-from runtime.text_to_speech import Speech
+from voxport.bundle.errors import UsageError
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
+from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text_to_speech import Speech
 
 TEXTS = ["Hello there.", "Wie geht es dir?", "Yes.", "How are you? " * 8]
 CUSTOM: list[SpeechOptions] = [
@@ -137,7 +137,7 @@ def test_a_language_by_command(
 ) -> None:
     from voxport.__main__ import main as voxport
 
-    monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: custom)
     say = ["say", "Hi.", "--bundle", "none", "--max-frames", "2", "-o", str(tmp_path / "a.wav"), "--language"]
     for name in ("auto", "english", "beijing_dialect", "zh", "zh-CN"):
         assert voxport([*say, name]) == 0
@@ -152,7 +152,7 @@ def test_a_speaker_and_a_description_by_command(
 ) -> None:
     from voxport.__main__ import main as voxport
 
-    monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: custom)
     say = ["say", "Good morning to you.", "--bundle", "none", "--max-frames", "3"]
     say += ["-o", str(tmp_path / "a.wav")]
     spoken = []
@@ -172,7 +172,7 @@ def test_a_voice_by_its_description_by_command(monkeypatch: pytest.MonkeyPatch, 
 
     write_checkpoint(tmp_path / "model", "tiny-voice-design", key="qwen3_tts")
     design = qwen_task(qwen_engines(tmp_path / "model"))
-    monkeypatch.setattr("runtime.opening.open_task", lambda *_: design)
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: design)
     say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
     spoken = []
     for description in ("A calm old man with a low voice.", "A child."):

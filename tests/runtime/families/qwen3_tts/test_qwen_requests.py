@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from bundle.errors import UsageError
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.families.qwen3_tts.trace import TRACE
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.families.qwen3_tts.trace import TRACE
 
 RATE = 24_000
 SOUND = (0.3 * np.sin(np.arange(int(3.2 * RATE)) / 20)).astype(np.float32)
@@ -169,7 +169,7 @@ def add(
 ) -> Callable[..., tuple[int, list[str]]]:
     """Makes a voice of a recording by command. Returns exit code and lines of stderr."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: task)
     soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
 
     def run(*arguments: str) -> tuple[int, list[str]]:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support.export.short_verification import shorten_verification
 
-from bundle.manifest import Bundle
-from export.__main__ import main as export
-from model.__main__ import main as model
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.text_to_speech import TextToSpeech
+from voxport.bundle.manifest import Bundle
+from voxport.export.__main__ import main as export
+from voxport.model.__main__ import main as model
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.text_to_speech import TextToSpeech
 
 PACKAGES = (
     "CodeDecoder",

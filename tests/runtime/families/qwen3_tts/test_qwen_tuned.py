@@ -9,12 +9,12 @@ import pytest
 from support.export.faulty_engines import Engines
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 
-from bundle.errors import ConfigError
-from export.resolve import Source
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import ConfigError
+from voxport.export.resolve import Source
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.speech_request import SpeechRequest
 
 SPEAKERS = {"Anna": [40], "zoe": 41}
 NAMES: dict[str, Any] = {

@@ -14,15 +14,15 @@ from safetensors.numpy import save_file
 from support.runtime.speech_tasks import ToyVoxtral
 from support.stand_ins import stand_in
 
-from bundle.errors import UsageError
-from export.resolve import Source
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.families.qwen3_tts.builder import Voice
-from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from runtime.families.qwen3_tts.recording import read_recording
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.families.qwen3_tts.voices import choose_voice, model_digest
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError
+from voxport.export.resolve import Source
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
+from voxport.runtime.families.qwen3_tts.recording import read_recording
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest
 
 RATE = 24_000
 
@@ -204,7 +204,7 @@ def voice(
     """Runs the command on the task in place of a bundle. Returns exit code and error line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: task)
 
     def run(*arguments: str) -> tuple[int, str]:
         code = voxport(["voice", *arguments, "--bundle", "none"])

@@ -8,9 +8,9 @@ import pytest
 from support.export.faulty_engines import Engines
 from support.runtime.speech_tasks import ToyVoxtral, qwen_task
 
-from bundle.errors import UsageError
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.speech_request import TEXT_LAYOUTS, SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.speech_request import TEXT_LAYOUTS, SpeechRequest
 
 TEXT = "How are you today?"
 

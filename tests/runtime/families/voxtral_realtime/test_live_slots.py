@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
 from support.stand_ins import noting
 
-from bundle.errors import UsageError
-from runtime.engines.base import Arrays, Stream
-from runtime.families.voxtral_realtime import decoder as decoder_module
-from runtime.families.voxtral_realtime import live
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
-from runtime.live import LiveStream
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.voxtral_realtime import decoder as decoder_module
+from voxport.runtime.families.voxtral_realtime import live
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from voxport.runtime.live import LiveStream
 
 
 class Sound(NamedTuple):

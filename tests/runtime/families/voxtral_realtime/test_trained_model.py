@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.__main__ import main as export
-from export.evaluation.recognition import evaluate_recognition
-from export.evaluation.utterances import HELD_OUT, read_utterances
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.export.__main__ import main as export
+from voxport.export.evaluation.recognition import evaluate_recognition
+from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 CHECKPOINT = Path(__file__).parents[4] / "artifacts" / "checkpoints" / "voxtral-realtime-tiny"
 TEXT = "Seven green bottles are standing on the wall."

@@ -14,16 +14,16 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
-from bundle.errors import UsageError, VoxportError
-from bundle.manifest import ExportRequest
-from export.model import Model
-from export.resolve import Source, resolve
-from export.verify.eager import EagerEngine
-from model.synthetic.checkpoint import random_checkpoint
-from runtime.audio.mel import LogMel
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.transcript import Transcript
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.runtime.audio.mel import LogMel
+from voxport.runtime.families.voxtral_realtime.constants import Constants
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from support.runtime.toy_realtime import (
     task_with_many_words,
 )
 
-from runtime.audio.captions import Word
-from runtime.families.voxtral_realtime.transcript import Transcript
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 
 
 def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:

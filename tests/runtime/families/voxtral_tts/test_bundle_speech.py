@@ -14,9 +14,9 @@ import soundfile
 from support.paths import ROOT
 from support.runtime.opened_tasks import open_speech
 
-from bundle.errors import UsageError
-from runtime.batching import Status
-from runtime.engines.base import unique_caches
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import Status
+from voxport.runtime.engines.base import unique_caches
 
 pytestmark = pytest.mark.slow
 TEXT = "Hello there, this is a sentence."
@@ -190,7 +190,7 @@ def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles: Path) -> None
     text = (
         "This sentence is long enough to be spoken before the next one is complete. And this is the next one."
     )
-    base = [sys.executable, "-m", "runtime", "say", "--bundle", str(bundles / "onnx"), "--stream"]
+    base = [sys.executable, "-m", "voxport.runtime", "say", "--bundle", str(bundles / "onnx"), "--stream"]
     process = subprocess.Popen([*base, "-"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
     timer = threading.Timer(240, process.kill)  # a command that waits for the end of stdin

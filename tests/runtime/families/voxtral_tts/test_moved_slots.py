@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine, ToyStream
 
-from runtime import batching
-from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.engines.base import Arrays
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.task import SpeechSlots, Utterance
-from runtime.speech_request import SpeechRequest
-from runtime.utterance import UtteranceSlots
+from voxport.runtime import batching
+from voxport.runtime.batching import BatchedDecoder, Status, Ticket
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots, Utterance
+from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.utterance import UtteranceSlots
 
 
 class Job(NamedTuple):

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from runtime.families.voxtral_tts.decoder import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, semantic_codes
+from voxport.runtime.families.voxtral_tts.decoder import (
+    EMPTY_AUDIO,
+    END_AUDIO,
+    FIRST_CODE,
+    Constants,
+    semantic_codes,
+)
 
 CODES, ROWS = 6, 12  # 2 special rows, 6 codes and 4 rows of padding
 

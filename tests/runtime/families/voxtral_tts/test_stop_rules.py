@@ -8,14 +8,14 @@ import pytest
 from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStream
 
-from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.engines.base import Arrays
-from runtime.families.qwen3_tts.languages import estimated_frames as estimated_frames_of_qwen
-from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
-from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
-from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.speech_request import SPARE_FRAMES, SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.runtime.batching import BatchedDecoder, Status, Ticket
+from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.qwen3_tts.languages import estimated_frames as estimated_frames_of_qwen
+from voxport.runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
+from voxport.runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.speech_request import SPARE_FRAMES, SpeechRequest
 
 ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
 
@@ -102,7 +102,7 @@ def test_speech_much_longer_than_its_text_is_stopped(
     expected: tuple[int, Status],
 ) -> None:
     """Five characters take 3.4 frames."""
-    monkeypatch.setattr("runtime.speech_request.SPARE_FRAMES", 0)
+    monkeypatch.setattr("voxport.runtime.speech_request.SPARE_FRAMES", 0)
     assert frames(decoder(1000), SpeechRequest("abcde", budget=budget)) == [expected]
 
 

@@ -15,12 +15,12 @@ from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from bundle.errors import UsageError
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import Keys, read_keys
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import Keys, read_keys
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
 
 KEY, OTHER = "k" * 20, "o" * 20
 BODY = {"model": "tone", "input": "Hello there.", "response_format": "pcm"}
@@ -190,7 +190,7 @@ def test_connections_without_a_request_count_too(limits: Limits, count: int) -> 
 
 
 def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
+    monkeypatch.setattr("voxport.runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
         addresses = [("127.0.0.1", server.port)] * 3
         opened = [socket.create_connection(address, timeout=3) for address in addresses]

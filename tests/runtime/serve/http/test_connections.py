@@ -11,7 +11,7 @@ from support.serve.certificates import certificate
 from support.serve.http_server import running, wait_until
 from support.serve.tone_speech import ToneSpeech
 
-from runtime.serve.limits import Limits
+from voxport.runtime.serve.limits import Limits
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_handshake_of_tls_that_does_not_end_is_closed(tls: ssl.SSLContext) -> 
 def test_connections_whose_handshake_of_tls_does_not_end_count_too(
     tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
+    monkeypatch.setattr("voxport.runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1, header_s=60), tls=tls) as server:
         opened = [socket.create_connection(("127.0.0.1", server.port), timeout=0.5) for _ in range(3)]
         with suppress(ConnectionResetError):
@@ -46,7 +46,7 @@ def test_connections_whose_handshake_of_tls_does_not_end_count_too(
 def test_failed_handshakes_of_tls_do_not_count_for_long(
     tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
+    monkeypatch.setattr("voxport.runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1, header_s=0.3), tls=tls) as server:
         for _ in range(3):
             socket.create_connection(("127.0.0.1", server.port)).close()

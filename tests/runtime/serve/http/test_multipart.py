@@ -18,12 +18,12 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
 
-from bundle.errors import UsageError
-from runtime.serve.http.openapi import ERROR
-from runtime.serve.http.uploads import MAX_FIELDS
-from runtime.serve.transcription.api import FIELDS as TRANSCRIPTION_FIELDS
-from runtime.serve.voices.api import FIELDS as VOICE_FIELDS
-from runtime.serve.voices.store import VoiceStore
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.http.openapi import ERROR
+from voxport.runtime.serve.http.uploads import MAX_FIELDS
+from voxport.runtime.serve.transcription.api import FIELDS as TRANSCRIPTION_FIELDS
+from voxport.runtime.serve.voices.api import FIELDS as VOICE_FIELDS
+from voxport.runtime.serve.voices.store import VoiceStore
 
 BOUNDARY = b"boundary"
 RIGHT_TYPE = b"multipart/form-data; boundary=boundary"

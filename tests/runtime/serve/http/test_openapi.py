@@ -16,9 +16,9 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words, voice_recording
 from support.serve.tone_speech import ToneSpeech
 
-from bundle.json_types import Json
-from runtime.serve.http.openapi import ERROR
-from runtime.serve.voices.store import VoiceStore
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.http.openapi import ERROR
+from voxport.runtime.serve.voices.store import VoiceStore
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),

@@ -15,11 +15,11 @@ from support.serve.http_server import wait_until
 from support.serve.loud_to_text import RATE, LoudToText
 from support.serve.tone_speech import ToneSpeech
 
-from runtime.serve.http.app import build_app
-from runtime.serve.http.keys import ANONYMOUS, Keys
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
+from voxport.runtime.serve.http.app import build_app
+from voxport.runtime.serve.http.keys import ANONYMOUS, Keys
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
 
 LIMITS = Limits(waiting=1)
 

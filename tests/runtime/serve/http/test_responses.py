@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from support.serve.http_server import running, wait_until
 from support.serve.tone_speech import ToneSpeech
 
-from runtime.serve.http.responses import StreamedResponse
+from voxport.runtime.serve.http.responses import StreamedResponse
 
 PIECES = 100
 
@@ -79,7 +79,7 @@ def test_a_wrong_parameter_of_a_path_is_answered_in_the_envelope(monkeypatch: py
     async def number(value: int) -> int:
         return value
 
-    monkeypatch.setattr("runtime.serve.http.app.page_router", lambda *_: router)
+    monkeypatch.setattr("voxport.runtime.serve.http.app.page_router", lambda *_: router)
     with running({"tone": ToneSpeech()}) as server:
         for query in ("", "?value=one"):
             answer = httpx2.get(f"{server.url}/v1/number{query}")

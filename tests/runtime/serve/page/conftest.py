@@ -12,7 +12,7 @@ from support.serve.browser import WATCH, chromium
 from support.serve.page import DESKTOP, FOREIGN, KEY, SECOND, SOUNDS, Watched, opened
 from support.serve.page_server import PageServer, running_server
 
-from runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.keys import Keys
 
 
 @pytest.fixture(scope="module")

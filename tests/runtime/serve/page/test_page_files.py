@@ -12,9 +12,11 @@ import pytest
 import soundfile
 from support.serve.page_server import PageServer, running_server
 
-from runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.keys import Keys
 
-FILES = [file.name for file in files("runtime.serve").joinpath("page").iterdir() if file.name[0] != "_"]
+FILES = [
+    file.name for file in files("voxport.runtime.serve").joinpath("page").iterdir() if file.name[0] != "_"
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_a_host_adds_no_source_to_the_policy(server: PageServer) -> None:
 
 
 def test_the_page_offers_recordings_that_can_be_read() -> None:
-    page = files("runtime.serve").joinpath("page", "index.html").read_text()
+    page = files("voxport.runtime.serve").joinpath("page", "index.html").read_text()
     (offered,) = re.findall(r'type="file" accept="([^"]*)"', page)
     containers = {".aif": "AIFF", ".oga": "OGG", ".opus": "OGG"}
     for end in offered.split(","):

@@ -12,8 +12,8 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI, Socket, pcm, talk, text_of
 from uvicorn.config import Config
 
-from runtime.serve.http.server import configuration
-from runtime.serve.limits import Limits
+from voxport.runtime.serve.http.server import configuration
+from voxport.runtime.serve.limits import Limits
 
 INTERVAL_S, ANSWER_S, WATCH_S = 0.2, 0.15, 1.6
 UPGRADE = (

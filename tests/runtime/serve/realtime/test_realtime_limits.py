@@ -14,11 +14,11 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
-from runtime.serve.errors import overloaded
-from runtime.serve.http.keys import Keys
-from runtime.serve.limits import MIB, Limits
-from runtime.serve.realtime.connection import Connection, SocketError
-from runtime.serve.realtime.openai_dialect import TEXT
+from voxport.runtime.serve.errors import overloaded
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.realtime.connection import Connection, SocketError
+from voxport.runtime.serve.realtime.openai_dialect import TEXT
 
 
 def test_keys_and_origins_of_sockets() -> None:

@@ -11,8 +11,8 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, Socket, pcm, talk, text_of
 
-from runtime.serve.limits import Limits
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 TEXT = "one two three"

@@ -8,7 +8,7 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
-from runtime.live import LiveStream, SingleStreamBatch
+from voxport.runtime.live import LiveStream, SingleStreamBatch
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 

@@ -23,13 +23,13 @@ from support.serve.wyoming_fixture import (
 from wyoming.event import Event
 from wyoming.tts import SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.speech.job import SpeechJob
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.serve.wyoming.speech import KEY
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.job import SpeechJob
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.wyoming.speech import KEY
 
 BEGUN, REST = TEXT[:120], TEXT[120:]  # the first part of the text ends with its first sentence
 PARTS = re.findall(r"[A-Z][^.]*\.", TEXT)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from runtime.audio.files import pcm16
-from runtime.serve.speech.encoders import ENCODERS
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.serve.speech.encoders import ENCODERS
 
 RATE, FRAME = 24000, 1920
 SOUND = (0.3 * np.sin(2 * np.pi * 440 * np.arange(4 * RATE) / RATE)).astype(np.float32)

@@ -14,12 +14,12 @@ from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import running
 from support.serve.toy_speech_task import ToySpeechTask
 
-from runtime import prefix_cache
-from runtime.audio.files import pcm16
-from runtime.families.qwen3_tts import task as qwen
-from runtime.serve.speech.worker import SpeechWorker
-from runtime.speech_request import SpeechOptions
-from runtime.text_to_speech import TextToSpeech
+from voxport.runtime import prefix_cache
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.families.qwen3_tts import task as qwen
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text_to_speech import TextToSpeech
 
 TEXT = ("One two three four five six seven. " * 10).strip()  # has two parts at least
 

@@ -10,11 +10,11 @@ from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import RunningServer, running
 from wyoming.tts import SynthesizeVoice
 
-from runtime.families.qwen3_tts import voices
-from runtime.families.qwen3_tts.builder import Voice
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.serve.errors import ApiError
-from runtime.serve.wyoming.info import choose_voice, describe
+from voxport.runtime.families.qwen3_tts import voices
+from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.wyoming.info import choose_voice, describe
 
 PRIVATE = "operator"
 

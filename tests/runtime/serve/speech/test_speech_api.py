@@ -16,8 +16,8 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import TEXT, post_speech, speech_body
 from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 
-from runtime.audio.files import pcm16
-from runtime.serve.limits import Limits
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.serve.limits import Limits
 
 
 @pytest.fixture(scope="module")

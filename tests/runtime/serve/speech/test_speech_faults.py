@@ -12,9 +12,9 @@ from support.serve.http_server import running, wait_until
 from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
-from runtime.audio.files import pcm16
-from runtime.batching import SlotOutput, Status
-from runtime.serve.speech.job import SpeechJob
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.batching import SlotOutput, Status
+from voxport.runtime.serve.speech.job import SpeechJob
 
 
 class TruncatingSlots(ToneSlots):

@@ -18,17 +18,17 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import FRAME, ToneSpeech
 
-from runtime.serve.errors import ApiError
-from runtime.serve.http import uploads
-from runtime.serve.http.keys import Keys
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.speech import api
-from runtime.serve.speech.api import SpeechBody
-from runtime.serve.speech.encoders import ENCODERS
-from runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.http import uploads
+from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech import api
+from voxport.runtime.serve.speech.api import SpeechBody
+from voxport.runtime.serve.speech.encoders import ENCODERS
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 NAMES = ("anna", "bob")
 KEYS = {name: name * 8 for name in NAMES}
@@ -119,7 +119,7 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None
 
 @pytest.mark.parametrize(("asked", "used"), [(2, 2), (64, 4)])
 def test_the_number_of_slots_is_logged(asked: int, used: int, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "runtime.serve"):
+    with caplog.at_level(logging.INFO, "voxport.runtime.serve"):
         Models({"tone": ToneSpeech()}, Limits(), Metrics(), asked)
     assert f"tone: at most {used} texts at a time" in caplog.text
 

@@ -8,16 +8,16 @@ from support.serve.http_server import wait_until
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 from support.stand_ins import noting
 
-from bundle.errors import UsageError
-from model.synthetic.checkpoint import write_checkpoint
-from runtime.batching import Fill
-from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.models import Models
-from runtime.serve.speech.worker import WARM_UP_TEXT
-from runtime.speech_request import SpeechRequest
+from voxport.bundle.errors import UsageError
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.runtime.batching import Fill
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
+from voxport.runtime.speech_request import SpeechRequest
 
 
 class Demanding(ToneSpeech):

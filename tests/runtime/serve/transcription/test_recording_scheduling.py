@@ -9,12 +9,12 @@ import numpy as np
 from support.serve.http_server import DEFAULT, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.metrics import Metrics
-from runtime.serve.transcription.job import TranscriptionJob
-from runtime.serve.transcription.worker import TranscriptionWorker
-from runtime.transcription import TranscriptDelta
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.transcription import TranscriptDelta
 
 PART, WORDS = np.ones(10 * BLOCK, np.float32), 10  # a turn of a recording, and its words
 PARTS = 10

@@ -12,11 +12,11 @@ from support.runtime.opened_tasks import open_recogniser
 from support.serve.http_server import RunningServer, running
 from support.serve.realtime_client import MISTRAL, OPENAI, Socket, talk, text_of
 
-from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
-from runtime.audio.files import pcm16
-from runtime.engines.base import EngineOptions
-from runtime.opening import open_task
-from runtime.speech_to_text import SpeechToText
+from voxport.export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
+from voxport.runtime.audio.files import pcm16
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 RATE, MISTRAL_RATE = 16000, 48000
 pytestmark = pytest.mark.slow

@@ -19,9 +19,9 @@ import soundfile
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
 
-from runtime.audio.sources import Recording
-from runtime.serve.limits import Limits
-from runtime.serve.transcription import api
+from voxport.runtime.audio.sources import Recording
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.transcription import api
 
 
 def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:

@@ -27,9 +27,9 @@ from wyoming.info import SelectProgram
 from wyoming.ping import Ping
 from wyoming.tts import Synthesize
 
-from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.wyoming.events import HEADER_BYTES, read_event
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.wyoming.events import HEADER_BYTES, read_event
 
 
 def header(**fields: object) -> bytes:

@@ -29,9 +29,9 @@ from wyoming.tts import (
     SynthesizeStart,
 )
 
-from bundle.errors import UsageError
-from runtime.serve.address import parse_wyoming
-from runtime.serve.wyoming.server import WyomingServer
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.address import parse_wyoming
+from voxport.runtime.serve.wyoming.server import WyomingServer
 
 
 def test_a_client_that_leaves_cancels_its_speech() -> None:

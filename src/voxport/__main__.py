@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from bundle.interruption import end_without_traceback
+from voxport.bundle.interruption import end_without_traceback
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; `bundle.errors` lists them."""
     end_without_traceback()
-    from bundle.command import run_command_line
-    from bundle.completion import answer_shell
+    from voxport.bundle.command import run_command_line
+    from voxport.bundle.completion import answer_shell
     from voxport.commands import COMMANDS
 
     answer_shell("voxport", COMMANDS)

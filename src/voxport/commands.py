@@ -6,10 +6,10 @@
 
 from dataclasses import replace
 
-from bundle.command import Command
-from export.commands import COMMANDS as EXPORT
-from model.commands import COMMANDS as MODEL
-from runtime.commands import COMMANDS as RUNTIME
+from voxport.bundle.command import Command
+from voxport.export.commands import COMMANDS as EXPORT
+from voxport.model.commands import COMMANDS as MODEL
+from voxport.runtime.commands import COMMANDS as RUNTIME
 
 WITHOUT_BUNDLE = ("say", "transcribe", "serve")
 COMMANDS = (

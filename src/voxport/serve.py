@@ -5,9 +5,9 @@ Without --bundle, the embedded models are served.
 
 import argparse
 
-from model.families import DEFAULT_OF_TASK
-from runtime.commands import serve
 from voxport.embedded import embedded_bundle, make_bundle_optional
+from voxport.model.families import DEFAULT_OF_TASK
+from voxport.runtime.commands import serve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

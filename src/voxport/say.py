@@ -2,9 +2,9 @@
 
 import argparse
 
-from model.families import TEXT_TO_SPEECH
-from runtime.commands import say
 from voxport.embedded import embedded_bundle, make_bundle_optional
+from voxport.model.families import TEXT_TO_SPEECH
+from voxport.runtime.commands import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,9 @@ def embedded_bundle(task: str) -> Path:
 
     Export output goes to stderr.
     """
-    from export.embedded_bundle import embedded_bundle as find  # imports the exporter
-    from model.embedded import embedded_default
-    from model.families import DEFAULT_OF_TASK
+    from voxport.export.embedded_bundle import embedded_bundle as find  # imports the exporter
+    from voxport.model.embedded import embedded_default
+    from voxport.model.families import DEFAULT_OF_TASK
 
     family = DEFAULT_OF_TASK[task]
     with redirect_stdout(sys.stderr):

@@ -2,9 +2,9 @@
 
 import argparse
 
-from model.families import SPEECH_TO_TEXT
-from runtime.commands import transcribe
 from voxport.embedded import embedded_bundle, make_bundle_optional
+from voxport.model.families import SPEECH_TO_TEXT
+from voxport.runtime.commands import transcribe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
