@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,13 +15,14 @@ from voxport.bundle.folder import check_links, check_unlisted, could_be_read, is
 from voxport.bundle.json_types import Json
 from voxport.bundle.spec import Signature, Size, StateSpec
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 MANIFEST, README, REPORT = "manifest.json", "README.md", "verify.json"
 UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
 MAX_MANIFEST_BYTES = 2**24  # of the published models: 0.1 MB
 Precision = Literal["float16", "float32"]
+log = logging.getLogger(__name__)
 
 
 def _check_relative(path: str) -> str:
@@ -38,14 +40,20 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FileEntry(Record):
+class ManifestRecord(Record):
+    """Part of a manifest. An unknown key is ignored, because a newer version may add some."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FileEntry(ManifestRecord):
     """Size in bytes and SHA-256 of a file."""
 
     size: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class SchemeEntry(Record):
+class SchemeEntry(ManifestRecord):
     """How a weight is stored: the `type` of a scheme and its parameters. `quantize` defines the types."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -53,7 +61,7 @@ class SchemeEntry(Record):
     __pydantic_extra__: dict[str, int | float | str | bool | None]
 
 
-class RuleEntry(Record):
+class RuleEntry(ManifestRecord):
     """Schemes for the module paths that match a shell pattern; null keeps floats."""
 
     pattern: str
@@ -61,7 +69,7 @@ class RuleEntry(Record):
     tables: SchemeEntry | None
 
 
-class RecipeEntry(Record):
+class RecipeEntry(ManifestRecord):
     """The recipe of one graph: the first rule that matches a module path, otherwise `linears` or `tables`."""
 
     name: str
@@ -73,14 +81,14 @@ class RecipeEntry(Record):
 NO_LICENCE_NEEDED = "none needed: random weights"  # licence of the weights that voxport makes
 
 
-class Source(Record):
+class Source(ManifestRecord):
     """The checkpoint of a bundle: its name, and its files by hash. Its location is not recorded."""
 
     name: str
     files: dict[str, FileEntry]
 
 
-class ExportRequest(Record):
+class ExportRequest(ManifestRecord):
     """The options of an export as given. Resolving them again against the same checkpoint gives the same job.
 
     `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are those of the family.
@@ -93,7 +101,7 @@ class ExportRequest(Record):
     cache_length: Size | None = None
 
 
-class ComponentEntry(Record):
+class ComponentEntry(ManifestRecord):
     """How one component is called: `entry_point` of `file`.
 
     Axis 0 of inputs, outputs and states is 1 in their shapes and may be up to `max_batch`.
@@ -115,7 +123,7 @@ class ComponentEntry(Record):
     weight_bytes: Annotated[int, Field(ge=0)] = 0
 
 
-class ExportJob(Record):
+class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
     Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
@@ -133,7 +141,7 @@ class ExportJob(Record):
     cache_length: Size
     components: tuple[ComponentEntry, ...]
     licence: str
-    languages: tuple[str, ...] = ()  # codes of ISO 639; older bundles have none
+    languages: tuple[str, ...]  # codes of ISO 639
     tools: dict[str, str]
 
     @model_validator(mode="after")
@@ -151,14 +159,14 @@ class ExportJob(Record):
         return self
 
 
-class WeightError(Record):
+class WeightError(ManifestRecord):
     """Relative error |w - w'| / |w| of one graph's quantised weights, for searched and min-max scales."""
 
     searched: float
     min_max: float
 
 
-class Verification(Record):
+class Verification(ManifestRecord):
     """Result of the checks; `verify.json` has the same form. `reports` are measured values without a bar."""
 
     status: Literal["passed", "failed", "unverified"]
@@ -167,10 +175,10 @@ class Verification(Record):
     reports: dict[str, dict[str, float]]
 
 
-class Manifest(Record):
+class Manifest(ManifestRecord):
     """All of `manifest.json`."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     job: ExportJob
     files: dict[RelativePath, FileEntry]
     tokenizer: tuple[RelativePath, ...]
@@ -299,14 +307,40 @@ def read_manifest(folder: Path) -> Manifest:
     if isinstance(version, bool | float):  # True equals 1 in Python, and 2.0 equals 2
         raise IntegrityError(f"{path}: schema_version is {version}, expected {SCHEMA_VERSION}")
     if isinstance(version, int) and version != SCHEMA_VERSION:
-        advice = "update voxport" if version > SCHEMA_VERSION else "export the bundle again with this version"
+        is_newer = version > SCHEMA_VERSION
+        advice = "update voxport" if is_newer else f"make it again: {_export_command(content)}"
         raise IntegrityError(
             f"{path}: schema version {version}, this version reads {SCHEMA_VERSION}; {advice}"
         )
     try:
-        return Manifest.model_validate_json(json.dumps(content))
+        manifest = Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None
+    if unknown := unknown_keys(content, manifest.model_dump(mode="json")):
+        log.info("%s: %s: ignored; a newer version of voxport knows it", path, ", ".join(unknown))
+    return manifest
+
+
+def _export_command(content: Json) -> str:
+    """The command that makes a bundle of an older version again."""
+    match content.get("job"):
+        case {"target": str(target), "request": {"quant": str(quant)}}:
+            return f"voxport export --checkpoint FOLDER --target {target} --quant {quant}"
+    return "voxport export"
+
+
+def unknown_keys(found: JsonValue, known: JsonValue, path: str = "") -> list[str]:
+    """Paths of the keys in a JSON value that a record read from it does not have."""
+    if isinstance(found, dict) and isinstance(known, dict):
+        unknown = [f"{path}{key}" for key in found if key not in known]
+        pairs = [(f"{path}{key}.", found[key], known[key]) for key in found if key in known]
+    elif isinstance(found, list) and isinstance(known, list):
+        unknown, pairs = [], [(path, *both) for both in zip(found, known, strict=True)]
+    else:
+        return []
+    return list(
+        dict.fromkeys(unknown + [key for where, *both in pairs for key in unknown_keys(*both, where)])
+    )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> Json:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 MAX_STATE_VALUES = 2**32  # a cache of the published models has 2 million to 134 million
@@ -23,7 +23,6 @@ READ_METHOD, WRITE_METHOD = ".read", ".write"
 # scores of a row are hidden.
 MASKED_SCORE = -1e4
 ONNX_PAST, ONNX_PRESENT = "past.", "present."  # prefixes of a state's input and output
-STRICT = ConfigDict(extra="forbid")
 
 Dimension = Annotated[int, Field(ge=0)] | str
 Size = Annotated[int, Field(ge=1, le=2**40)]
@@ -48,7 +47,7 @@ class Kind(StrEnum):
     CHOICE = "choice"
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class TensorSpec:
     """One input or output.
 
@@ -61,7 +60,7 @@ class TensorSpec:
     kind: Kind
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class Layout:
     """Memory order of a cache tensor. `row_axis` is the axis of its rows.
 
@@ -84,7 +83,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class CacheSpec:
     """How a KV cache is used. A position takes `rows_per_position` rows.
 
@@ -103,7 +102,7 @@ class CacheSpec:
         return LAYOUTS[self.layout].row_axis
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class StateSpec:
     """A tensor that is kept from call to call. Components of one graph share states of the same name."""
 
@@ -141,7 +140,7 @@ class StateSpec:
         return self.cache.window if self.cache else None
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class Signature:
     """Inputs, outputs and states of one callable, and the bounds of the dimensions that input shapes name."""
 

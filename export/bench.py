@@ -22,7 +22,7 @@ LAYOUT: LayoutName = "BSHD"
 def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
     """The measurement `beside` of a bundle, repeated with the model in bfloat16: 2 bytes per weight."""
     source, weights = resolved.source, graph_weights(resolved, float_bytes=2)
-    family, constants = open_family(source.family.name), resolved.runtime_constants
+    family, constants = open_family(source.family.name), resolved.constants
     threads = beside["machine"]["threads"]
     voice = np.random.default_rng(0).standard_normal((beside["voice_rows"], constants.dim), dtype=np.float32)
     torch.set_num_threads(threads)
@@ -52,17 +52,12 @@ class BFloat16Engine(EagerEngine):
 
     def __init__(self, resolved: Resolved):
         source, root = resolved.source, resolved.source.root()
-        prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
+        prefixes = {prefix for graph in resolved.graphs.values() for prefix in graph.weights}
         # all in one call: a tied weight is read by its first name
         materialize(root, source.checkpoint, prefixes, _as_stored)
         root.to(torch.bfloat16)
         with torch.no_grad(), _bfloat16_autocast():  # constants are derived here
-            modules = {
-                graph: source.family.build(
-                    graph, root, source.config, resolved.options, resolved.cache_length
-                )
-                for graph in source.family.weights_of_graph
-            }
+            modules = {name: graph.build(root, resolved.model()) for name, graph in resolved.graphs.items()}
         for module in modules.values():
             module.to(torch.bfloat16)
         super().__init__(resolved.components(LAYOUT), lambda name: modules[resolved.graph_of[name]], LAYOUT)

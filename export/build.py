@@ -171,8 +171,8 @@ def _write_bundle(export: Export, finished: dict[str, FinishedGraph], folder: Pa
 
 def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> Manifest:
     """Writes the README and the manifest, which has the hash of the README. Returns that manifest."""
-    job, source = export.job, export.resolved.source
-    body = bundle_readme(manifest, source.family.calls(job.constants, job.options), export.target)
+    source = export.resolved.source
+    body = bundle_readme(manifest, source.family.calls(source.config, export.resolved.options), export.target)
     (folder / README).write_text(model_card(manifest, source) + body, encoding="utf-8")
     files = {**manifest.files, README: file_entry(folder / README)}
     manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})

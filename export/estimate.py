@@ -56,15 +56,16 @@ def graph_weights(resolved: Resolved, float_bytes: int) -> dict[str, GraphWeight
 
 def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWeights:
     source, recipe, found = resolved.source, resolved.recipes[graph], GraphWeights()
-    reads = source.family.reads(source.config, graph)
+    spec = resolved.graphs[graph]
+    reads = spec.reads(source.config)
     # a tied weight is in both graphs
     for name, parameter in source.root().named_parameters(remove_duplicate=False):
         path, count = name.removesuffix(".weight"), parameter.numel()
-        if not is_below(name, source.family.weights_of_graph[graph]):
+        if not is_below(name, spec.weights):
             continue
         found.largest = max(found.largest, count)
         found.products += parameter.dim() > 1
-        if source.family.is_constant(path):
+        if source.family.is_folded(path):
             continue
         module = source.quantizable.get(path)
         is_table = isinstance(module, nn.Embedding)

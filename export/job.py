@@ -14,7 +14,7 @@ from voxport.export.estimate import GraphWeights, graph_weights
 from voxport.export.resolve import Resolved
 from voxport.export.targets import check_recipes
 from voxport.export.targets.base import Target
-from voxport.model.component import Component
+from voxport.model.graph import Component
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
@@ -38,7 +38,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         target=target.name,
         compute_precision=target.compute_precision,
         options=resolved.options.model_dump(),
-        constants=resolved.constants,
+        constants=resolved.constants.model_dump(mode="json"),
         recipes={graph: recipe.to_entry() for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
         components=tuple(

@@ -36,11 +36,11 @@ class Model:
 
     def _load(self, graph: str) -> Graph:
         resolved, source = self._resolved, self._resolved.source
-        family, root = source.family, source.root()
-        quantizer = Quantizer(resolved.recipes[graph], family.is_constant)
-        materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
+        spec, root = resolved.graphs[graph], source.root()
+        quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded)
+        materialize(root, source.checkpoint, spec.weights, quantizer)
         with one_thread():  # constants are folded; the order of sums depends on the number of threads
-            module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
+            module = spec.build(root, resolved.model())
         _check_loaded(graph, module)
         if self._precision == "float16":
             _round_to_float16(graph, module)
@@ -51,7 +51,7 @@ class Model:
             path: (found.searched / max(found.norm, 1e-30)) ** 0.5 for path, found in quantizer.errors.items()
         }
         components = tuple(component for component in self.components if component.graph == graph)
-        return Graph(graph, module, components, exceeds_float16=graph in family.exceeds_float16)
+        return Graph(graph, module, components, exceeds_float16=not spec.float16)
 
     def release(self, graph: str) -> None:
         """Frees the weights of a graph. They are loaded again when asked for."""
@@ -91,7 +91,7 @@ def _check_loaded(graph: str, module: nn.Module) -> None:
         if tensor.is_meta:
             raise ExportError(
                 f"graph {graph}: its module uses {name}, which was not loaded; "
-                "add its prefix to `weights_of_graph` of the family"
+                "add its prefix to `weights` of the GraphSpec"
             )
 
 

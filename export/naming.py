@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from voxport.bundle.manifest import ExportJob
 from voxport.export.job import difference_path
-from voxport.export.resolve import Resolved, default_recipe
+from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 
 MAX_NAME = 150  # bytes; a file system takes 255, and the hidden folder of an export has a longer name
@@ -27,7 +27,7 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
     parts += [
         f"{component}-{recipe}"
         for component, recipe in overrides
-        if recipe != default_recipe(family, request.quant, resolved.graph_of.get(component, component))
+        if recipe != resolved.default_recipe(resolved.graph_of.get(component, component))
     ]
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")

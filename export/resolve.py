@@ -7,23 +7,20 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from torch import nn
 
-import voxport.runtime.families
+from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
-from voxport.bundle.json_types import Json
-from voxport.bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
+from voxport.bundle.manifest import ExportRequest, FileEntry, Record, file_entry, first_fault
 from voxport.bundle.spec import LayoutName
 from voxport.model.checkpoint import is_below
-from voxport.model.component import Component
-from voxport.model.family import Family
 from voxport.model.foreign import foreign_format_named
+from voxport.model.graph import Component, GraphSpec, ModelSpec
 from voxport.model.inspection import check_parts, open_family_of
-from voxport.quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
+from voxport.quantize.recipe import Recipe, Rule, find_recipe, parse_rule, with_min_bits
 
 MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
 log = logging.getLogger(__name__)
@@ -41,7 +38,7 @@ class Source:
         self.folder = folder
         with foreign_format_named(folder):
             self.family = open_family_of(folder, weights)
-            self.config = self.family.load_config(folder)
+            self.config = self.family.layout.load_config(folder)
             self.checkpoint = self.family.open_checkpoint(folder)
             notes: list[str] = []
             if faults := check_parts(folder, self.family, self.config, self.checkpoint, notes):
@@ -57,7 +54,7 @@ class Source:
     @cached_property
     def files(self) -> dict[str, FileEntry]:
         """Size and hash of every file that a bundle is made from."""
-        return {name: file_entry(self.folder / name) for name in self.family.format.source_files(self.folder)}
+        return {name: file_entry(self.folder / name) for name in self.family.layout.source_files(self.folder)}
 
     @property
     def licence(self) -> str:
@@ -72,7 +69,7 @@ class Source:
     @property
     def tokenizer_files(self) -> tuple[str, ...]:
         """Paths of the tokenizer's files that the checkpoint has."""
-        return tuple(self.family.format.tokenizer_files(self.folder))
+        return tuple(self.family.layout.tokenizer_files(self.folder))
 
     @property
     def float_bytes(self) -> int:
@@ -90,13 +87,13 @@ class Source:
         return {
             path: part
             for path, part in self._root.named_modules()
-            if isinstance(part, nn.Linear | nn.Embedding) and not self.family.is_constant(path)
+            if isinstance(part, nn.Linear | nn.Embedding) and not self.family.is_folded(path)
         }
 
     @cached_property
     def voices(self) -> dict[str, torch.Tensor]:
         """Rows [N, dim] of each voice by name; empty for a family without voices."""
-        return self.family.format.voices(self.folder, self.config)
+        return self.family.layout.voices(self.folder, self.config)
 
 
 @dataclass(frozen=True)
@@ -109,29 +106,36 @@ class Resolved:
 
     source: Source
     request: ExportRequest
-    options: BaseModel
+    options: Record
     cache_length: int
     recipes: dict[str, Recipe]
 
+    def model(self, layout: LayoutName = "BSHD") -> ModelSpec:
+        """What decides the shapes, with caches in `layout`."""
+        return ModelSpec(self.source.config, self.options, self.cache_length, layout)
+
     def components(self, layout: LayoutName = "BSHD") -> tuple[Component, ...]:
         """The components of the family, with caches in `layout`."""
-        return self.source.family.components(self.source.config, self.options, self.cache_length, layout)
+        return self.source.family.components(self.model(layout))
 
     @cached_property
-    def constants(self) -> Json:
+    def constants(self) -> FamilyConstants:
         """What a runner needs besides names and shapes."""
         return self.source.family.constants(self.source.config, self.options)
 
     @cached_property
-    def runtime_constants(self) -> Any:  # Any: the type is that of the family
-        """The constants as the runtime reads them from a bundle."""
-        family = voxport.runtime.families.open_family(self.source.family.name)
-        return family.parse_constants(self.constants, self.options.model_dump())
+    def graphs(self) -> dict[str, GraphSpec]:
+        """The graphs of the family by name."""
+        return {graph.name: graph for graph in self.source.family.graphs(self.source.config, self.options)}
 
     @cached_property
     def graph_of(self) -> dict[str, str]:
         """The graph of each component."""
         return {component.name: component.graph for component in self.components()}
+
+    def default_recipe(self, graph: str) -> str:
+        """Name of the recipe of a graph that `quant_for` does not name. Raises RecipeError."""
+        return with_min_bits(self.request.quant, self.graphs[graph].min_bits)
 
     def in_full_precision(self) -> "Resolved":
         """The same without quantisation."""
@@ -142,7 +146,7 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
     """Raises RecipeError or UsageError that names the option that cannot be followed."""
     defaults = source.family.option_defaults(source.config)
     try:
-        options: BaseModel = source.family.options(**{**defaults, **request.options})
+        options: Record = source.family.options(**{**defaults, **request.options})
     except ValidationError as error:
         raise UsageError(first_fault(error), field=str(error.errors()[0]["loc"][0])) from None
     longest = source.family.longest_cache(source.config)
@@ -152,14 +156,14 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
             f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
         )
     resolved = Resolved(source, request, options, length, recipes={})
-    return replace(resolved, recipes=_resolve_recipes(source, request, resolved.graph_of))
+    return replace(resolved, recipes=_resolve_recipes(resolved))
 
 
-def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, str]) -> dict[str, Recipe]:
-    """The recipe of each graph; `graphs` maps components to graphs.
-
-    Raises RecipeError where a rule or an override matches no weight or no component.
+def _resolve_recipes(resolved: Resolved) -> dict[str, Recipe]:
+    """The recipe of each graph. Raises RecipeError if a rule or an override matches no weight or no
+    component.
     """
+    source, request = resolved.source, resolved.request
     rules = tuple(parse_rule(text) for text in request.rules)
     for rule in rules:
         if not any(fnmatchcase(path, rule.pattern) for path in source.quantizable):
@@ -168,41 +172,32 @@ def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, s
                 f"paths are as in the checkpoint, like {list(source.quantizable)[-1]}",
                 field="rules",
             )
-    chosen = _overrides(request, graphs)
-    protected = tuple(Rule(path, None, None) for path in source.family.high_precision)
-    recipes = {
-        graph: find_recipe(chosen.get(graph, default_recipe(source.family, request.quant, graph))).with_rules(
-            rules + protected
-        )
-        for graph in dict.fromkeys(graphs.values())
-    }
-    _check_overrides(source, chosen, rules)
-    _check_shapes(source, recipes)
+    chosen = _overrides(request, resolved.graph_of)
+    recipes = {}
+    for name, graph in resolved.graphs.items():
+        kept = tuple(Rule(path, None, None) for path in graph.keep_float)
+        recipe = chosen.get(name) or resolved.default_recipe(name)
+        recipes[name] = find_recipe(recipe).with_rules(rules + kept)
+    for name, recipe in chosen.items():
+        _check_override(source, resolved.graphs[name], recipe, rules)
+    _check_shapes(resolved, recipes)
     return recipes
 
 
-def _check_overrides(source: Source, chosen: dict[str, str], rules: tuple[Rule, ...]) -> None:
-    """Raises RecipeError where a recipe of `quant_for` has no effect: the family keeps all weights of the
-    graph as floats, and no rule says otherwise.
+def _check_override(source: Source, graph: GraphSpec, recipe: str, rules: tuple[Rule, ...]) -> None:
+    """Raises RecipeError if a recipe of `quant_for` has no effect: all weights of the graph stay floats, and
+    no rule says otherwise.
     """
-    for graph, name in chosen.items():
-        paths = [path for path in source.quantizable if is_below(path, source.family.weights_of_graph[graph])]
-        kept = [
-            each for each in source.family.high_precision if any(fnmatchcase(path, each) for path in paths)
-        ]
-        is_kept = all(any(fnmatchcase(path, each) for each in kept) for path in paths)
-        has_rule = any(fnmatchcase(path, rule.pattern) for path in paths for rule in rules)
-        if kept and is_kept and not has_rule and find_recipe(name).schemes:
-            raise RecipeError(
-                f"quant_for {graph}={name}: its weights are kept as floats, because their errors are heard; "
-                f"a rule quantises them all the same: {kept[0]}={name}",
-                field="quant_for",
-            )
-
-
-def default_recipe(family: Family, quant: str, graph: str) -> str:
-    """Name of the recipe of `graph` where the recipe of all is `quant`. Raises RecipeError."""
-    return at_least_8_bits(quant) if graph in family.eight_bits else quant
+    paths = [path for path in source.quantizable if is_below(path, graph.weights)]
+    kept = [each for each in graph.keep_float if any(fnmatchcase(path, each) for path in paths)]
+    is_kept = all(any(fnmatchcase(path, each) for each in kept) for path in paths)
+    has_rule = any(fnmatchcase(path, rule.pattern) for path in paths for rule in rules)
+    if kept and is_kept and not has_rule and find_recipe(recipe).schemes:
+        raise RecipeError(
+            f"quant_for {graph.name}={recipe}: its weights are kept as floats, because their errors are "
+            f"heard; a rule quantises them all the same: {kept[0]}={recipe}",
+            field="quant_for",
+        )
 
 
 def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]:
@@ -224,14 +219,14 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
     return chosen
 
 
-def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
+def _check_shapes(resolved: Resolved, recipes: dict[str, Recipe]) -> None:
     """Raises one RecipeError with the rules for all weights whose shape does not fit their scheme."""
     not_storable: dict[str, str] = {}
     for graph, recipe in recipes.items():
-        for path, module in source.quantizable.items():
+        for path, module in resolved.source.quantizable.items():
             is_table = isinstance(module, nn.Embedding)
             scheme = recipe.scheme_for(path, is_table)
-            if scheme is None or not is_below(path, source.family.weights_of_graph[graph]):
+            if scheme is None or not is_below(path, resolved.graphs[graph].weights):
                 continue
             if reason := scheme.reason_not_storable(module.get_parameter("weight").shape, is_table):
                 not_storable.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")

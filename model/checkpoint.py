@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from voxport.bundle.errors import CheckpointError
-from voxport.model.checkpoint_format import RANDOM_WEIGHTS, WeightFile
+from voxport.model.checkpoint_layout import RANDOM_WEIGHTS, WeightFile
 from voxport.model.download import missing, truncated, unfinished
 from voxport.model.foreign import TRANSFORMERS
 

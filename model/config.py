@@ -1,9 +1,10 @@
 """Shared by the configurations of all families: bounds, the shape of a stack, checks of JSON."""
 
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+from typing_extensions import TypeVar
 
 from voxport.bundle.errors import ConfigError
 
@@ -11,7 +12,8 @@ from voxport.bundle.errors import ConfigError
 Size = Annotated[int, Field(gt=0, le=1 << 20)]
 Few = Annotated[int, Field(gt=0, le=1 << 10)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Config = TypeVar("Config", bound=BaseModel)
+# A caller that has a family without knowing which one needs the bound only.
+Config = TypeVar("Config", bound=BaseModel, default=BaseModel)
 SHAPE = ("dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads")
 
 
@@ -49,6 +51,16 @@ class TransformerArgs(BlockArgs):
         require(heads % kv_heads == 0, f"n_heads {heads} is not a multiple of n_kv_heads {kv_heads}")
         require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
         return self
+
+
+class MistralConfig(TransformerArgs):
+    """The top level of `params.json`: the decoder."""
+
+    use_biases: Literal[False] = False
+    causal: Literal[True] = True
+    model_parallel: Literal[1] = 1
+    vocab_size: Size
+    rope_theta: Positive
 
 
 def parse_params(kind: type[Config], params: Any, source: str) -> Config:

@@ -1,12 +1,11 @@
 """The table of model families. A family's modules are imported when they are needed.
 
-The table, `family_of`, `format_of` and `options_of` import no torch.
+The table, `family_of`, `layouts_of` and `options_of` import no torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -20,19 +19,18 @@ from voxport.bundle.errors import (
     UnknownFamily,
     VoxportError,
 )
-from voxport.model.download import partial_downloads, read_object, snapshots, unfinished
-from voxport.model.mlx.model import CONFIG as MLX_CONFIG
+from voxport.model.download import partial_downloads, snapshots, unfinished
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from voxport.model.checkpoint_format import CheckpointFormat
+    from voxport.model.checkpoint_layout import CheckpointLayout
     from voxport.model.family import Family
 
 
 @dataclass(frozen=True)
 class Row:
-    """A family. `package` has the modules `format` (FORMAT), `config` (Options) and `family` (FAMILY)."""
+    """A family. `package` has the modules `layouts` (LAYOUTS), `config` (Options), `family` (FAMILY)."""
 
     title: str
     package: str
@@ -65,31 +63,31 @@ def public_name(key: str) -> str:
 
 
 def family_of(checkpoint: Path) -> str:
-    """Key of the family whose format recognises the folder. Raises CheckpointNotFound or ConfigError."""
+    """Key of the family that has a layout like the folder. Raises CheckpointNotFound or ConfigError."""
     if not checkpoint.is_dir():
         raise CheckpointNotFound(f"{checkpoint}: {_reason_for_no_folder(checkpoint)}")
-    formats = {key: format_of(key) for key in FAMILIES}
-    if key := _detected(checkpoint, formats):
+    if key := _detected(checkpoint):
         return key
-    known = ", ".join(f"{formats[key].marker} ({row.title})" for key, row in FAMILIES.items())
-    names = dict.fromkeys(name for found in formats.values() for name in found.config_files(checkpoint))
+    published = {key: layouts_of(key)[0] for key in FAMILIES}
+    known = ", ".join(f"{published[key].marker} ({row.title})" for key, row in FAMILIES.items())
+    names = dict.fromkeys(name for found in published.values() for name in found.config_files(checkpoint))
     present = [name for name in names if (checkpoint / name).is_file()]
     for name in present:
         if reason := unfinished(checkpoint / name):
             raise ConfigError(f"{checkpoint / name}: {reason}")
     if present:
         raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
-    below = sorted(path for path in islice(checkpoint.glob("*/"), MAX_FOLDERS) if _detected(path, formats))
+    below = sorted(path for path in islice(checkpoint.glob("*/"), MAX_FOLDERS) if _detected(path))
     if below:
         several = f"holds {len(below)} checkpoints" if len(below) > 1 else "holds a checkpoint"
         raise CheckpointNotFound(f"{checkpoint}: {several}; give the folder {' or '.join(map(str, below))}")
     raise _not_a_checkpoint(checkpoint, f"it has none of {', '.join(names)}")
 
 
-def _detected(folder: Path, formats: Mapping[str, CheckpointFormat]) -> str | None:
-    """Key of the family of a folder. Raises ConfigError if a file of the format is damaged."""
-    kind = read_object(folder / MLX_CONFIG).get("model_type")  # mlx-audio has our keys
-    return next((key for key, found in formats.items() if found.detect(folder) or kind == key), None)
+def _detected(folder: Path) -> str | None:
+    """Key of the family of a folder. Raises ConfigError if a file of the layout is damaged."""
+    found = (key for key in FAMILIES if any(layout.detect(folder) for layout in layouts_of(key)))
+    return next(found, None)
 
 
 def _reason_for_no_folder(path: Path) -> str:
@@ -110,9 +108,9 @@ def _not_a_checkpoint(folder: Path, reason: str) -> VoxportError:
     return CheckpointNotFound(f"{folder} is no checkpoint: {reason}; give a folder as published")
 
 
-def format_of(key: str) -> CheckpointFormat:
-    """The files of a family's checkpoints."""
-    found: CheckpointFormat = import_module(f"{FAMILIES[key].package}.format").FORMAT
+def layouts_of(key: str) -> tuple[CheckpointLayout, ...]:
+    """The layouts of a family's checkpoints, the published one first."""
+    found: tuple[CheckpointLayout, ...] = import_module(f"{FAMILIES[key].package}.layouts").LAYOUTS
     return found
 
 
@@ -123,7 +121,7 @@ def options_of(key: str) -> type[BaseModel]:
 
 
 def open_family(key: str) -> Family:
-    """The family's hooks. Imports torch. Raises ConfigError where its name is not the key of the row."""
+    """The family. Imports torch. Raises ConfigError if its name is not the key of the row."""
     module = f"{FAMILIES[key].package}.family"
     found: Family = import_module(module).FAMILY
     if found.name != key:

@@ -1,32 +1,28 @@
-"""`Family`: the hooks of a model family."""
+"""`Family`: what export, conversion and people need of a model family."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self
 
 import numpy as np
-from pydantic import BaseModel
 from torch import nn
 
-from voxport.bundle.errors import CheckpointError
+from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import NO_LICENCE_NEEDED
-from voxport.bundle.spec import LayoutName
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
-from voxport.model.checkpoint_format import CheckpointFormat, Config
-from voxport.model.component import Component
-from voxport.model.mlx.layout_tags import check_layout_tags
-from voxport.model.mlx.model import CONFIG as MLX_CONFIG
-from voxport.model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from voxport.model.checkpoint_layout import CheckpointLayout
+from voxport.model.config import Config
+from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
+from voxport.model.mlx.layout import MlxLayout, NotInMlx
 from voxport.model.model_card import card_languages
 from voxport.model.shapes_only import shapes_only
 
-# Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
-Options = Any
-Root = Any
-Distribution = tuple[np.float32, np.float32]
+Distribution = tuple[np.float32, np.float32]  # mean and standard deviation
 
 
 @dataclass(frozen=True)
@@ -105,84 +101,72 @@ class Tensors(Protocol):
     def has(self, expected: Shapes) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """Checkpoints of random weights in the published format.
+class Synthetic(ABC, Generic[Config]):
+    """Checkpoints of random weights in the published layout.
 
     version: of the tiny checkpoint of seed 0; raise it when its bytes change.
     sizes: names of the available sizes.
-    variants: kinds of the model that share the sizes; empty where there is one. Sizes of all but the first
+    variants: kinds of the model that share the sizes; empty if there is one. Sizes of all but the first
         variant have its name as a suffix.
-    config(size): the configuration, as `Family.parse_config` takes it.
-    documents(size): contents of all JSON files, by path.
-    distribution(name, shape, config): mean and standard deviation of a tensor's values.
-    adjust(name, first, values, seed, config): changes a block of a tensor's rows in place, float32 [rows,
-        width]; `first` is the index of the first row.
-    extra_files(size): paths of all other files; write_extra_files(folder, size, seed) writes them.
     weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
-        stored. float32_files are those in float32; the others are in bfloat16. All have `metadata`.
-    flags(shapes): shapes of tensors that the published files have and the holders lack.
+        stored. `float32_files` are in float32; the others are in bfloat16. All have `metadata`.
     """
 
     version: int
     sizes: tuple[str, ...]
-    config: Callable[[str], Json]
-    documents: Callable[[str], dict[str, Json]]
-    distribution: Callable[[str, tuple[int, ...], Config], Distribution]
-    weight_files: dict[str, str]
-    adjust: Callable[[str, int, np.ndarray, int, Config], None] = lambda name, first, values, seed, config: (
-        None
-    )
-    extra_files: Callable[[str], list[str]] = lambda size: []
-    write_extra_files: Callable[[Path, str, int], None] = lambda folder, size, seed: None
+    weight_files: Mapping[str, str]
     variants: tuple[str, ...] = ()
     float32_files: tuple[str, ...] = ()
-    flags: Callable[[Shapes], Shapes] = lambda shapes: {}
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = {}
+
+    @abstractmethod
+    def config(self, size: str) -> Json:
+        """The configuration, as `Family.parse_config` takes it."""
+
+    @abstractmethod
+    def documents(self, size: str) -> dict[str, Json]:
+        """Contents of all JSON files, by path."""
+
+    @abstractmethod
+    def distribution(self, name: str, shape: tuple[int, ...], config: Config) -> Distribution:
+        """Of a tensor's values."""
+
+    def adjust(self, name: str, first: int, rows: np.ndarray, seed: int, config: Config) -> None:
+        """Changes a block of a tensor's rows in place, float32 [rows, width]; `first` is the index of the
+        first row.
+        """
+
+    def flags(self, shapes: Shapes) -> Shapes:
+        """Shapes of tensors that the published files have and the holders lack."""
+        return {}
+
+    def extra_files(self, size: str) -> list[str]:
+        """Paths of all files that are neither JSON nor weights."""
+        return []
+
+    def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
+        """Writes them."""
 
 
-@dataclass(frozen=True)
-class Family:
-    """Everything that export needs of a model family.
+class Family(ABC, Generic[Weights, Config, Options]):
+    """A model family. `Weights` is the class of the holder of a checkpoint's tensors.
+
+    Without parameters, `Family` is any family: callers pass its values back to it only.
 
     Identity:
         licence: of the published weights, for people.
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
-        config_languages(config, voices): codes that a configuration and names of voices say.
         releases: the published checkpoints.
-        variant(config): distinguishes releases of equal shapes.
-    Configuration and files:
-        format: the files of a checkpoint.
-        mlx: the files, names and layouts of mlx-audio; without a `model_type` where it lacks the family.
-        parse_config(content, source), load_config(folder): the checked configuration.
-        options: class of the options.
-        option_defaults(config): defaults that depend on the configuration, by option.
-        constants(config, options): what a runner needs besides names and shapes.
+    Files:
+        layouts: those in which a checkpoint may be, the published one first.
+        layout: the one of `layouts` that is read.
     Weights:
-        weights(config): the holder of all tensors; its parameters have the published tensor names.
-        weights_of_graph: module paths in the holder that each graph needs.
         unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
             them.
-        all_weights(config): the holder with the unused tensors of known shapes, which conversions need for
-            their layouts; None where `weights` has all.
-        high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
-        eight_bits: graphs whose weights have at least 8 bits unless `quant_for` says otherwise.
-        exceeds_float16: graphs with values that half precision may not hold. Targets compute them in float32.
-        constant: patterns of module paths that are folded into constants at export.
-        reads(config, graph): how often one call of a graph reads the weights below a module path, where it
-            is not once.
+        folded: patterns of module paths that are folded into constants at export.
         parameter_groups: title of the parameters whose names begin with a prefix.
-    Graphs:
-        components(config, options, cache_length, layout): the components, without touching a module.
-        build(graph, root, config, options, cache_length): the module of a graph from its loaded weights.
-            Fusing removes weights from `root`, so a graph is built once from a root.
-        longest_cache(config), default_cache(config, options): bound and default of `cache_length`, in rows;
-            at least 64, also without a cache.
-        verification: the components that verification calls in sequence.
-    Texts:
-        summary(config): rows of a configuration, for `inspect`.
-        calls(constants, options): the order of calls, for authors of runners.
+    verification: the components that verification calls in sequence.
     """
 
     name: str
@@ -190,36 +174,84 @@ class Family:
     licence: str
     task: str
     languages: tuple[str, ...]
-    format: CheckpointFormat
-    parse_config: Callable[[Any, str], Config]
-    load_config: Callable[[Path], Config]
-    options: type[BaseModel]
-    constants: Callable[[Config, Options], Json]
-    weights: Callable[[Config], nn.Module]
-    weights_of_graph: dict[str, tuple[str, ...]]
-    components: Callable[[Config, Options, int, LayoutName], tuple[Component, ...]]
-    build: Callable[[str, Root, Config, Options, int], nn.Module]
-    longest_cache: Callable[[Config], int]
-    default_cache: Callable[[Config, Options], int]
+    options: type[Options]
+    layouts: tuple[CheckpointLayout[Config], ...]
+    synthetic: Synthetic[Config]
     verification: VerificationPlan
-    parameter_groups: dict[str, str]
-    summary: Callable[[Config], list[tuple[str, str]]]
-    calls: Callable[[Json, Json], str]
-    synthetic: Synthetic
-    mlx: MlxModel = NO_MLX
-    option_defaults: Callable[[Config], Json] = lambda config: {}
+    parameter_groups: Mapping[str, str]
     releases: tuple[Release, ...] = ()
-    variant: Callable[[Config], str] = lambda config: ""
-    config_languages: Callable[[Config, Collection[str]], set[str]] = lambda config, voices: set()
-    unused: dict[str, str] = field(default_factory=dict)
-    all_weights: Callable[[Config], nn.Module] | None = None
-    high_precision: tuple[str, ...] = ()
-    eight_bits: tuple[str, ...] = ()
-    exceeds_float16: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
-    reads: Callable[[Config, str], dict[str, int]] = lambda config, graph: {}
+    unused: Mapping[str, str] = {}
+    folded: tuple[str, ...] = ()
 
-    def build_root(self, config: Config) -> nn.Module:
+    def __init__(self) -> None:
+        self.layout = self.layouts[0]
+
+    @property
+    def mlx(self) -> MlxLayout[Config]:
+        """The layout of mlx-audio. Only conversions read it."""
+        found = (layout for layout in self.layouts if isinstance(layout, MlxLayout))
+        return next(found, NotInMlx(self.layouts[0]))
+
+    @abstractmethod
+    def parse_config(self, content: Any, source: str) -> Config:  # Any: parsed JSON, not yet checked
+        """The configuration. `source` names the file. Raises ConfigError that names the key."""
+
+    @abstractmethod
+    def weights(self, config: Config) -> Weights:
+        """The holder of all tensors; its parameters have the published tensor names."""
+
+    @abstractmethod
+    def graphs(self, config: Config, options: Options) -> tuple[GraphSpec[Weights, Config, Options], ...]:
+        """The graphs of a model, in the order in which a runner first calls them."""
+
+    @abstractmethod
+    def constants(self, config: Config, options: Options) -> FamilyConstants:
+        """What a runner needs besides names and shapes."""
+
+    @abstractmethod
+    def longest_cache(self, config: Config) -> int:
+        """Most rows of a cache; at least 64, also without a cache."""
+
+    @abstractmethod
+    def default_cache(self, config: Config, options: Options) -> int:
+        """Rows of a cache by default; at least 64."""
+
+    @abstractmethod
+    def summary(self, config: Config) -> list[tuple[str, str]]:
+        """Rows of a configuration, for `inspect`."""
+
+    @abstractmethod
+    def calls(self, config: Config, options: Options) -> str:
+        """Markdown: the order of calls, for authors of runners."""
+
+    def option_defaults(self, config: Config) -> Json:
+        """Defaults that depend on the configuration, by option."""
+        return {}
+
+    def variant(self, config: Config) -> str:
+        """Distinguishes releases of equal shapes."""
+        return ""
+
+    def config_languages(self, config: Config, voices: Collection[str]) -> set[str]:
+        """Codes of the languages that a configuration and names of voices say."""
+        return set()
+
+    def all_weights(self, config: Config) -> nn.Module:
+        """The holder with the unused tensors of known shapes, which conversions need for their layouts."""
+        return self.weights(config)
+
+    def reading(self, layout: CheckpointLayout[Config]) -> Self:
+        """The family for a checkpoint in `layout`."""
+        other = copy.copy(self)
+        other.layout = layout
+        return other
+
+    def components(self, model: ModelSpec[Config, Options]) -> tuple[Component, ...]:
+        """The components of all graphs, without touching a module."""
+        graphs = self.graphs(model.config, model.options)
+        return tuple(component for graph in graphs for component in graph.components(model))
+
+    def build_root(self, config: Config) -> Weights:
         """The holder of all tensors on the meta device: shapes without storage."""
         with shapes_only():
             return self.weights(config).requires_grad_(False)
@@ -227,28 +259,13 @@ class Family:
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
         with shapes_only():
-            return (self.all_weights or self.weights)(config).requires_grad_(False)
+            return self.all_weights(config).requires_grad_(False)
 
-    def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:
+    def open_root(self, config: Config, checkpoint: Checkpoint) -> Weights:
         """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
         root = self.build_root(config)
         checkpoint.check(expected_tensors(root), tuple(self.unused))
-        check_layout_tags(root, checkpoint, self.mlx)
         return root
-
-    def config_of(self, folder: Path) -> Config:
-        """The configuration of a published folder, or of a folder of mlx-audio. Raises CheckpointError."""
-        name = self.mlx.published_config
-        if name and not (folder / name).is_file() and (content := read_mlx_config(folder)):
-            path = folder / MLX_CONFIG
-            for section in self.mlx.sections:
-                if not isinstance(found := content.get(section, {}), dict):
-                    raise CheckpointError(
-                        f"{path}: {section}: holds a {type(found).__name__}, expected an object; "
-                        "convert the model again"
-                    )
-            return self.parse_config(self.mlx.restored(content), str(path))
-        return self.load_config(folder)
 
     def unused_tensors(self, checkpoint: Checkpoint, config: Config) -> dict[str, tuple[str, ...]]:
         """Names of the tensors in `checkpoint` that no graph needs, by what would use them."""
@@ -261,11 +278,7 @@ class Family:
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
         """The tensors of a checkpoint. Raises CheckpointError."""
-        files = self.format.weight_files(folder)
-        there = any((folder / name).exists() for _, name in self.mlx.weights)
-        if there and not any(file.path.exists() for file in files):
-            raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
-        return Checkpoint(files)
+        return Checkpoint(self.layout.weight_files(folder))
 
     def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""
@@ -280,8 +293,8 @@ class Family:
         """Codes of the languages that a checkpoint names, in its configuration, by its voices, or in its
         model card. Empty if it names none. Raises CheckpointError.
         """
-        files = {Path(name).stem for name in self.format.voice_files(folder)}
-        named = self.config_languages(config, files | {*self.format.voice_names(config)})
+        files = {Path(name).stem for name in self.layout.voice_files(folder)}
+        named = self.config_languages(config, files | {*self.layout.voice_names(config)})
         return tuple(sorted(named | card_languages(folder)))
 
     def licence_of(self, checkpoint: Tensors, config: Config) -> str:
@@ -291,6 +304,6 @@ class Family:
         suffix = f"; {self.licence}" if self.release_of(checkpoint, config) else ""
         return f"that of the checkpoint{suffix}"
 
-    def is_constant(self, path: str) -> bool:
+    def is_folded(self, path: str) -> bool:
         """Whether the module at `path` is folded at export, so that no recipe may quantise it."""
-        return any(fnmatchcase(path, pattern) for pattern in self.constant)
+        return any(fnmatchcase(path, pattern) for pattern in self.folded)

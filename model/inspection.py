@@ -1,9 +1,7 @@
 """Inspects a checkpoint: whether it is loadable, every problem with what to do, and what it holds."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TypedDict
@@ -12,45 +10,17 @@ from pydantic import JsonValue
 
 from voxport.bundle.errors import CheckpointError, ConfigError, IntegrityError
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
-from voxport.model.checkpoint_format import Config
+from voxport.model.config import Config
 from voxport.model.download import partial_downloads
 from voxport.model.families import family_of, open_family
 from voxport.model.family import Family
 from voxport.model.foreign import adapter, foreign_format_named
-from voxport.model.mlx.files import is_mlx_folder
-from voxport.model.mlx.model import MLX_WEIGHTS, QUANTIZATION, read_mlx_config
+from voxport.model.graph import Options, Weights
+from voxport.model.mlx.layout import MLX_WEIGHTS
 from voxport.model.other_weights import check_other_weights
-from voxport.model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_for_mlx
+from voxport.model.stored_weights import is_for_mlx
 
-PUBLISHED = "published"
 MAX_NAMED = 3  # tensors of a kind that a note names
-
-
-class Integers(TypedDict, total=False):
-    """Bits and group of MLX integers. Other tensors have neither key."""
-
-    bits: int
-    group: int | None
-
-
-class TensorRow(Integers):
-    """A tensor in a file: its name there and the published one. `layout` is `same` where PyTorch and MLX
-    store it alike.
-    """
-
-    name: str
-    published: str
-    layout: str
-    dtype: str
-    shape: list[int]
-    bytes: int
-
-
-class DtypeTotal(TypedDict):
-    """The number of tensors of a dtype, and their bytes."""
-
-    tensors: int
-    bytes: int
 
 
 class Contents(TypedDict, total=False):
@@ -61,13 +31,9 @@ class Contents(TypedDict, total=False):
     tokenizer: bool
     config: dict[str, JsonValue]
     summary: dict[str, str]
-    layout: str
-    layout_details: list[str]
     tensors: int
     bytes: int
     dtypes: list[str]
-    dtype_totals: dict[str, DtypeTotal]
-    layouts: list[TensorRow]
     licence: str
     parameters: dict[str, int]
     voices: dict[str, int]
@@ -86,8 +52,6 @@ def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspectio
     compare two sets of them. `weights` are names of files to read in place of the usual ones.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
-    `loadable` is for an export; a folder of mlx-audio is converted first. `layout` is that of the weights,
-    `layouts` that of every tensor.
     Raises UsageError if `folder` is not a checkpoint.
     """
     problems: list[str] = []
@@ -103,36 +67,51 @@ def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspectio
             raise CheckpointError(*dict.fromkeys(faults))  # a damaged index is found wherever it is read
     if problems:
         notes += [f"{path}: a download that has not ended" for path in partial_downloads(folder)]
-    is_loadable = not problems and found.get("layout", PUBLISHED) == PUBLISHED
-    return {"loadable": is_loadable, "problems": problems, "notes": notes, **found}
+    return {"loadable": not problems, "problems": problems, "notes": notes, **found}
 
 
 def open_family_of(folder: Path, weights: Collection[str] = ()) -> Family:
     """The family of a checkpoint, which reads the files `weights` if any are named.
 
-    Raises CheckpointError on an adapter beside weights that are not named.
+    Raises CheckpointError on an adapter beside weights that are not named, and on weights for MLX.
     """
     family = open_family(family_of(folder))
+    if family.mlx.has_weights(folder):
+        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
+    return _reading(family, folder, weights)
+
+
+def open_convertible(folder: Path, weights: Collection[str] = ()) -> Family:
+    """As `open_family_of`, also for weights in the layout of mlx-audio."""
+    family = open_family(family_of(folder))
+    return _reading(family.reading(family.mlx) if family.mlx.has_weights(folder) else family, folder, weights)
+
+
+def _reading(family: Family, folder: Path, weights: Collection[str]) -> Family:
     if weights:
-        return replace(family, format=family.format.choosing(folder, weights))
+        return family.reading(family.layout.choosing(folder, weights))
     if found := adapter(folder):
         raise CheckpointError(f"{folder}: {found}")
     return family
 
 
 def check_parts(
-    folder: Path, family: Family, config: Config | None, checkpoint: Checkpoint | None, notes: list[str]
+    folder: Path,
+    family: Family[Weights, Config, Options],
+    config: Config | None,
+    checkpoint: Checkpoint | None,
+    notes: list[str],
 ) -> list[str]:
     """Faults of all parts but the configuration and the files of weights, which are None if they have faults.
     Adds to `notes`. Raises UsageError on two sets of weights.
     """
     faults: list[str] = []
     with collected(faults):
-        notes += check_other_weights(folder, family)
-        family.format.check_tokenizer(folder, config)
+        notes += check_other_weights(folder, family.layout)
+        family.layout.check_tokenizer(folder, config)
     if config:
         with collected(faults):
-            family.format.voices(folder, config)
+            family.layout.voices(folder, config)
     if config and checkpoint:
         wrong: list[str] = []
         with collected(wrong):
@@ -143,27 +122,20 @@ def check_parts(
 
 def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> Contents:
     config = checkpoint = None
+    layout = family.layout
     with collected(problems):
-        config = family.config_of(folder)
-    found: Contents = {"tokenizer": bool(family.format.tokenizer_files(folder))}
+        config = layout.load_config(folder)
+    with collected(problems):
+        checkpoint = family.open_checkpoint(folder)
+    found: Contents = {"tokenizer": bool(layout.tokenizer_files(folder))}
     if config:
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
         if languages := family.languages_of(folder, config):
             found["languages"] = list(languages)
         else:
             notes.append("languages: the checkpoint names none; the languages of the family count")
-    stored = _stored(family, folder, config, problems) if config else None
-    if stored:
-        found |= _described(stored)
-        if stored.computed:
-            notes.append(f"not needed: {_named(stored.computed)}; a model computes them")
-    if stored and found["layout"] != PUBLISHED:
-        found["licence"] = family.licence_of(stored, config)
-    elif not is_mlx_folder(folder, family):
-        with collected(problems):
-            checkpoint = family.open_checkpoint(folder)
     problems += check_parts(folder, family, config, checkpoint, notes)
-    if family.format.has_tokenizer and not found["tokenizer"]:
+    if layout.has_tokenizer and not found["tokenizer"]:
         notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
     if config and checkpoint:
         found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint, config)}
@@ -171,80 +143,14 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
             notes.append(f"unused: {_named(names)}; for {use}")
         with collected(problems):
             found |= _weights(family, config, checkpoint)
-    if config and family.format.has_voices and not problems:
-        found["voices"] = {name: len(rows) for name, rows in family.format.voices(folder, config).items()}
-        if absent := sorted(set(family.format.voice_names(config)) - found["voices"].keys()):
+    if config and layout.has_voices and not problems:
+        found["voices"] = {name: len(rows) for name, rows in layout.voices(folder, config).items()}
+        if absent := sorted(set(layout.voice_names(config)) - found["voices"].keys()):
             notes.append(f"voices without a file: {', '.join(absent)}; fetch them if you need them")
     return found
 
 
-def _stored(family: Family, folder: Path, config: Config, problems: list[str]) -> StoredWeights | None:
-    """The weights in any layout. None where they have a fault, which is added to `problems` if they are those
-    of mlx-audio; the others are checked as a published checkpoint.
-    """
-    faults: list[str] = []
-    with collected(faults):
-        return StoredWeights(folder, family, config)
-    has_one_config = family.mlx.published_config is None
-    if is_mlx_folder(folder, family) or (has_one_config and read_mlx_config(folder).get(QUANTIZATION)):
-        problems += faults
-    return None
-
-
-def _described(stored: StoredWeights) -> Contents:
-    """The layout of the folder and of every tensor, and what each dtype takes."""
-    rows = [row for name in sorted(stored.tensors) for row in _tensor_rows(stored, name)]
-    kinds = sorted({row["dtype"] for row in rows})
-    totals = {kind: [row["bytes"] for row in rows if row["dtype"] == kind] for kind in kinds}
-    tensors = stored.tensors.values()
-    convolutions = Counter(found.layout for found in tensors if found.stored.order)
-    details = [f"{count} convolutions of {layout}" for layout, count in sorted(convolutions.items())]
-    if stored.folded:
-        details.append(f"{len(stored.folded)} folded weight norms")
-    if packed := sum(found.bits is not None for found in tensors):
-        details.append(f"{packed} layers of integers")
-    return {
-        "layout": stored.layout,
-        "layout_details": details,
-        "tensors": len(rows),
-        "bytes": sum(file.path.stat().st_size for file in stored.files),
-        "dtypes": kinds,
-        "dtype_totals": {
-            kind: {"tensors": len(sizes), "bytes": sum(sizes)} for kind, sizes in totals.items()
-        },
-        "layouts": rows,
-    }
-
-
-def _tensor_rows(stored: StoredWeights, name: str) -> list[TensorRow]:
-    """The tensor in the file that has the published name, and its scales and biases."""
-    found = stored.tensors[name]
-    layout = "same" if found.stored.is_same_in_both else found.layout
-    if not found.bits:
-        return [_tensor_row(stored, found.name, name, layout, {})]
-    path = found.name.removesuffix(WEIGHT)
-    return [
-        _tensor_row(stored, found.name, name, layout, {"bits": found.bits, "group": found.group}),
-        *(_tensor_row(stored, path + end, name, "same", {}) for end in (SCALES, BIASES)),
-    ]
-
-
-def _tensor_row(
-    stored: StoredWeights, name: str, published: str, layout: str, integers: Integers
-) -> TensorRow:
-    dtype, shape = stored.entry(name)
-    return {
-        "name": name,
-        "published": published,
-        "layout": layout,
-        **integers,
-        "dtype": dtype,
-        "shape": list(shape),
-        "bytes": BYTES[dtype] * prod(shape),
-    }
-
-
-def _weights(family: Family, config: Config, checkpoint: Checkpoint) -> Contents:
+def _weights(family: Family[Weights, Config, Options], config: Config, checkpoint: Checkpoint) -> Contents:
     shapes = expected_tensors(family.build_root(config))
     present = checkpoint.names & shapes.keys()
     return {
@@ -254,7 +160,7 @@ def _weights(family: Family, config: Config, checkpoint: Checkpoint) -> Contents
     }
 
 
-def _parameters(shapes: Shapes, groups: dict[str, str]) -> dict[str, int]:
+def _parameters(shapes: Shapes, groups: Mapping[str, str]) -> dict[str, int]:
     """Number of parameters of each group. Raises ConfigError on a tensor of no group."""
     counts = dict.fromkeys(groups.values(), 0)
     for name, shape in shapes.items():

@@ -9,22 +9,19 @@ import torch
 
 from voxport.bundle.errors import UsageError
 from voxport.model.checkpoint import DTYPES, Checkpoint
-from voxport.model.checkpoint_format import SUFFIX, WeightFile
+from voxport.model.checkpoint_layout import SUFFIX, CheckpointLayout, WeightFile
 from voxport.model.download import unfinished
-from voxport.model.family import Family
-from voxport.model.mlx.files import weight_files
-from voxport.model.mlx.model import MlxModel
 
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 
 
-def check_other_weights(folder: Path, family: Family) -> list[str]:
+def check_other_weights(folder: Path, layout: CheckpointLayout) -> list[str]:
     """Notes about weights in `folder` that are not read. They are compared with the others tensor by tensor.
 
     Raises UsageError if weights differ and the caller has not named those to read.
     """
-    files = weight_files(folder, family)
-    if family.format.chosen or not all(file.path.is_file() for file in files):
+    files = layout.weight_files(folder)
+    if layout.chosen or not all(file.path.is_file() for file in files):
         return []
     read, checkpoint = [file.path for file in files], Checkpoint(files)
     name, notes = read[0].name, []
@@ -34,7 +31,7 @@ def check_other_weights(folder: Path, family: Family) -> list[str]:
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
                 continue
             other = Checkpoint([WeightFile(path, prefix)])
-            if difference := _difference(checkpoint, other, family.mlx):
+            if difference := _difference(checkpoint, other):
                 raise UsageError(
                     f"weights: {folder}: {name}, which published software reads, and {path.name} differ, "
                     f"first in {difference}; name the file to read, or move the other one away",
@@ -45,7 +42,7 @@ def check_other_weights(folder: Path, family: Family) -> list[str]:
     return notes + [f"{name}: read; {pickle} is not read, and not compared" for pickle in pickles]
 
 
-def _difference(checkpoint: Checkpoint, other: Checkpoint, mlx: MlxModel) -> str | None:
+def _difference(checkpoint: Checkpoint, other: Checkpoint) -> str | None:
     """The name of the first tensor of `other` that has other values than the one of `checkpoint`.
 
     A tensor of an unknown name is compared with all of its shape, in any order of rows: layouts differ in
@@ -53,17 +50,13 @@ def _difference(checkpoint: Checkpoint, other: Checkpoint, mlx: MlxModel) -> str
     """
     shapes, rows = set(map(checkpoint.shape, checkpoint.names)), set[bytes]()
     for name in sorted(other.names):
-        published, shape = mlx.published(name), other.shape(name)
-        is_known = published in checkpoint.names
-        if not is_known and shape not in shapes:
+        is_known = name in checkpoint.names
+        if not is_known and other.shape(name) not in shapes:
             continue
-        if not {other.dtype(name), checkpoint.dtype(published) if is_known else "F32"} <= DTYPES.keys():
+        if not {other.dtype(name), checkpoint.dtype(name) if is_known else "F32"} <= DTYPES.keys():
             return name
         if is_known:
-            pair = checkpoint.tensor(published).float(), other.tensor(name).float()
-            if checkpoint.shape(published) != shape:  # a kernel of MLX has its axes in another order
-                pair = pair[0].flatten().sort().values, pair[1].flatten().sort().values
-            is_equal = torch.equal(*pair)
+            is_equal = torch.equal(checkpoint.tensor(name).float(), other.tensor(name).float())
         else:
             floats = (each for each in checkpoint.names if checkpoint.dtype(each) in DTYPES)
             rows = rows or {_sum_of_rows(checkpoint.tensor(each)) for each in floats}

@@ -13,15 +13,15 @@ import torch
 
 from voxport.bundle.errors import CheckpointError, IntegrityError
 from voxport.model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
-from voxport.model.checkpoint_format import Config
+from voxport.model.config import Config
 from voxport.model.family import Family
 from voxport.model.mlx.config import config_faults
-from voxport.model.mlx.files import is_mlx_folder, weight_files
 from voxport.model.mlx.integers import BITS, GROUPS, WORD, dequantized
-from voxport.model.mlx.layout_tags import tagged_layout
-from voxport.model.mlx.layouts import (
+from voxport.model.mlx.layout import MlxLayout
+from voxport.model.mlx.tensor_layouts import (
     COMPUTED,
     LAYOUT_KEY,
+    LAYOUT_TAGS,
     MLX_AUDIO,
     Layout,
     Stored,
@@ -62,8 +62,8 @@ class StoredWeights:
 
     def __init__(self, folder: Path, family: Family, config: Config):
         mlx = family.mlx
-        self.folder, self.files = folder, weight_files(folder, family)
-        self.is_mlx = is_mlx_folder(folder, family)
+        self.folder, self.files = folder, tuple(family.layout.weight_files(folder))
+        self.is_mlx = isinstance(family.layout, MlxLayout)
         self._checkpoint = Checkpoint(self.files)
         root = family.build_all(config)
         self._mlx, self._recurrent = mlx, recurrent_names(root)
@@ -189,8 +189,21 @@ class StoredWeights:
             )
         if dtype not in DTYPES:
             raise CheckpointError(f"{where}: dtype {dtype}, expected one of {', '.join(DTYPES)}")
-        layout = tagged_layout(checkpoint, name, self._mlx) if stored.is_ambiguous else layouts[0]
+        layout = self._tagged_layout(name) if stored.is_ambiguous else layouts[0]
         return Found(name, shape, stored, layout, dtype)
+
+    def _tagged_layout(self, name: str) -> Layout:
+        """The layout of a kernel that fits both. Raises CheckpointError if its file does not say it."""
+        checkpoint = self._checkpoint
+        tag = checkpoint.metadata(name).get(LAYOUT_KEY)
+        if tag not in LAYOUT_TAGS:
+            where = f"{checkpoint.path(name)}: tensor {name}: shape {list(checkpoint.shape(name))}"
+            raise CheckpointError(
+                f"{where} fits the layouts of PyTorch and of MLX, and the file does not say which it has; "
+                f"write {LAYOUT_KEY} pytorch, mlx or {MLX_AUDIO} into its metadata"
+            )
+        is_reordered = self._mlx.is_reordered(self._mlx.published(name))
+        return "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
 
     def _integers(self, name: str, stored: Stored, where: str) -> Found:
         """Integers of MLX: a packed weight [N, K * bits / 32], and scales and biases [N, K / group]."""

@@ -97,10 +97,10 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[found]
 
 
-def at_least_8_bits(name: str) -> str:
-    """The recipe `name`, or `w8` where its linears have fewer bits. Raises RecipeError."""
+def with_min_bits(name: str, bits: int) -> str:
+    """The recipe `name`, or `w8` if its linears have fewer than `bits` bits. Raises RecipeError."""
     linears = find_recipe(name).linears
-    return "w8" if linears and linears.bits < _INT8.bits else name
+    return "w8" if linears and linears.bits < bits else name
 
 
 def parse_rule(text: str) -> Rule:

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _warn_of_missing_parts(resolved: Resolved) -> None:
-    source, files = resolved.source, resolved.source.family.format
+    source, files = resolved.source, resolved.source.family.layout
     if files.has_tokenizer and not source.tokenizer_files:
         log.warning(
             "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder

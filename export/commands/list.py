@@ -6,6 +6,7 @@ import re
 
 from voxport.bundle.json_types import Json
 from voxport.export.commands.request import open_source, resolve_in_full
+from voxport.export.resolve import Source
 from voxport.export.targets import TARGETS, targets_that_hold
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
@@ -32,12 +33,17 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "sizes": {family: source.family.synthetic.sizes for family, source in sources.items()},
     }
-    kept = {family: source.family.high_precision for family, source in sources.items()}
+    kept = {family: _kept(source) for family, source in sources.items()}
     print(json.dumps(content, indent=1) if arguments.json else "\n".join(_lines(content, kept)))
     return 0
 
 
-def _lines(content: Json, kept: dict[str, tuple[str, ...]]) -> list[str]:
+def _kept(source: Source) -> set[str]:
+    """Patterns of the paths that stay floats by default."""
+    return {path for graph in resolve_in_full(source).graphs.values() for path in graph.keep_float}
+
+
+def _lines(content: Json, kept: dict[str, set[str]]) -> list[str]:
     """Text of `content`. `kept` has the paths of each family that stay floats by default."""
     lines = [
         f"models      {', '.join(map(public_name, FAMILIES))}",

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         model = Model(resolved, "BSHD")
         engine = EagerEngine(model.components, model.module, "BSHD")
     family = open_family(resolved.source.family.name)
-    constants = resolved.runtime_constants
+    constants = resolved.constants
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
     files = [resolved.source.folder / name for name in resolved.source.tokenizer_files]

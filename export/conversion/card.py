@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from voxport.export.conversion.outputs import Conversion
 from voxport.export.conversion.plan import Plan
-from voxport.model.checkpoint_format import Config
+from voxport.model.config import Config
 from voxport.model.family import Family
 from voxport.model.stored_weights import PACKED, StoredWeights
 

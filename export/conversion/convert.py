@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,15 +20,15 @@ from voxport.export.conversion.write import write_index, write_weights
 from voxport.export.job import code_hash
 from voxport.export.output_folder import staging
 from voxport.export.resume import RECORD, ResumeCache
-from voxport.model.checkpoint_format import RANDOM_WEIGHTS
+from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
 from voxport.model.family import Family
 from voxport.model.foreign import foreign_format_named
-from voxport.model.inspection import open_family_of
-from voxport.model.mlx.files import weight_files
-from voxport.model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
+from voxport.model.graph import GraphSpec
+from voxport.model.inspection import open_convertible
+from voxport.model.mlx.tensor_layouts import LAYOUT_KEY, MLX_AUDIO
 from voxport.model.other_weights import check_other_weights
 from voxport.model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
-from voxport.quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
+from voxport.quantize.recipe import Recipe, Rule, find_recipe, with_min_bits
 
 HASHES = "SHA256SUMS"
 log = logging.getLogger(__name__)
@@ -60,14 +60,14 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
     with foreign_format_named(folder):
-        family = open_family_of(folder, weights)
-        config = family.config_of(folder)
+        family = open_convertible(folder, weights)
+        config = family.layout.load_config(folder)
         source = StoredWeights(folder, family, config)
-    for note in check_other_weights(folder, family):
+    for note in check_other_weights(folder, family.layout):
         log.info("%s: %s", folder, note)
     conversion = replace(
         conversion,
-        recipe=_with_family_rules(conversion.recipe, family),
+        recipe=_with_family_rules(conversion.recipe, family.graphs(config, family.options())),
         layout=conversion.layout or ("mlx" if source.layout == "mlx" else MLX_AUDIO),
     )
     plan = make_plan(source, family, conversion, family.build_all(config))
@@ -119,14 +119,15 @@ def _write_weights(job: Job, out: Path) -> None:
             write_index(out / path, parts)
 
 
-def _with_family_rules(recipe: Recipe, family: Family) -> Recipe:
-    """The recipe as an export uses it: what the family keeps as floats, and graphs of at least 8 bits."""
-    least = find_recipe(at_least_8_bits(recipe.name))
-    prefixes = (prefix for graph in family.eight_bits for prefix in family.weights_of_graph[graph])
-    rules = [Rule(path, None, None) for path in family.high_precision]
-    return recipe.with_rules(
-        (*rules, *(Rule(f"{prefix}.*", least.linears, least.tables) for prefix in prefixes))
-    )
+def _with_family_rules(recipe: Recipe, graphs: Iterable[GraphSpec]) -> Recipe:
+    """The recipe as an export uses it: what graphs keep as floats, and the bits that they need at least."""
+    kept, least = list[Rule](), list[Rule]()
+    for graph in graphs:
+        kept += [Rule(path, None, None) for path in graph.keep_float]
+        found = find_recipe(with_min_bits(recipe.name, graph.min_bits))
+        if found.name != recipe.name:
+            least += [Rule(f"{prefix}.*", found.linears, found.tables) for prefix in graph.weights]
+    return recipe.with_rules((*kept, *least))
 
 
 def _metadata(job: Job, outputs: list[Output]) -> dict[str, str]:
@@ -140,7 +141,7 @@ def _metadata(job: Job, outputs: list[Output]) -> dict[str, str]:
 
 def _hashes(folder: Path, family: Family) -> dict[str, str]:
     """SHA-256 of every weight file."""
-    return {str(file.path): file_entry(file.path).sha256 for file in weight_files(folder, family)}
+    return {str(file.path): file_entry(file.path).sha256 for file in family.layout.weight_files(folder)}
 
 
 def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conversion: Conversion) -> str:

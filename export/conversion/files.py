@@ -16,10 +16,11 @@ from voxport.bundle.manifest import VOICE_KEY
 from voxport.export.conversion.job import Job
 from voxport.export.conversion.outputs import Destination
 from voxport.export.conversion.plan import Plan
-from voxport.model.checkpoint_format import Config, not_json
+from voxport.model.checkpoint_layout import not_json
+from voxport.model.config import Config
 from voxport.model.download import unfinished
 from voxport.model.family import Family
-from voxport.model.mlx.model import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from voxport.model.mlx.layout import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ def check_files(folder: Path, family: Family, config: Config) -> None:
     """Raises CheckpointError where a file is not complete or a voice has a fault. Warns where there is no
     tokenizer.
     """
-    family.format.check_tokenizer(folder, config)
+    family.layout.check_tokenizer(folder, config)
     faults = []
     for path in (folder / name for name in _copied(folder, family)):
         reason = unfinished(path)
@@ -37,9 +38,9 @@ def check_files(folder: Path, family: Family, config: Config) -> None:
         faults += [f"{path}: {reason}"] if reason else []
     if faults:
         raise CheckpointError(*faults)
-    for name in family.format.voice_files(folder):
-        family.format.voice(folder / name, config)
-    if family.format.has_tokenizer and not family.format.tokenizer_files(folder):
+    for name in family.layout.voice_files(folder):
+        family.layout.voice(folder / name, config)
+    if family.layout.has_tokenizer and not family.layout.tokenizer_files(folder):
         log.warning("%s: no tokenizer; fetch its file if the model is to read or write text", folder)
 
 
@@ -53,15 +54,15 @@ def write_files(job: Job, out: Path) -> None:
             shutil.copyfile(folder / name, out / name)
     published = family.mlx.published_config
     if published and not (out / published).exists():
-        _write_json(out / published, family.mlx.restored(read_mlx_config(folder)))
+        _write_json(out / published, family.mlx.restored(read_mlx_config(folder), str(folder / CONFIG)))
     if conversion.to == "mlx":
         _write_json(out / CONFIG, _mlx_config(out, family, job.plan))
     elif CONFIG in copied:
         _write_json(out / CONFIG, without_integers(read_mlx_config(folder)))
-    for name in family.format.voice_files(folder):
+    for name in family.layout.voice_files(folder):
         target = out / Path(name).with_suffix(".safetensors" if conversion.to == "mlx" else ".pt")
         target.parent.mkdir(exist_ok=True)
-        rows = family.format.voice(folder / name, job.config)
+        rows = family.layout.voice(folder / name, job.config)
         target.write_bytes(_voice(rows.contiguous(), conversion.to))
 
 
@@ -76,7 +77,7 @@ def _voice(rows: torch.Tensor, to: Destination) -> bytes:
 
 def _copied(folder: Path, family: Family) -> tuple[str, ...]:
     """Names of the files that are copied as they are, where they exist."""
-    return tuple(dict.fromkeys((*family.mlx.copied, *family.format.config_files(folder))))
+    return tuple(dict.fromkeys((*family.mlx.copied, *family.layout.config_files(folder))))
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -87,7 +88,7 @@ def _mlx_config(out: Path, family: Family, plan: Plan) -> Json:
     """The contents of config.json. `quantization` has an entry for every layer with integers, and `false` for
     those that stay floats.
     """
-    content = without_integers(family.mlx.config(out)) | {MODEL_TYPE: family.mlx.model_type}
+    content = without_integers(family.mlx.mlx_config(out)) | {MODEL_TYPE: family.mlx.model_type}
     if not plan.integers:
         return content
     layers: Json = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from voxport.export.conversion.outputs import Conversion
 from voxport.export.conversion.plan import Plan
-from voxport.model.checkpoint_format import Config
+from voxport.model.config import Config
 from voxport.model.family import Family
 from voxport.model.stored_weights import StoredWeights
 

@@ -1,7 +1,6 @@
 """What a conversion writes: the tensors of each file, before any value is read."""
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import nn
 
@@ -9,7 +8,7 @@ from voxport.bundle.errors import UsageError
 from voxport.export.conversion.affine import group_of
 from voxport.export.conversion.outputs import Conversion, Output, OutputMaker
 from voxport.model.family import Family
-from voxport.model.mlx.model import quantization_of
+from voxport.model.mlx.layout import quantization_of
 from voxport.model.stored_weights import WEIGHT, Found, StoredWeights
 from voxport.quantize.recipe import RECIPES
 from voxport.quantize.schemes import IntegerScheme, Scheme
@@ -53,7 +52,7 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
         is_table = isinstance(module, nn.Embedding)
         is_layer = to_mlx and isinstance(module, nn.Linear | nn.Embedding)
         scheme: Scheme | None = None
-        if is_layer and not family.is_constant(path):
+        if is_layer and not family.is_folded(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
         group = group_of(scheme, found.stored.shape) if isinstance(scheme, IntegerScheme) else None
         is_copied = conversion.keeps_integers or (is_same_recipe and _has(found, scheme, group))
@@ -65,7 +64,7 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
             outputs.append(maker.quantised(name, scheme, group, is_table))
         else:
             if (is_layer and not conversion.keeps_integers) or (mlx_path in named_floats and module):
-                floats[mlx_path] = _why_float(family, path)
+                floats[mlx_path] = _why_float(family, path, scheme)
             outputs += maker.floats(name)
     outputs.sort(key=lambda output: output.published)  # a weight has another place than its weight norm
     recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
@@ -91,9 +90,9 @@ def _check(family: Family, conversion: Conversion, root: nn.Module) -> None:
             )
 
 
-def _why_float(family: Family, path: str) -> str:
-    """Why a linear or table stays a float."""
-    if family.is_constant(path) or any(fnmatchcase(path, pattern) for pattern in family.high_precision):
+def _why_float(family: Family, path: str, scheme: Scheme | None) -> str:
+    """Why a linear or table stays a float, although the recipe has `scheme`."""
+    if scheme is None:
         return KEPT
     return NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
 
@@ -114,7 +113,7 @@ def _files(
     """The outputs of each file, by path. Names in a file do not have its prefix."""
     folder, places = source.folder, dict(family.mlx.weights)
     if conversion.to == "published":
-        published = family.format.single_files(folder)
+        published = family.layouts[0].single_files(folder)
         places = {file.prefix: file.path.relative_to(folder).as_posix() for file in published}
     files: dict[str, list[Output]] = {}
     for output in outputs:

@@ -8,7 +8,7 @@ import torch
 
 from voxport.bundle.progress import advance
 from voxport.export.conversion.outputs import STORED, Output
-from voxport.model.checkpoint_format import INDEX_SUFFIX
+from voxport.model.checkpoint_layout import INDEX_SUFFIX
 
 
 def write_index(path: Path, parts: dict[str, list[Output]]) -> None:

@@ -70,7 +70,7 @@ def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
 
 def _quantised(resolved: Resolved, graph: str) -> tuple[str, ...]:
     source, recipe = resolved.source, resolved.recipes[graph]
-    prefixes = source.family.weights_of_graph[graph]
+    prefixes = resolved.graphs[graph].weights
     return tuple(
         path
         for path, module in source.quantizable.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype, LayoutName, Signature
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.quantize.schemes import Scheme
 from voxport.runtime.engines.base import Engine, EngineOptions
 

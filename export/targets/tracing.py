@@ -12,7 +12,7 @@ from torch import nn
 
 from voxport.bundle.errors import ExportError, first_line
 from voxport.bundle.spec import graph_state_name
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.model.layers.attention import AnyAttentionKernel, attention_kernel
 from voxport.model.layers.basic import NormKernel, norm_kernel
 from voxport.quantize.modules import LinearKernel, linear_kernel

@@ -28,7 +28,7 @@ def report_approximation(
         return
     run = open_family(resolved.source.family.name).verification.teacher_forced_run
     stream = EagerEngine(model.components, model.module, target.layout).stream()
-    found = run(stream, resolved.runtime_constants, steps, None)
+    found = run(stream, resolved.constants, steps, None)
     model.release(approximation.graph)  # so that memory holds one of the two
     changed = Model(default, target.layout, target.compute_precision)
 
@@ -37,7 +37,7 @@ def report_approximation(
         return owner.module(component)
 
     stream = EagerEngine(model.components, module, target.layout).stream()
-    expected = run(stream, default.runtime_constants, steps, found.codes)
+    expected = run(stream, default.constants, steps, found.codes)
     equal = found.codes[:, 1:] == expected.codes[:, 1:]
     values = {
         "distance": measure(found.values, expected.values).norm,

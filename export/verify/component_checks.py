@@ -9,8 +9,8 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.spec import Kind
 from voxport.export.verify.comparison import Check, Comparison, least_margin
 from voxport.export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
-from voxport.model.component import Component
 from voxport.model.family import ChunkedComponent
+from voxport.model.graph import Component
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 
 CHUNKS = (1, 3, 7)  # sizes, besides the largest

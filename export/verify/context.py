@@ -7,8 +7,8 @@ import numpy as np
 
 from voxport.bundle.spec import StateSpec
 from voxport.export.verify.comparison import FLOAT_BAR, Comparison
-from voxport.model.component import Component
 from voxport.model.family import VerificationPlan
+from voxport.model.graph import Component
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 
 MAX_ROWS = 24  # of the longest call

@@ -11,7 +11,7 @@ from torch import nn
 from voxport.bundle.errors import ExportError
 from voxport.bundle.spec import Dimension, LayoutName, Signature
 from voxport.export.targets.base import Graph
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.model.layers.attention import ReferenceAttention, attention_kernel
 from voxport.quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from voxport.quantize.parallel import one_thread

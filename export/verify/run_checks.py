@@ -23,8 +23,8 @@ from voxport.export.verify.context import (
     has_window,
     largest_example,
 )
-from voxport.model.component import Component
 from voxport.model.family import Decoder
+from voxport.model.graph import Component
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import VerificationWorkload
 

@@ -1,21 +1,19 @@
 """Say whether a checkpoint is loadable, what to do about each problem, and what it holds.
 
-Loads no weights. With -v also the layout of every tensor.
+Loads no weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import IntegrityError
-from voxport.model.mlx.model import MLX_WEIGHTS
 
 if TYPE_CHECKING:
-    from voxport.model.inspection import Inspection, TensorRow
+    from voxport.model.inspection import Inspection
 
 MAX_PROBLEMS = 20  # in the text; --json has all
 
@@ -29,7 +27,7 @@ def add_weights_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    checkpoint = "folder of a checkpoint as published, or of mlx-audio"
+    checkpoint = "folder of a checkpoint as published"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
     add_weights_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -39,12 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.model.inspection import inspect_checkpoint
 
     found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
-    layouts = found.pop("layouts", [])
-    if arguments.json:
-        details = {"layouts": layouts} if arguments.verbosity == logging.DEBUG else {}
-        print(json.dumps(found | details, indent=1))
-    else:
-        print("\n".join(_lines(found) + (_table(layouts) if arguments.verbosity == logging.DEBUG else [])))
+    print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
     if found["problems"]:
         raise IntegrityError(*found["problems"])
     return 0
@@ -53,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _lines(found: Inspection) -> list[str]:
     """Text of a result: the verdict, problems, notes, and a table of the contents."""
     problems = found["problems"]
-    lines = [_verdict(found)]
+    lines = [f"NOT LOADABLE, problems: {len(problems)}" if problems else "loadable"]
     lines += [f"  {number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], 1)]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"  and {len(problems) - MAX_PROBLEMS} more, which --json lists")
@@ -63,29 +56,10 @@ def _lines(found: Inspection) -> list[str]:
     return lines + [f"{label:<{width}}{value}" for label, value in rows]
 
 
-def _table(layouts: list[TensorRow]) -> list[str]:
-    """A line for each tensor: name, dtype, shape, layout, integers, and the published name if it differs."""
-    width = max((len(row["name"]) for row in layouts), default=0)
-    lines = []
-    for row in layouts:
-        line = f"{row['name']:<{width}} {row['dtype']:<4} {row['shape']} {row['layout']}"
-        line += f", {row['bits']} bits in groups of {row['group']}" if "bits" in row else ""
-        lines.append(line + (f" ({row['published']})" if row["name"] != row["published"] else ""))
-    return lines
-
-
-def _verdict(found: Inspection) -> str:
-    if found["problems"]:
-        return f"NOT LOADABLE, problems: {len(found['problems'])}"
-    return "loadable" if found["loadable"] else f"complete; {MLX_WEIGHTS}"
-
-
 def _rows(found: Inspection) -> list[tuple[str, str]]:
     """Labels and texts of what is known."""
     rows = [("family", found["family"])] if "family" in found else []
     rows += found.get("summary", {}).items()
-    if "layout" in found:
-        rows.append(("layout", ", ".join([found["layout"], *found["layout_details"]])))
     if "bytes" in found:
         counts = (
             (f"{found['tensors']} tensors, ", f", {', '.join(found['dtypes'])}")
@@ -93,8 +67,6 @@ def _rows(found: Inspection) -> list[tuple[str, str]]:
             else ("", "")
         )
         rows.append(("weights", f"{counts[0]}{found['bytes']:,} bytes{counts[1]}"))
-    for dtype, total in found.get("dtype_totals", {}).items():
-        rows.append((f"  {dtype}", f"{total['tensors']} tensors, {total['bytes']:,} bytes"))
     if "parameters" in found:
         rows.append(("parameters", f"{sum(found['parameters'].values()):,}"))
         rows += [(f"  {part}", f"{count:,}") for part, count in found["parameters"].items()]

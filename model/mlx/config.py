@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from voxport.model.family import Family
-from voxport.model.mlx.model import (
+from voxport.model.mlx.layout import (
     CONFIG,
     MODEL_TYPE,
     OWN_KEYS,
@@ -37,7 +37,7 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     published = family.mlx.published_config
     if published and (folder / published).is_file():
         own = {name: value for name, value in content.items() if name not in OWN_KEYS}
-        difference = differing_value(own, family.mlx.config(folder))
+        difference = differing_value(own, family.mlx.mlx_config(folder))
         if difference:
             key, found, expected = difference
             faults.append(

@@ -1,7 +1,8 @@
 """The order of calls of Qwen3-TTS, for authors of runners."""
 
-from voxport.bundle.json_types import Json
-from voxport.model.qwen3_tts.split_six.components import DECODER_FRAMES, WINDOW_CONTEXT
+from voxport.bundle.constants.qwen3_tts import WINDOW_CONTEXT, Constants
+from voxport.model.qwen3_tts.config import Options
+from voxport.model.qwen3_tts.split_six.graphs import DECODER_FRAMES
 
 CALLS = """\
 ## Order of calls
@@ -77,17 +78,16 @@ encoders.
 """
 
 
-def calls(constants: Json, options: Json) -> str:
+def calls(constants: Constants, options: Options) -> str:
     """The text for a bundle with these constants of its manifest."""
-    text = SPLIT_SIX_CALLS if options["split"] == "six" else CALLS
-    return text.format(
-        dim=constants["dim"],
-        size=constants["other_codes"],
-        books=constants["n_codebooks"],
+    return (SPLIT_SIX_CALLS if options.is_split_six else CALLS).format(
+        dim=constants.dim,
+        size=constants.other_codes,
+        books=constants.n_codebooks,
         frames=DECODER_FRAMES,
         context=WINDOW_CONTEXT,
-        codes=constants["first_codes"],
-        others=constants["n_codebooks"] - 1,
-        samples=constants["samples_per_frame"],
-        rate=constants["sample_rate"],
+        codes=constants.first_codes,
+        others=constants.n_codebooks - 1,
+        samples=constants.samples_per_frame,
+        rate=constants.sample_rate,
     )

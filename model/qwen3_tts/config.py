@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from voxport.bundle.bounds import Codebooks, SampleRate
+from voxport.bundle.constants.qwen3_tts import FRAME_RATE
 from voxport.bundle.manifest import Record
 from voxport.model.config import Few, Positive, Section, Size, parse_params, require
 from voxport.model.download import read_json
@@ -19,7 +20,7 @@ CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
 TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
-FRAME_RATE = 12.5  # frames a second of the 12 Hz tokenizer
+
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 Id = int
 

@@ -11,8 +11,8 @@ from voxport.model.layers.basic import Layer
 from voxport.model.layers.block import parts_of, run_blocks
 from voxport.model.layers.rope import RotaryTable
 from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from voxport.model.qwen3_tts.codec.decoder import CodecDecoderWeights
 from voxport.model.qwen3_tts.codec.encoder import EncoderWeights
+from voxport.model.qwen3_tts.codec.weights import CodecDecoderWeights
 from voxport.model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
 from voxport.model.qwen3_tts.speaker import SpeakerEncoderWeights
 

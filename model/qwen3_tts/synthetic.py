@@ -13,8 +13,13 @@ from voxport.bundle.json_types import Json
 from voxport.model.checkpoint import Shapes
 from voxport.model.family import Distribution, Synthetic
 from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from voxport.model.qwen3_tts.format import AUDIO_PREPROCESSOR, CODEC_CONFIGURATION, TEXT_PREPROCESSOR, WEIGHTS
 from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
+from voxport.model.qwen3_tts.layouts import (
+    AUDIO_PREPROCESSOR,
+    CODEC_CONFIGURATION,
+    TEXT_PREPROCESSOR,
+    WEIGHTS,
+)
 from voxport.model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
 from voxport.model.synthetic.bpe import byte_level_bpe
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
@@ -54,21 +59,6 @@ TEXT_PREPROCESSING: Json = {
     "processor_class": "Qwen3TTSProcessor",
     "return_attention_mask": True,
 }
-
-
-def _documents(size: str) -> dict[str, Json]:
-    content = with_unread_keys(config_of(size))
-    codec = content.pop("codec")
-    return {
-        CONFIG: content,
-        CODEC_CONFIG: codec,
-        GENERATION_CONFIG: GENERATION,
-        TEXT_PREPROCESSOR: TEXT_PREPROCESSING,
-        AUDIO_PREPROCESSOR: _audio_preprocessing(codec),
-        CODEC_CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
-        "vocab.json": _vocabulary(content)[0],
-        "tokenizer_config.json": _tokenizer_config(content["im_start_token_id"] - 1),
-    }
 
 
 def _vocabulary(content: Json) -> tuple[dict[str, int], str]:
@@ -111,77 +101,87 @@ def _audio_preprocessing(codec: Json) -> Json:
     }
 
 
-def _write_merges(folder: Path, size: str, seed: int) -> None:
-    (folder / MERGES).write_text(_vocabulary(config_of(size))[1], encoding="utf-8")
-
-
-def _flags(shapes: Shapes) -> Shapes:
-    """Each table of the encoder has a flag that training has begun."""
-    names = (name.removesuffix("embed_sum") for name in shapes if name.endswith(".codebook.embed_sum"))
-    return {f"{name}initialized": (1,) for name in names}
-
-
-def _distribution(name: str, shape: tuple[int, ...], config: Qwen3TTSConfig) -> Distribution:
-    """Convolutions and linears give outputs of unit variance."""
-    books = config.talker_config.num_code_groups
-    fixed = {  # mean and standard deviation by the end of the name
-        "scale": (0.5, 0.1),
-        "gamma": (0.5, 0.1),
-        ".alpha": (0.0, 0.1),
-        ".beta": (0.0, 0.1),
-        "bias": (0.0, BIAS),
-        "cluster_usage": (USAGE, 1.0),
-        "initialized": (1.0, 0.0),
-        "embedding_sum": (0.0, USAGE),
-        "embed_sum": (0.0, USAGE),
-        "text_embedding.weight": (0.0, 1.0),
-        "text_projection.linear_fc2.weight": (0.0, ACTIVATION_GAIN * shape[-1] ** -0.5),
-    }
-    mean, spread = next(
-        (values for end, values in fixed.items() if name.endswith(end)), plain_distribution(name, shape)
-    )
-    if len(shape) == 3:  # [out, in, kernel], or [in, out, 2 * stride] of a transposed convolution
-        is_transposed = ".block.1.conv." in name or (".0.conv.weight" in name and ".upsample." in name)
-        spread = STAGE_GAIN * (2 * shape[0]) ** -0.5 if is_transposed else prod(shape[1:]) ** -0.5
-    if name == _last_conv(config):
-        spread *= AUDIO_GAIN
-    elif name == _last_conv(config).replace(".weight", ".bias"):
-        spread = 0.0
-    elif name.endswith(".conv2.conv.weight"):  # nor the residual units of the codec
-        spread *= RESIDUAL_GAIN
-    elif "codec_embedding" in name:  # a frame, the sum of a row of each table, is as large as a text row
-        spread = books**-0.5
-    elif name.endswith(("o_proj.weight", "down_proj.weight")):  # deep layers do not outweigh the new frame
-        spread *= (2 * config.talker_config.num_hidden_layers) ** -0.5
-    return np.float32(mean), np.float32(spread)
-
-
 def _last_conv(config: Qwen3TTSConfig) -> str:
     stages = len(config.codec.decoder_config.upsample_rates)
     return f"speech_tokenizer.decoder.decoder.{stages + 2}.conv.weight"
 
 
-def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTSConfig) -> None:
-    """Makes the end win with END_CHANCE, and the audio centred on zero."""
-    if name == _last_conv(config):
-        rows -= rows.mean(axis=1, keepdims=True)  # its inputs are mostly positive
-    end = config.talker_config.codec_eos_token_id - first
-    if name == CODEC_HEAD and 0 <= end < len(rows):
-        rows[end] *= scale_for_chance(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)
+class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
+    version = 3
+    sizes = size_names()
+    variants = VARIANTS
+    weight_files = {WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."}
+    float32_files = (f"{SPEECH_TOKENIZER}/{WEIGHTS}",)
+    metadata = {"format": "pt"}
 
+    def config(self, size: str) -> Json:
+        return config_of(size)
 
-SYNTHETIC = Synthetic(
-    version=3,
-    sizes=size_names(),
-    variants=VARIANTS,
-    config=config_of,
-    documents=_documents,
-    weight_files={WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."},
-    float32_files=(f"{SPEECH_TOKENIZER}/{WEIGHTS}",),
-    flags=_flags,
-    metadata={"format": "pt"},
-    distribution=_distribution,
-    adjust=_adjust,
-    extra_files=lambda size: [MERGES],
-    write_extra_files=_write_merges,
-)
+    def documents(self, size: str) -> dict[str, Json]:
+        content = with_unread_keys(config_of(size))
+        codec = content.pop("codec")
+        return {
+            CONFIG: content,
+            CODEC_CONFIG: codec,
+            GENERATION_CONFIG: GENERATION,
+            TEXT_PREPROCESSOR: TEXT_PREPROCESSING,
+            AUDIO_PREPROCESSOR: _audio_preprocessing(codec),
+            CODEC_CONFIGURATION: {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
+            "vocab.json": _vocabulary(content)[0],
+            "tokenizer_config.json": _tokenizer_config(content["im_start_token_id"] - 1),
+        }
+
+    def flags(self, shapes: Shapes) -> Shapes:
+        """Each table of the encoder has a flag that training has begun."""
+        names = (name.removesuffix("embed_sum") for name in shapes if name.endswith(".codebook.embed_sum"))
+        return {f"{name}initialized": (1,) for name in names}
+
+    def extra_files(self, size: str) -> list[str]:
+        return [MERGES]
+
+    def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
+        (folder / MERGES).write_text(_vocabulary(config_of(size))[1], encoding="utf-8")
+
+    def distribution(self, name: str, shape: tuple[int, ...], config: Qwen3TTSConfig) -> Distribution:
+        """Convolutions and linears give outputs of unit variance."""
+        books = config.talker_config.num_code_groups
+        fixed = {  # mean and standard deviation by the end of the name
+            "scale": (0.5, 0.1),
+            "gamma": (0.5, 0.1),
+            ".alpha": (0.0, 0.1),
+            ".beta": (0.0, 0.1),
+            "bias": (0.0, BIAS),
+            "cluster_usage": (USAGE, 1.0),
+            "initialized": (1.0, 0.0),
+            "embedding_sum": (0.0, USAGE),
+            "embed_sum": (0.0, USAGE),
+            "text_embedding.weight": (0.0, 1.0),
+            "text_projection.linear_fc2.weight": (0.0, ACTIVATION_GAIN * shape[-1] ** -0.5),
+        }
+        mean, spread = next(
+            (values for end, values in fixed.items() if name.endswith(end)), plain_distribution(name, shape)
+        )
+        if len(shape) == 3:  # [out, in, kernel], or [in, out, 2 * stride] of a transposed convolution
+            is_transposed = ".block.1.conv." in name or (".0.conv.weight" in name and ".upsample." in name)
+            spread = STAGE_GAIN * (2 * shape[0]) ** -0.5 if is_transposed else prod(shape[1:]) ** -0.5
+        if name == _last_conv(config):
+            spread *= AUDIO_GAIN
+        elif name == _last_conv(config).replace(".weight", ".bias"):
+            spread = 0.0
+        elif name.endswith(".conv2.conv.weight"):  # nor the residual units of the codec
+            spread *= RESIDUAL_GAIN
+        elif "codec_embedding" in name:  # a frame, the sum of a row of each table, is as large as a text row
+            spread = books**-0.5
+        elif name.endswith(
+            ("o_proj.weight", "down_proj.weight")
+        ):  # deep layers do not outweigh the new frame
+            spread *= (2 * config.talker_config.num_hidden_layers) ** -0.5
+        return np.float32(mean), np.float32(spread)
+
+    def adjust(self, name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTSConfig) -> None:
+        """Makes the end win with END_CHANCE, and the audio centred on zero."""
+        if name == _last_conv(config):
+            rows -= rows.mean(axis=1, keepdims=True)  # its inputs are mostly positive
+        end = config.talker_config.codec_eos_token_id - first
+        if name == CODEC_HEAD and 0 <= end < len(rows):
+            rows[end] *= scale_for_chance(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 
 from voxport.bundle.errors import OutputError
 from voxport.bundle.files import is_fixed, move_into
@@ -25,7 +25,8 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.progress import Progress, advance
 from voxport.bundle.user_cache import user_cache
 from voxport.model.checkpoint import Shapes, expected_tensors
-from voxport.model.checkpoint_format import RANDOM_WEIGHTS
+from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
+from voxport.model.config import Config
 from voxport.model.families import DEFAULT, open_family, public_name
 from voxport.model.family import Family, Synthetic
 
@@ -64,9 +65,9 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
             family.synthetic.write_extra_files(partial, size, seed)
             with Progress(weights / 1e6, "MB"):
                 _write_weights(partial, family, size, seed, shapes)
-            if not family.format.detect(partial):
+            if not family.layout.detect(partial):
                 raise OutputError(
-                    f"{out}: {size} lacks {family.format.marker}; add it to `Synthetic.documents`"
+                    f"{out}: {size} lacks {family.layout.marker}; add it to `Synthetic.documents`"
                 )
             if partial.parent == out:
                 move_into(out, partial)
@@ -152,7 +153,7 @@ def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
     return {name: f"{text}\n".encode() for name, text in texts.items()}
 
 
-def synthetic_config(family: Family, size: str) -> Any:
+def synthetic_config(family: Family, size: str) -> BaseModel:
     """The parsed configuration of a size, in the family's own class."""
     return family.parse_config(family.synthetic.config(size), f"size {size}")
 
@@ -220,7 +221,7 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: S
 
 
 def values(
-    synthetic: Synthetic, name: str, shape: tuple[int, ...], seed: int, config: Any
+    synthetic: Synthetic[Config], name: str, shape: tuple[int, ...], seed: int, config: Config
 ) -> Iterator[torch.Tensor]:
     """The values of a tensor in bfloat16, flat, in blocks of whole rows.
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-
 from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.voxtral_tts.format import VOICES as VOICE_FOLDER
+
 from voxport.model.training.data.clips import VOICES
 from voxport.model.training.data.tokens import tekken_document
 from voxport.model.training.loop import Trainer
@@ -20,7 +21,6 @@ from voxport.model.training.speech.size import trained_params as speech_params
 from voxport.model.training.speech.trained import TrainedSpeech
 from voxport.model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
 from voxport.model.voxtral_realtime.synthetic import audio_document as recognition_audio
-from voxport.model.voxtral_tts.format import VOICES as VOICE_FOLDER
 from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
 from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 

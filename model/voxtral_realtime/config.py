@@ -11,9 +11,19 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from voxport.bundle.bounds import HopLength, MelBins, SampleRate, WindowSize
 from voxport.bundle.errors import ConfigError
 from voxport.bundle.manifest import Record, first_fault
-from voxport.model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, require
-from voxport.model.mistral_format import PARAMS, TOKENIZER, read_params
+from voxport.model.config import (
+    Few,
+    MistralConfig,
+    Positive,
+    Section,
+    Size,
+    TransformerArgs,
+    parse_params,
+    require,
+)
+from voxport.model.mistral_layout import PARAMS, TOKENIZER, read_params
 
+AUDIO = "mm_streams_embeddings.embedding_module"  # module path of the token table, encoder and adapter
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3
 FLUSH_TOKENS = 10  # silence after it, beyond the delay: room for one long word
@@ -86,14 +96,9 @@ class Multimodal(Section):
     whisper_model_args: WhisperModelArgs
 
 
-class VoxtralRealtimeConfig(TransformerArgs):
+class VoxtralRealtimeConfig(MistralConfig):
     """All of `params.json` that inference needs; the top level is the decoder."""
 
-    use_biases: Literal[False] = False
-    causal: Literal[True] = True
-    model_parallel: Literal[1] = 1
-    vocab_size: Size
-    rope_theta: Positive
     tied_embeddings: Literal[True]
     sliding_window: Size
     model_max_length: Size = 131072

@@ -1,6 +1,6 @@
 """The modules of Voxtral-Realtime: holders of the checkpoint's tensors, the encoder and the decoder.
 
-Holders have parameters of the published names and compute nothing. `family.build` makes the computing modules
+Holders have parameters of the published names and compute nothing. `graphs.py` makes the computing modules
 from them.
 """
 
@@ -14,15 +14,9 @@ from voxport.model.layers.attention import Update, cache_update
 from voxport.model.layers.basic import RMSNorm
 from voxport.model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
 from voxport.model.layers.rope import Rotation, UnboundedRotaryTable
-from voxport.model.voxtral_realtime.config import CONV_STRIDE, KERNEL, Options, VoxtralRealtimeConfig
+from voxport.model.voxtral_realtime.config import AUDIO, CONV_STRIDE, KERNEL, Options, VoxtralRealtimeConfig
 
 DELAY_BASE = 10000.0
-AUDIO = "mm_streams_embeddings.embedding_module"
-WEIGHTS_OF_GRAPH = {
-    "embed_tokens": (f"{AUDIO}.tok_embeddings",),
-    "encoder": (f"{AUDIO}.whisper_encoder", f"{AUDIO}.audio_language_projection"),
-    "decoder": ("layers", "norm", "output"),
-}
 
 
 class AudioWeights(nn.Module):

@@ -10,11 +10,10 @@ import numpy as np
 
 from voxport.bundle.json_types import Json
 from voxport.model.family import Distribution, Synthetic
-from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.mistral_layout import PARAMS, TOKENIZER, WEIGHTS
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from voxport.model.synthetic.tokenizer import tekken
-from voxport.model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
-from voxport.model.voxtral_realtime.modules import AUDIO
+from voxport.model.voxtral_realtime.config import AUDIO, PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
 
 SCHEDULE = Schedule()
 SPECIALS = {
@@ -165,44 +164,45 @@ def _tekken(size: str) -> Json:
     return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio_document(params))
 
 
-def _distribution(name: str, shape: tuple[int, ...], config: VoxtralRealtimeConfig) -> Distribution:
-    mean, spread = plain_distribution(name, shape)
-    if name.endswith("bias"):
-        spread = BIAS
-    elif name.endswith("conv.weight"):  # [out, in, kernel]
-        spread = (MEL_GAIN if ".0." in name else GELU_GAIN) * float(np.prod(shape[1:])) ** -0.5
-    elif name == TOKEN_TABLE:
-        spread *= TOKEN_SIZE
-    elif name.endswith(("audio_language_projection.2.weight", "t_cond.2.weight")):
-        spread *= GELU_GAIN
-    elif name.endswith(("wo.weight", "w2.weight")):  # keeps deep layers from outweighing the new input
-        spread *= (2 * config.n_layers) ** -0.5
-    return np.float32(mean), np.float32(spread)
+class VoxtralRealtimeSynthetic(Synthetic[VoxtralRealtimeConfig]):
+    version = 2
+    sizes = tuple(SIZES)
+    weight_files = {WEIGHTS: ""}
 
+    def config(self, size: str) -> Json:
+        return SIZES[size].params()
 
-def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralRealtimeConfig) -> None:
-    """Makes tokens change with the audio, and sets the frequency of special tokens.
+    def documents(self, size: str) -> dict[str, Json]:
+        return {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)}
 
-    Rows of linears behind a log-mel or a GELU are centred: the inputs are mostly positive, and their mean
-    would outweigh the differences. [STREAMING_PAD] and [STREAMING_WORD] are as frequent as in speech,
-    other special tokens are rare.
-    """
-    if name.endswith(CENTRED):
-        rows -= rows.mean(axis=1, keepdims=True)
-    if name != TOKEN_TABLE or first:
-        return
-    pad = rows[SCHEDULE.pad_id] * scale_for_chance(config.vocab_size, PAD_CHANCE)
-    word = rows[SCHEDULE.word_id] * scale_for_chance(config.vocab_size, WORD_CHANCE)
-    rows[: SCHEDULE.first_text_id] /= 2
-    rows[SCHEDULE.pad_id], rows[SCHEDULE.word_id] = pad, word
+    def distribution(self, name: str, shape: tuple[int, ...], config: VoxtralRealtimeConfig) -> Distribution:
+        mean, spread = plain_distribution(name, shape)
+        if name.endswith("bias"):
+            spread = BIAS
+        elif name.endswith("conv.weight"):  # [out, in, kernel]
+            spread = (MEL_GAIN if ".0." in name else GELU_GAIN) * float(np.prod(shape[1:])) ** -0.5
+        elif name == TOKEN_TABLE:
+            spread *= TOKEN_SIZE
+        elif name.endswith(("audio_language_projection.2.weight", "t_cond.2.weight")):
+            spread *= GELU_GAIN
+        elif name.endswith(("wo.weight", "w2.weight")):  # keeps deep layers from outweighing the new input
+            spread *= (2 * config.n_layers) ** -0.5
+        return np.float32(mean), np.float32(spread)
 
+    def adjust(
+        self, name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralRealtimeConfig
+    ) -> None:
+        """Makes tokens change with the audio, and sets the frequency of special tokens.
 
-SYNTHETIC = Synthetic(
-    version=2,
-    sizes=tuple(SIZES),
-    config=lambda size: SIZES[size].params(),
-    documents=lambda size: {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)},
-    weight_files={WEIGHTS: ""},
-    distribution=_distribution,
-    adjust=_adjust,
-)
+        Rows of linears behind a log-mel or a GELU are centred: the inputs are mostly positive, and their mean
+        would outweigh the differences. [STREAMING_PAD] and [STREAMING_WORD] are as frequent as in speech,
+        other special tokens are rare.
+        """
+        if name.endswith(CENTRED):
+            rows -= rows.mean(axis=1, keepdims=True)
+        if name != TOKEN_TABLE or first:
+            return
+        pad = rows[SCHEDULE.pad_id] * scale_for_chance(config.vocab_size, PAD_CHANCE)
+        word = rows[SCHEDULE.word_id] * scale_for_chance(config.vocab_size, WORD_CHANCE)
+        rows[: SCHEDULE.first_text_id] /= 2
+        rows[SCHEDULE.pad_id], rows[SCHEDULE.word_id] = pad, word

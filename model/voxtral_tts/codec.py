@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.attention import Attended, AttentionWeights
 from voxport.model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from voxport.model.layers.block import parts_of
 from voxport.model.layers.codebook import codebook_entries
-from voxport.model.mlx.layouts import StoredAs
-from voxport.model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
+from voxport.model.mlx.tensor_layouts import StoredAs
+from voxport.model.voxtral_tts.config import AudioTokenizerArgs, Options
 
 
 class ConvolutionWeights(nn.Module):
@@ -238,7 +239,7 @@ class Codec(nn.Module):
 
     def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
         """codes [1, T, K] with specials counted -> latent [1, T, semantic_dim + acoustic_dim]."""
-        levels = codes - FIRST_LEVEL
+        levels = codes - FIRST_CODE
         semantic = self.codebook[levels[:, :, 0].clamp(0, self.args.semantic_codebook_size - 1)]
         top = self.args.acoustic_codebook_size - 1
         # (2c) / 20 - 1 is exact where c · 0.1 - 1 is not

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.manifest import Record
 from voxport.model.config import (
     BlockArgs,
     Few,
+    MistralConfig,
     Positive,
     Section,
     Size,
@@ -20,9 +22,8 @@ from voxport.model.config import (
     parse_params,
     require,
 )
-from voxport.model.mistral_format import PARAMS, read_params
+from voxport.model.mistral_layout import PARAMS, read_params
 
-END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 EULER_STEPS = 7  # as published, where `params.json` does not say it
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
 
@@ -189,14 +190,9 @@ class Multimodal(Section):
     audio_tokenizer_args: AudioTokenizerArgs
 
 
-class VoxtralTTSConfig(TransformerArgs):
+class VoxtralTTSConfig(MistralConfig):
     """All of `params.json` that inference needs; the top level is the backbone."""
 
-    use_biases: Literal[False] = False
-    causal: Literal[True] = True
-    model_parallel: Literal[1] = 1
-    vocab_size: Size
-    rope_theta: Positive
     max_seq_len: Size = 65536
     tied_embeddings: Literal[True] = True
     model_type: Literal["voxtral_tts"] = "voxtral_tts"
@@ -222,19 +218,19 @@ class VoxtralTTSConfig(TransformerArgs):
     @property
     def semantic_rows(self) -> int:
         """Rows of the semantic head: codes and specials, padded."""
-        return _round_up(self.audio.semantic_codebook_size + FIRST_LEVEL)
+        return _round_up(self.audio.semantic_codebook_size + FIRST_CODE)
 
     @property
     def code_offsets(self) -> tuple[int, ...]:
         """First table row of each code book; cumulative over the unpadded sizes."""
-        semantic = self.audio.semantic_codebook_size + FIRST_LEVEL
-        acoustic = self.audio.acoustic_codebook_size + FIRST_LEVEL
+        semantic = self.audio.semantic_codebook_size + FIRST_CODE
+        acoustic = self.audio.acoustic_codebook_size + FIRST_CODE
         return (0, *(semantic + acoustic * k for k in range(self.audio.n_acoustic_codebook)))
 
     @property
     def addressed_code_rows(self) -> int:
         """Rows of the table of code embeddings that some code names: 9022 as published."""
-        return self.code_offsets[-1] + self.audio.acoustic_codebook_size + FIRST_LEVEL
+        return self.code_offsets[-1] + self.audio.acoustic_codebook_size + FIRST_CODE
 
     @property
     def code_table_rows(self) -> int:

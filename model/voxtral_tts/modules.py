@@ -1,6 +1,6 @@
 """The modules of Voxtral-TTS but for the codec: holders of the checkpoint's tensors, backbone, acoustic head.
 
-Holders have parameters of the published names and compute nothing. `family.build` makes the computing modules
+Holders have parameters of the published names and compute nothing. `graphs.py` makes the computing modules
 from them.
 """
 
@@ -17,24 +17,6 @@ from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 
 CFG_ALPHA = 1.2  # scale of classifier-free guidance; absent from params.json, fixed in the published code
 TIME_BASE = 10000.0
-WEIGHTS_OF_GRAPH = {
-    "embed_text": ("mm_audio_embeddings.tok_embeddings",),
-    "embed_codes": ("mm_audio_embeddings.audio_codebook_embeddings",),
-    "backbone": (
-        "layers",
-        "norm",
-        "acoustic_transformer.semantic_codebook_output",
-        "acoustic_transformer.llm_projection",
-    ),
-    "acoustic_step": (
-        "acoustic_transformer.input_projection",
-        "acoustic_transformer.time_projection",
-        "acoustic_transformer.acoustic_codebook_output",
-        "acoustic_transformer.norm",
-        "acoustic_transformer.layers",
-    ),
-    "codec": ("audio_tokenizer",),
-}
 
 
 class AcousticWeights(nn.Module):

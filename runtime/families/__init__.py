@@ -46,4 +46,4 @@ def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the famil
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
-    return family.parse_constants(job.constants, job.options)
+    return family.constants.parse(job.constants)

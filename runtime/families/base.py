@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError
 
-from voxport.bundle.errors import IntegrityError
-from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob, Record, first_fault
+from voxport.bundle.constants import FamilyConstants
+from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.trace import ArraySpec
 
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from voxport.runtime.speech_to_text import SpeechToText
     from voxport.runtime.text_to_speech import TextToSpeech
 
-Constants = TypeVar("Constants")  # the family's record of constants; opaque to callers
-RecordType = TypeVar("RecordType", bound=Record)
-Count = Annotated[int, Field(gt=0, le=2**24)]  # types of constants
-Id = Annotated[int, Field(ge=0, lt=2**31)]
-Values = Mapping[str, Any]  # JSON values of a job by name: its constants, or its options
+Constants = TypeVar("Constants", bound=FamilyConstants)
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
 StartSteps = Callable[[Stream], Callable[[], None]]
 """`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
@@ -175,8 +170,7 @@ class RuntimeFamily(Generic[Constants]):
     name: key of the table of families.
     task: the abstract task that `open` returns.
     calls(job): the components that the runtime calls; they are checked when a bundle is opened.
-    parse_constants(constants, options): what the runtime needs of these values of a job; raises
-        IntegrityError that names a wrong one.
+    constants: the record of the family's constants, which `model` writes.
     voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
     open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
         raises UsageError where the bundle lacks tokenizer files that the task needs.
@@ -186,20 +180,10 @@ class RuntimeFamily(Generic[Constants]):
     name: str
     task: type[TextToSpeech] | type[SpeechToText]
     calls: Callable[[ExportJob], Mapping[str, Call]]
-    parse_constants: Callable[[Values, Values], Constants]
+    constants: type[Constants]
     voices: Callable[[Bundle], dict[str, int]]
     open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
     trace: TraceWorkload[Constants]
     verification: VerificationWorkload[Constants]
     bench: BenchWorkload[Constants]
     server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
-
-
-def parse_record(kind: type[RecordType], values: Values) -> RecordType:
-    """The constants of a manifest as a record. Raises IntegrityError that names a wrong one."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise IntegrityError(
-            f"manifest.json: constants: {first_fault(error)}; export the bundle again"
-        ) from None

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
 from support.stand_ins import noting
+from voxport.model.checkpoint_format import INDEX_SUFFIX
+from voxport.model.mistral_format import WEIGHTS
 
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
-from voxport.model.checkpoint_format import INDEX_SUFFIX
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
-from voxport.model.mistral_format import WEIGHTS
 from voxport.model.synthetic.checkpoint import write_checkpoint
 
 INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import ConfigError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Source, resolve
@@ -18,7 +19,6 @@ from voxport.model.voxtral_realtime.config import Options, delay_tokens, load_co
 from voxport.model.voxtral_realtime.family import FAMILY
 from voxport.model.voxtral_realtime.modules import embed_delay
 from voxport.model.voxtral_realtime.synthetic import SIZES
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 
 FULL = parse_config(SIZES["full"].params())
 

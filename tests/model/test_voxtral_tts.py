@@ -12,7 +12,7 @@ from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.runtime.families.voxtral_tts.decoder import quantize_levels
 
 FRAMES, SAMPLES = 26, 1920

@@ -13,27 +13,28 @@ import numpy as np
 import pytest
 import torch
 from support.runtime.prefix_caches import private_prefix_cache
+from voxport.model.qwen3_tts.components import codec_contexts, components, constants
+from voxport.model.qwen3_tts.format import FORMAT
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
-from voxport.model.qwen3_tts.components import codec_contexts, components, constants
 from voxport.model.qwen3_tts.config import Options, load_config
-from voxport.model.qwen3_tts.format import FORMAT
 from voxport.model.qwen3_tts.modules import UNUSED, CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
 from voxport.model.qwen3_tts.predictor import CodePredictor
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.families.base import parse_record
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder
-from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from voxport.runtime.families.qwen3_tts.mel import speaker_mel
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.sampling import Sampling
 from voxport.runtime.families.qwen3_tts.task import SpeechSlots
 from voxport.runtime.sampler import GREEDY, SamplerSettings
 from voxport.runtime.speech_request import SpeechRequest

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 from mistral_common.audio import mel_filter_bank
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.manifest import Bundle, ExportRequest
 from voxport.export.__main__ import main as export
 from voxport.export.model import Model
@@ -18,7 +19,6 @@ from voxport.runtime.audio.sources import Recording
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Engine, EngineOptions
 from voxport.runtime.families import read_constants
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"

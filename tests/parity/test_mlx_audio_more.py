@@ -28,7 +28,7 @@ from support.stand_ins import noting
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import plan as planning
 from voxport.model.families import open_family
-from voxport.model.mlx.layouts import stored_tensors
+from voxport.model.mlx.tensor_layouts import stored_tensors
 from voxport.model.stored_weights import StoredWeights
 from voxport.model.synthetic.checkpoint import random_checkpoint
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.inspection import inspect_checkpoint
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers

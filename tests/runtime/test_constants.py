@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_tts import Constants as SpeechConstants
 from voxport.bundle.errors import IntegrityError
 from voxport.runtime.audio.mel import LogMel
-from voxport.runtime.families.base import parse_record
-from voxport.runtime.families.voxtral_realtime.constants import Constants
-from voxport.runtime.families.voxtral_tts.decoder import parse_constants
+from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 
 SPEECH = {
     "sample_rate": 24000,
@@ -23,6 +23,7 @@ SPEECH = {
     "bos_id": 1,
     "audio_id": 24,
     "begin_audio_id": 25,
+    "first_frame": "prefill",
 }
 TEXT = {
     "sample_rate": 16000,
@@ -46,11 +47,11 @@ TEXT = {
 
 
 def speech(**changes: object) -> Any:
-    return parse_constants(SPEECH | changes, {"first_frame": "prefill"})
+    return SpeechConstants.parse(SPEECH | changes)
 
 
 def text(**changes: int) -> Constants:
-    return parse_record(Constants, TEXT | changes)
+    return Constants.parse(TEXT | changes)
 
 
 def test_published_numbers_are_accepted() -> None:
@@ -92,4 +93,4 @@ def test_a_window_of_many_hops_is_refused() -> None:
 @pytest.mark.parametrize("change", [{"sample_rate": 384_000}, {"window_size": 40}, {"n_mels": 1024}])
 def test_a_front_end_without_samples_for_its_bands_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(IntegrityError, match="mel bands do not fit a window"):
-        LogMel(text(**change).mel)
+        LogMel(mel_settings(text(**change)))

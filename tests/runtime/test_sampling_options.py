@@ -15,13 +15,14 @@ from support.runtime.toy_speech import CONSTANTS
 from support.stand_ins import stand_in
 
 from voxport.__main__ import main as voxport
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.prompt import Prompt
 from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.sampling import sampling_of
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder
@@ -104,18 +105,18 @@ def test_the_help_lists_the_settings_of_a_request() -> None:
 @pytest.mark.parametrize("name", SAMPLING)
 def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants: Constants, name: str) -> None:
     part, setting = ("others", name[4:]) if name.startswith("sub_") else ("first", name)
-    found, default = constants.sampling_with({name: NEW[name]}), constants.sampling
+    found, default = sampling_of(constants, {name: NEW[name]}), sampling_of(constants)
     changed = replace(getattr(default, part), **{setting: NEW[name]})
     assert changed != getattr(default, part)
     assert found == replace(default, **{part: changed})
 
 
 def test_all_settings_together(constants: Constants) -> None:
-    found = constants.sampling_with(NEW)
+    found = sampling_of(constants, NEW)
     assert (found.first.temperature, found.first.top_k, found.first.top_p) == (0.5, 7, 0.25)
     assert (found.others.temperature, found.others.top_k, found.others.top_p) == (0.75, 9, 0.125)
     assert (found.first.repetition_penalty, found.others.repetition_penalty) == (2, 1)
-    assert constants.sampling_with({}) == constants.sampling
+    assert sampling_of(constants, {}) == sampling_of(constants)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.export.targets.base import Graph
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.model.qwen3_tts.predictor import CodePredictor
 from voxport.runtime.engines.ort import ort
 from voxport.runtime.machine import describe_machine, measure_bandwidth

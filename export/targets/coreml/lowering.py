@@ -18,7 +18,7 @@ from voxport.export.targets.coreml.read_back import bounds_of
 from voxport.export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
 from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from voxport.export.targets.tracing import export_errors, target_kernels, trace
-from voxport.model.component import Component
+from voxport.model.graph import Component
 
 DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core ML has no 64-bit integers
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight

@@ -31,7 +31,7 @@ from voxport.export.targets.coreml.tools import (
     without_converter_output,
 )
 from voxport.export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.model.layers.attention import ReferenceAttention
 from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 

@@ -7,7 +7,7 @@ from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import Dtype, graph_state_name
 from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from voxport.export.targets.coreml.layout import LAYOUT
-from voxport.model.component import Component
+from voxport.model.graph import Component
 
 IS_MACOS = sys.platform == "darwin"
 

@@ -1,7 +1,7 @@
 """Layout of the KV caches of the target ExecuTorch, and how many rows of one a call moves."""
 
 from voxport.bundle.spec import LayoutName
-from voxport.model.component import Component
+from voxport.model.graph import Component
 
 LAYOUT: LayoutName = "BSHD"
 MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most

@@ -41,7 +41,7 @@ from voxport.export.targets.tracing import (
     trace,
     without_warnings,
 )
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.quantize.modules import int8_per_token
 
 LOGGERS = ("torch", "torchao", "executorch", "root")

@@ -6,7 +6,7 @@ from pathlib import Path
 from voxport.bundle.spec import Signature
 from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from voxport.export.targets.executorch.layout import LAYOUT, state_rows_per_call
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.quantize.schemes import IntegerScheme, Scheme
 
 GROUPED_BITS = 4  # of weights in groups, at most

@@ -6,7 +6,7 @@ from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype
 from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
 from voxport.export.targets.onnx.layout import LAYOUT
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.quantize.schemes import Scheme
 from voxport.runtime.engines.base import Engine, EngineOptions
 

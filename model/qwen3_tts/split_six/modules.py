@@ -14,8 +14,12 @@ from voxport.model.layers.basic import Layer
 from voxport.model.layers.block import parts_of
 from voxport.model.layers.rope import RotaryTable, Rotation
 from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from voxport.model.qwen3_tts.codec.decoder import CodecBlock, CodecDecoder, CodecDecoderWeights
-from voxport.model.qwen3_tts.components import codec_contexts
+from voxport.model.qwen3_tts.codec.decoder import (
+    CodecBlock,
+    CodecDecoder,
+    CodecDecoderWeights,
+    codec_contexts,
+)
 from voxport.model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
 from voxport.model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables
 

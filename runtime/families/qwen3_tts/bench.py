@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import BenchSettings, BenchWorkload
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.decoder import (
     END,
     SpeechDecoder,

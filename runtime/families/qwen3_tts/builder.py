@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, Reference
 from voxport.runtime.speech_request import TextLayout
 from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable

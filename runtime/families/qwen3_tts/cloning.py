@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.mel import speaker_mel
 
 SPEAKER_ENCODER, SPEECH_ENCODER = "speaker_encoder", "speech_encoder"

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
+from voxport.runtime.families.qwen3_tts.sampling import Sampling, sampling_of
 from voxport.runtime.sampler import gumbel_noise, sample
 from voxport.runtime.utterance import decode_frames, read_pieces
 
@@ -53,7 +54,7 @@ class SpeechDecoder:
     def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
         """`sampling` is that of the model unless it is given."""
         self.stream, self.constants = stream, constants
-        self.sampling = constants.sampling if sampling is None else sampling
+        self.sampling = sampling or sampling_of(constants)
         self.position = 0
         self._decoded = 0  # frames
         self._first_codes: list[int] = []

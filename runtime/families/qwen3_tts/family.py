@@ -1,8 +1,8 @@
 """The Qwen3-TTS family: text to speech."""
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.runtime.families.base import Call, RuntimeFamily
 from voxport.runtime.families.qwen3_tts.bench import BENCH
-from voxport.runtime.families.qwen3_tts.constants import Constants, parse_constants
 from voxport.runtime.families.qwen3_tts.split_stream import MASKS
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.trace import TRACE
@@ -36,8 +36,8 @@ FAMILY = RuntimeFamily[Constants](
     name="qwen3_tts",
     task=TextToSpeech,
     calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
-    parse_constants=parse_constants,
-    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options)),
+    constants=Constants,
+    voices=lambda bundle: count_rows(bundle, Constants.parse(bundle.job.constants)),
     open=QwenTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

@@ -1,11 +1,10 @@
 """Languages of Qwen3-TTS: its names and the codes of ISO 639, and how long speech usually takes."""
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.languages import NAMES, language_code
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.text.language import AUTO
 
-LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}
 # Frames of 80 ms. English speech has about 15 letters a second, Chinese about 4.5 characters.
 FRAMES_PER_LETTER, FRAMES_PER_WIDE_LETTER = 0.83, 2.8

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.languages import language_name
 from voxport.runtime.text.language import AUTO
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import WINDOW_CONTEXT, Constants
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, TensorSpec
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.sampler import SamplerSettings, sample
 
-WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
 ROW_AXIS = 3

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
@@ -17,7 +18,6 @@ from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.decoder import (
     END,
     FrameNoise,
@@ -29,7 +29,6 @@ from voxport.runtime.families.qwen3_tts.decoder import (
 )
 from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from voxport.runtime.families.qwen3_tts.languages import (
-    LANGUAGES,
     code_of_name,
     estimated_frames,
     language_name,
@@ -41,6 +40,7 @@ from voxport.runtime.families.qwen3_tts.recording import (
     warn_of_transcript_mismatch,
 )
 from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
+from voxport.runtime.families.qwen3_tts.sampling import sampling_of
 from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
 from voxport.runtime.families.qwen3_tts.voices import (
     bundle_voices,
@@ -72,7 +72,7 @@ class QwenTextToSpeech(TextToSpeech):
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
-        self.languages = bundle.job.languages or LANGUAGES
+        self.languages = bundle.job.languages
         self._builder = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants)
         self.follows_instructions = self._builder.follows_instructions
         self._prefixes, self._references = PrefixCache(bundle, engine.identity), ReferenceStates()
@@ -164,7 +164,7 @@ class QwenTextToSpeech(TextToSpeech):
         return voice_content(voice, model_digest(self.bundle), source, transcript)
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:
-        self._constants.sampling_with(sampling)
+        sampling_of(self._constants, sampling)
 
     def check_text_layout(self, layout: TextLayout) -> None:
         """Every kind of model takes both."""
@@ -238,9 +238,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the rows of the prompt, and reads the stored rows of its prefix. Raises UsageError."""
-        sampling, prompt = self._constants.sampling_with(request.sampling or {}), self._prompt(request)
-        if self._constants.max_frames is not None:
-            request = replace(request, max_frames=min(request.max_frames, self._constants.max_frames))
+        sampling, prompt = sampling_of(self._constants, request.sampling), self._prompt(request)
+        request = replace(request, max_frames=min(request.max_frames, self._constants.max_frames))
         rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
         key = rows.prefill[: rows.fixed].tobytes()

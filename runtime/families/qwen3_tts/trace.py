@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Record, first_fault
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
@@ -16,9 +17,9 @@ from voxport.runtime.engines.base import Arrays, Engine
 from voxport.runtime.families.base import TraceWorkload
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
-from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.sampling import Sampling, sampling_of
 from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
 from voxport.runtime.sampler import GREEDY, SamplerSettings
 from voxport.runtime.speech_request import TextLayout
@@ -120,10 +121,10 @@ def _parse(text: str, constants: Constants) -> Request:
 
 def _sampling(request: Request, constants: Constants) -> Sampling:
     """Raises UsageError that names a wrong setting."""
-    found, penalty = request.sampling, constants.sampling.first.repetition_penalty
+    found, penalty = request.sampling, constants.sampling_defaults.repetition_penalty
     if found is None:
         return Sampling(SamplerSettings(repetition_penalty=penalty), GREEDY)
-    return constants.sampling_with(found.model_dump())
+    return sampling_of(constants, found.model_dump())
 
 
 def _voice(

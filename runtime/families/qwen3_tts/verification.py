@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.base import ChoiceResult, ForcedRun, Rollout, VerificationWorkload
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.decoder import END, SpeechDecoder, draw_noise
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
 from voxport.runtime.families.qwen3_tts.split_stream import standard_stream

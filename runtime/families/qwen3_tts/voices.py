@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
@@ -16,7 +17,6 @@ from voxport.bundle.qwen_tokenizer import VOCABULARY
 from voxport.bundle.user_cache import user_data
 from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.prompt import Reference
 
 MODEL = "model"  # key of the metadata

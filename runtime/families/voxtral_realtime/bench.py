@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
-from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.verification import NOISE_LEVEL
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import ENCODER, Constants
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.voxtral_realtime.constants import ENCODER, Constants
 from voxport.runtime.families.voxtral_realtime.encoder import EncoderState, Observer, StreamingEncoder
 
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Constants
 from voxport.bundle.errors import UsageError, VoxportError
-from voxport.runtime.audio.mel import LogMel
+from voxport.runtime.audio.mel import LogMel, MelSettings
 from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
 
 Observer = Callable[[str, np.ndarray], None]
 
@@ -53,7 +53,7 @@ class StreamingEncoder:
                 f"chunk_tokens {chunk_tokens}: one call encodes at most {self._max_tokens} tokens of 80 ms",
                 field="chunk_tokens",
             )
-        self._mel = LogMel(constants.mel)
+        self._mel = LogMel(mel_settings(constants))
         self._frames = np.zeros((0, constants.n_mels), np.float32)  # not encoded yet
         self._samples = 0  # received so far
         self.position = 0  # tokens encoded so far
@@ -135,3 +135,14 @@ class StreamingEncoder:
         if not np.isfinite(samples).all():
             at = (self._samples + int(np.argmin(np.isfinite(samples)))) / rate
             raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")
+
+
+def mel_settings(constants: Constants) -> MelSettings:
+    """The front end of a model."""
+    return MelSettings(
+        constants.sample_rate,
+        constants.n_mels,
+        constants.window_size,
+        constants.hop_length,
+        constants.log_mel_least,
+    )

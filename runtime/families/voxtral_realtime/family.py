@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Constants
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import load_pieces, tekken_path
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Call, RuntimeFamily, parse_record
+from voxport.runtime.families.base import Call, RuntimeFamily
 from voxport.runtime.families.voxtral_realtime.bench import BENCH
-from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
-from voxport.runtime.families.voxtral_realtime.task import BATCHED, LANGUAGES, VoxtralSpeechToText
+from voxport.runtime.families.voxtral_realtime.task import BATCHED, VoxtralSpeechToText
 from voxport.runtime.families.voxtral_realtime.trace import TRACE
 from voxport.runtime.families.voxtral_realtime.verification import VERIFICATION
 from voxport.runtime.speech_to_text import SpeechToText
@@ -21,8 +21,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeech
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
     max_live = min(bundle.component(name).max_batch for name in BATCHED)
     token_bytes = load_pieces(tekken_path(tokenizer_paths(bundle)))
-    languages = bundle.job.languages or LANGUAGES
-    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, languages)
+    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, bundle.job.languages)
 
 
 FAMILY = RuntimeFamily[Constants](
@@ -34,7 +33,7 @@ FAMILY = RuntimeFamily[Constants](
         "prefill": replace(STEP, dims=frozenset({"S"})),
         "decode_step": STEP,
     },
-    parse_constants=lambda constants, options: parse_record(Constants, constants),
+    constants=Constants,
     voices=lambda bundle: {},
     open=_open,
     trace=TRACE,

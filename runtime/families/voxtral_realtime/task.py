@@ -6,9 +6,9 @@ from threading import Lock
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.voxtral_realtime.constants import ENCODER, Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.live import LiveSlots
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
@@ -16,7 +16,6 @@ from voxport.runtime.live import LiveBatch
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.transcription import TranscriptDelta
 
-LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams
 log = logging.getLogger(__name__)
 

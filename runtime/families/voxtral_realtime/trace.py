@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.runtime.engines.base import Arrays, Engine
 from voxport.runtime.families.base import TraceWorkload
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from voxport.runtime.trace import ArraySpec
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.transcription import TranscriptDelta
 
 MAX_PADS = 3  # in a row; then a word ends

@@ -4,9 +4,9 @@ from itertools import chain, islice
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.base import ForcedRun, VerificationWorkload
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 NOISE_LEVEL = 0.1  # standard deviation

@@ -5,13 +5,12 @@ from functools import partial
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE, Constants
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import BenchSettings, BenchWorkload
 from voxport.runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
 from voxport.runtime.families.voxtral_tts.decoder import (
-    FIRST_CODE,
-    Constants,
     Prompt,
     SpeechDecoder,
     batched_frame,

@@ -6,21 +6,17 @@ Works on the streams of any engine.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
 
-from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, FIRST_CODE, Constants
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry, Record
+from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.base import Count, Id, Values, parse_record
 from voxport.runtime.sampler import sample
 from voxport.runtime.utterance import decode_frames, read_pieces
 
-EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
 BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
 
@@ -28,39 +24,6 @@ BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one
 def max_slots(components: Mapping[str, ComponentEntry]) -> int:
     """Utterances that one batch of a bundle with these components by name may have."""
     return min(components[name].max_batch for name in BATCHED)
-
-
-class Constants(Record):
-    """`constants` of the manifest, and the family options that change the frame loop."""
-
-    sample_rate: SampleRate
-    samples_per_frame: Count
-    dim: Count
-    vocab_size: Count
-    n_codebooks: Codebooks
-    semantic_codes: Count
-    acoustic_levels: Annotated[int, Field(ge=2, le=2**16)]
-    euler_steps: EulerSteps
-    bos_id: Id
-    audio_id: Id
-    begin_audio_id: Id
-    first_frame: Literal["audio_token", "prefill"]
-
-    @property
-    def code_sizes(self) -> tuple[int, ...]:
-        """Number of values of each code of a frame."""
-        acoustic = self.acoustic_levels + FIRST_CODE
-        return (self.semantic_codes + FIRST_CODE, *[acoustic] * (self.n_codebooks - 1))
-
-    @property
-    def extra_ids(self) -> list[int]:
-        """Ids behind the prompt. Frame 0 follows the [AUDIO] token, or the prompt itself."""
-        return [self.audio_id] if self.first_frame == "audio_token" else []
-
-
-def parse_constants(constants: Values, options: Values) -> Constants:
-    """Raises IntegrityError that names the constant."""
-    return parse_record(Constants, {**constants, "first_frame": options.get("first_frame")})
 
 
 @dataclass(frozen=True)

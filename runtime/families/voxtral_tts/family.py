@@ -1,8 +1,8 @@
 """The Voxtral-TTS family: text to speech."""
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.runtime.families.base import Call, RuntimeFamily
 from voxport.runtime.families.voxtral_tts.bench import BENCH
-from voxport.runtime.families.voxtral_tts.decoder import Constants, parse_constants
 from voxport.runtime.families.voxtral_tts.task import VoxtralTextToSpeech
 from voxport.runtime.families.voxtral_tts.trace import TRACE
 from voxport.runtime.families.voxtral_tts.verification import VERIFICATION
@@ -23,8 +23,8 @@ FAMILY = RuntimeFamily[Constants](
         "acoustic_step": Call(frozenset({"x", "step", "condition"}), frozenset({"next_x", "velocity"})),
         "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
     },
-    parse_constants=parse_constants,
-    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options).dim),
+    constants=Constants,
+    voices=lambda bundle: count_rows(bundle, Constants.parse(bundle.job.constants).dim),
     open=VoxtralTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

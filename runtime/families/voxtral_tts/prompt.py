@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import SPEECH_MARKERS, load_tekken, special_id, tekken_path
-from voxport.runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
+from voxport.runtime.families.voxtral_tts.decoder import Prompt, check_room
 from voxport.runtime.families.voxtral_tts.voices import choose_voice
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text

@@ -4,21 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_tts import END_AUDIO, Constants
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.batching import Fill, RowLimit, SlotOutput
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.voxtral_tts.decoder import (
-    END_AUDIO,
-    Constants,
-    SpeechDecoder,
-    batched_frame,
-    batched_step,
-    max_slots,
-)
+from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder, batched_frame, batched_step, max_slots
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
 from voxport.runtime.families.voxtral_tts.voices import (
-    LANGUAGES,
     count_rows,
     default_voice,
     language_of_voice,
@@ -41,7 +34,7 @@ class VoxtralTextToSpeech(TextToSpeech):
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
-        self.languages = bundle.job.languages or LANGUAGES
+        self.languages = bundle.job.languages
         self._prompts = PromptBuilder(bundle, open_tokenizer(tokenizer_paths(bundle)), constants)
         self._prefixes = PrefixCache(bundle, engine.identity)
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Arrays, Engine
 from voxport.runtime.families.base import TraceWorkload
-from voxport.runtime.families.voxtral_tts.decoder import Constants, SpeechDecoder
+from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder
 from voxport.runtime.trace import ArraySpec
 
 TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities

@@ -2,16 +2,11 @@
 
 import numpy as np
 
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.base import ForcedRun, VerificationWorkload
-from voxport.runtime.families.voxtral_tts.decoder import (
-    EMPTY_AUDIO,
-    END_AUDIO,
-    FIRST_CODE,
-    Constants,
-    SpeechDecoder,
-)
+from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder
 
 PROMPT_IDS = 16
 SEED = 5  # of the prompt and the noise

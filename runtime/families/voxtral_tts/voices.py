@@ -6,13 +6,13 @@ import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
+from voxport.bundle.constants.voxtral_tts import LANGUAGES
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import VOICE_KEY, Bundle
 from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SOUNDS
 
 DEFAULT_VOICE = "neutral_female"
-LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 
 

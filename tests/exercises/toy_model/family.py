@@ -12,8 +12,8 @@ from exercises.toy_model.format import FORMAT, LETTERS
 from exercises.toy_model.modules import ToyWeights, build
 
 from voxport.bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from voxport.model.component import Component
 from voxport.model.family import Decoder, Family, Synthetic, VerificationPlan
+from voxport.model.graph import Component
 
 DIM = 32
 GRAPH = "decoder"

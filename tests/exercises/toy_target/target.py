@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
-from voxport.model.component import Component
+from voxport.model.graph import Component
 
 
 class NumpyTarget(Target):

@@ -27,7 +27,7 @@ from voxport.export.conversion.outputs import Output
 from voxport.export.conversion.write import write_weights
 from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
-from voxport.model.mlx.layouts import LAYOUT_KEY, Stored, stored_tensors
+from voxport.model.mlx.tensor_layouts import LAYOUT_KEY, Stored, stored_tensors
 
 CONV = "encoder.conv_layers_0_conv.conv.weight"
 

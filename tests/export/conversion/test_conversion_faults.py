@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
+from voxport.model.mlx.files import weight_files
 
 from voxport.bundle.errors import IntegrityError
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
-from voxport.model.mlx.files import weight_files
 
 Capture = pytest.CaptureFixture[str]
 PACKED, FLOAT = "decoder.layers.0.attention.wq", "decoder.norm"

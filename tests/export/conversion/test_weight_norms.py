@@ -16,7 +16,7 @@ from support.model.tree_family.format import CONFIG, WEIGHTS
 from support.stand_ins import noting
 
 from voxport.model.__main__ import main as model_command
-from voxport.model.mlx.layouts import LAYOUT_KEY
+from voxport.model.mlx.tensor_layouts import LAYOUT_KEY
 
 pytestmark = pytest.mark.usefixtures("tree_family")
 

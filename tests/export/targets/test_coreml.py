@@ -24,7 +24,7 @@ from voxport.export.targets.coreml.lowering import STATE_PASSES
 from voxport.export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget
-from voxport.model.component import Component
+from voxport.model.graph import Component
 from voxport.model.layers.attention import ReferenceAttention
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.quantize.modules import QuantizedLinear, linear_kernel

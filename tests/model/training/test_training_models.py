@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.export.rounding import float32_bar
 from torch.nn.modules.module import Module
+from voxport.model.voxtral_tts.components import components
 
 from voxport.bundle.tekken import load_tekken
 from voxport.model.checkpoint import Checkpoint, expected_tensors
@@ -28,7 +29,6 @@ from voxport.model.training.writing import write_recognition, write_speech
 from voxport.model.voxtral_realtime.config import EncoderArgs, Options, VoxtralRealtimeConfig, parse_config
 from voxport.model.voxtral_realtime.modules import Decoder, Encoder
 from voxport.model.voxtral_tts.codec import Codec
-from voxport.model.voxtral_tts.components import components
 from voxport.model.voxtral_tts.config import Options as SpeechOptions
 from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 from voxport.model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding

@@ -11,7 +11,7 @@ from support.paths import GOLDEN
 from voxport.export.__main__ import main as export
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.families import family_of, open_family
-from voxport.model.mlx.layouts import Stored, stored_tensors
+from voxport.model.mlx.tensor_layouts import Stored, stored_tensors
 
 FOLDERS = {
     "voxtral_tts": GOLDEN / "voxtral_tts" / "checkpoint",

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 
 DIM, VOCAB, MELS, TOKEN, WINDOW, FRAMES = 8, 24, 8, 1280, 12, 8

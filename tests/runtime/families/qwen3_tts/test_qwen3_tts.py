@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 from support.stand_ins import stand_in
 
+from voxport.bundle.constants.qwen3_tts import Constants, SamplingConstants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from voxport.runtime.families.qwen3_tts.constants import Constants, SamplingConstants
 from voxport.runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from voxport.runtime.families.qwen3_tts.prompt import Reference
 from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content

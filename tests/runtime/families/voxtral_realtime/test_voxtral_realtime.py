@@ -14,6 +14,7 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
@@ -21,8 +22,8 @@ from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.audio.mel import LogMel
-from voxport.runtime.families.voxtral_realtime.constants import Constants
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 
 
@@ -60,7 +61,7 @@ def test_padding_and_prompt_equal_those_of_mistral_common(
         constants.delays_ms[delay],
     )
     padded = published.pad(noise(count), 16000, milliseconds)
-    whole = LogMel(constants.mel)
+    whole = LogMel(mel_settings(constants))
     expected = np.concatenate((whole.feed(padded), whole.finish()))
     values_by_name: dict[str, list[Any]] = {"mel": [], "audio_embeds": [], "logits": []}
     decoder = StreamingDecoder(

@@ -1,14 +1,22 @@
-"""Files of a Qwen3-TTS checkpoint: two folders, each with a configuration and weights."""
+"""Layouts of Qwen3-TTS checkpoints: the official one and mlx-audio's. Import no torch."""
 
-from __future__ import annotations
-
+import json
 from pathlib import Path
 
 from voxport.bundle.errors import CheckpointError
+from voxport.bundle.json_types import Json
 from voxport.bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
-from voxport.model.checkpoint_format import CheckpointFormat, WeightFile
+from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
 from voxport.model.download import read_object
-from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
+from voxport.model.mlx.layout import MlxLayout
+from voxport.model.qwen3_tts.config import (
+    CODEC_CONFIG,
+    CONFIG,
+    SPEECH_TOKENIZER,
+    Qwen3TTSConfig,
+    load_config,
+    parse_config,
+)
 from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 WEIGHTS = "model.safetensors"
@@ -29,11 +37,17 @@ CODEC_CONFIGURATION = f"{SPEECH_TOKENIZER}/configuration.json"
 MODEL_TYPE = "qwen3_tts"
 
 
-class Qwen3TTSFormat(CheckpointFormat):
-    """Tensor names of the speech tokenizer begin with `speech_tokenizer.`, as both files have a `decoder`."""
+class Qwen3TTSLayout(CheckpointLayout[Qwen3TTSConfig]):
+    """Two folders, each with a configuration and weights.
+
+    Tensor names of the speech tokenizer begin with `speech_tokenizer.`, as both files have a `decoder`.
+    """
 
     marker = f"{CONFIG} with model_type {MODEL_TYPE}"
     has_tokenizer = True
+
+    def load_config(self, folder: Path) -> Qwen3TTSConfig:
+        return load_config(folder)
 
     def detect(self, folder: Path) -> bool:
         return read_object(folder / CONFIG).get("model_type") == MODEL_TYPE
@@ -77,4 +91,38 @@ class Qwen3TTSFormat(CheckpointFormat):
         return [name for name in TOKENIZER_FILES if (folder / name).is_file()]
 
 
-FORMAT = Qwen3TTSFormat()
+class Qwen3TTSMlx(MlxLayout[Qwen3TTSConfig]):
+    """mlx-audio (0.6): the published names and files. The convolutions of the speaker encoder are in MLX's
+    order of axes; mlx-audio takes the speech tokenizer as published.
+    """
+
+    has_tokenizer = True
+    model_type = MODEL_TYPE
+    reordered = ("speaker_encoder.",)
+    integers = (
+        "talker.model.layers.*",
+        "talker.codec_head",
+        "talker.code_predictor.model.layers.*",
+        "talker.code_predictor.lm_head.*",
+        "talker.code_predictor.small_to_mtp_projection",
+    )
+    weights = WEIGHT_FILES
+    copied = (
+        GENERATION_CONFIG,
+        CODEC_CONFIG,
+        TEXT_PREPROCESSOR,
+        AUDIO_PREPROCESSOR,
+        CODEC_CONFIGURATION,
+        *TOKENIZER_FILES,
+    )
+
+    def mlx_config(self, folder: Path) -> Json:
+        content: Json = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return content
+
+    def parse_config(self, content: Json, source: str) -> Qwen3TTSConfig:
+        return parse_config(content, source)
+
+
+OFFICIAL = Qwen3TTSLayout()
+LAYOUTS = (OFFICIAL, Qwen3TTSMlx(OFFICIAL))

@@ -1,4 +1,4 @@
-"""`CheckpointFormat`: which files a published checkpoint has. A hook of the family; imports no torch.
+"""`CheckpointLayout`: which files a checkpoint has, as one publisher lays them out. Imports no torch.
 
 An index may split the weights of a checkpoint into shards.
 """
@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 from voxport.bundle.errors import CheckpointError, UsageError
+from voxport.model.config import Config
 from voxport.model.download import unfinished
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
-Config = Any  # each family has its own class of configuration, which callers only pass on
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
 
 
@@ -34,11 +34,11 @@ class WeightFile:
     prefix: str = ""
 
 
-class CheckpointFormat(ABC):
-    """The files of a family's checkpoints.
+class CheckpointLayout(ABC, Generic[Config]):
+    """The files of a checkpoint in one layout. A family has one for each publisher and tool that writes it.
 
-    `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the format has
-    such files; export warns where a checkpoint lacks them. `chosen` are the files of weights to read, if the
+    `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the layout has
+    such files; export warns if a checkpoint lacks them. `chosen` are the files of weights to read, if the
     caller has named any.
     """
 
@@ -49,14 +49,18 @@ class CheckpointFormat(ABC):
 
     @abstractmethod
     def detect(self, folder: Path) -> bool:
-        """Whether `folder` is a checkpoint of the family.
+        """Whether `folder` is a checkpoint of the family in this layout.
 
-        Raises ConfigError where a file of the format is damaged.
+        Raises ConfigError if a file of the layout is damaged.
         """
 
     @abstractmethod
     def config_files(self, folder: Path) -> list[str]:
         """Paths of the configuration files, below `folder`."""
+
+    @abstractmethod
+    def load_config(self, folder: Path) -> Config:
+        """The checked configuration. Raises CheckpointNotFound or ConfigError."""
 
     @abstractmethod
     def single_files(self, folder: Path) -> list[WeightFile]:
@@ -73,7 +77,7 @@ class CheckpointFormat(ABC):
         return [each for each in self.chosen if each.parent == path.parent] or weight_paths(path)
 
     def choosing(self, folder: Path, names: Collection[str]) -> Self:
-        """The format of a folder whose weights of these names are read in place of the usual ones.
+        """The layout of a folder whose weights of these names are read in place of the usual ones.
 
         A name of a shard stands for all shards. Raises UsageError on a name of no such file.
         """
@@ -141,7 +145,7 @@ class CheckpointFormat(ABC):
 
 
 def not_json(path: Path) -> str | None:
-    """Why a file is not readable as JSON, and what to do; None where it is."""
+    """Why a file is not readable as JSON, and what to do; None if it is."""
     try:
         json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError

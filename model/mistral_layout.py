@@ -1,28 +1,30 @@
-"""The checkpoint format of Mistral: `params.json`, `consolidated.safetensors`, `tekken.json` in one folder.
+"""The checkpoint layout of Mistral: `params.json`, `consolidated.safetensors`, `tekken.json` in one folder.
 
 Imports no torch.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.tekken import load_tekken, special_id
-from voxport.model.checkpoint_format import CheckpointFormat, Config, WeightFile
+from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
+from voxport.model.config import MistralConfig
 from voxport.model.download import read_json
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"
 TOKENIZER = "tekken.json"
+Config = TypeVar("Config", bound=MistralConfig)
 
 
-class MistralFormat(CheckpointFormat):
+class MistralLayout(CheckpointLayout[Config]):
     """A checkpoint is recognised by `section` of `multimodal` in params.json."""
 
     has_tokenizer = True
 
     def __init__(self, section: str, control_tokens: tuple[str, ...]):
-        """`control_tokens` are those that the family needs of its tokenizer."""
+        """`control_tokens` are the special tokens that the family needs of its tokenizer."""
         self._section, self._control_tokens = section, control_tokens
         self.marker = f"{PARAMS} with multimodal.{section}"
 

@@ -1,15 +1,25 @@
-"""`MlxModel`: how mlx-audio stores the checkpoints of a family. A hook of the family; imports no torch."""
+"""`MlxLayout`: how mlx-audio stores the checkpoints of a family. Imports no torch.
+
+Only conversions read it. Other commands name the conversion.
+"""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import abstractmethod
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
-from voxport.model.download import read_json
+from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
+from voxport.model.config import Config
+from voxport.model.download import read_json, read_object
+
+if TYPE_CHECKING:
+    import torch
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -21,12 +31,10 @@ MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER 
 NUMBER = r"(\d+)"
 
 
-@dataclass(frozen=True)
-class MlxModel:
-    """Names, layouts and configuration in a folder for mlx-audio.
+class MlxLayout(CheckpointLayout[Config]):
+    """Names, layouts and configuration in a folder of mlx-audio.
 
     model_type: in `config.json`.
-    config(folder): what `config.json` holds besides, of a published folder.
     renames: pairs of prefixes of tensor names, published and of mlx-audio. `*` is a number. The first pair
         that fits decides. A name that no pair fits is the same in both.
     reordered: prefixes of published names whose convolutions are written in MLX's order of axes. mlx-audio
@@ -34,21 +42,74 @@ class MlxModel:
     integers: patterns of published module paths that may be integers in mlx-audio.
     weights: paths of the weight files by prefix of the published names; the longest prefix decides.
     copied: names of files that both folders have.
-    published_config: name of the published configuration that a folder of mlx-audio need not have, and
-        `restored(content)`, which makes it from the content of `config.json`.
-    sections: keys of `config.json` that hold an object, where they are there. `restored` relies on it.
+    published_config: name of the published configuration that a folder of mlx-audio need not have.
     """
 
+    marker = f"{CONFIG} of mlx-audio"
     model_type: str
-    config: Callable[[Path], Json]
     renames: tuple[tuple[str, str], ...] = ()
     reordered: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     weights: tuple[tuple[str, str], ...] = (("", WEIGHTS),)
     copied: tuple[str, ...] = ()
     published_config: str | None = None
-    restored: Callable[[Json], Json] = dict
-    sections: tuple[str, ...] = ()
+
+    def __init__(self, published: CheckpointLayout[Config]):
+        """`published` is the layout that has the same tokenizer and voices."""
+        self.published_layout = published
+
+    @abstractmethod
+    def mlx_config(self, folder: Path) -> Json:
+        """What `config.json` holds besides the model's type, for a folder that has the published
+        configuration.
+        """
+
+    def restored(self, content: Json, source: str) -> Json:
+        """The published configuration, from the content of `source`, a `config.json`. Raises
+        CheckpointError.
+        """
+        return dict(content)
+
+    @abstractmethod
+    def parse_config(self, content: Json, source: str) -> Config:
+        """The checked configuration. Raises ConfigError."""
+
+    def has_weights(self, folder: Path) -> bool:
+        """Whether the weights of `folder` are in files that only this layout has."""
+        if any(file.path.exists() for file in self.published_layout.weight_files(folder)):
+            return False
+        return any(file.path.exists() for file in self.weight_files(folder))
+
+    def detect(self, folder: Path) -> bool:
+        return read_object(folder / CONFIG).get(MODEL_TYPE) == self.model_type
+
+    def load_config(self, folder: Path) -> Config:
+        name = self.published_config
+        if not name or (folder / name).is_file() or not (content := read_mlx_config(folder)):
+            return self.published_layout.load_config(folder)
+        source = str(folder / CONFIG)
+        return self.parse_config(self.restored(content, source), source)
+
+    def single_files(self, folder: Path) -> list[WeightFile]:
+        return [WeightFile(folder / name, prefix) for prefix, name in self.weights]
+
+    def config_files(self, folder: Path) -> list[str]:
+        return self.published_layout.config_files(folder)
+
+    def tokenizer_files(self, folder: Path) -> list[str]:
+        return self.published_layout.tokenizer_files(folder)
+
+    def check_tokenizer(self, folder: Path, config: Config | None) -> None:
+        self.published_layout.check_tokenizer(folder, config)
+
+    def voice_files(self, folder: Path) -> list[str]:
+        return self.published_layout.voice_files(folder)
+
+    def voice(self, path: Path, config: Config) -> torch.Tensor:
+        return self.published_layout.voice(path, config)
+
+    def voice_names(self, config: Config) -> list[str]:
+        return self.published_layout.voice_names(config)
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str, re.Pattern[str], str]]:
@@ -77,6 +138,19 @@ class MlxModel:
         return any(fnmatchcase(path, pattern) for pattern in self.integers)
 
 
+class NotInMlx(MlxLayout[Config]):
+    """A family that mlx-audio does not have."""
+
+    model_type = ""
+    weights = ()
+
+    def mlx_config(self, folder: Path) -> Json:
+        return {}
+
+    def parse_config(self, content: Json, source: str) -> Config:
+        raise NotImplementedError(f"{source}: mlx-audio does not have the family")
+
+
 def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
     """A pattern for names that begin with `source`, and the replacement of its match."""
     pattern = NUMBER.join(map(re.escape, source.split("*")))
@@ -86,7 +160,14 @@ def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
     return re.compile(f"^{pattern}"), template
 
 
-NO_MLX = MlxModel("", lambda folder: {})  # of a family that mlx-audio does not have
+def section_of(content: Json, name: str, source: str) -> Json:
+    """A part of the content of `source`; empty if it is missing. Raises CheckpointError."""
+    found = content.get(name, {})
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"{source}: {name}: holds a {type(found).__name__}, expected an object; convert the model again"
+        )
+    return dict(found)
 
 
 def without_integers(content: Json) -> Json:

@@ -1,4 +1,4 @@
-"""`Constants`: the numbers of a Voxtral-Realtime bundle that a runner needs."""
+"""Constants of Voxtral-Realtime."""
 
 from typing import Annotated
 
@@ -6,22 +6,23 @@ from pydantic import Field, model_validator
 
 from voxport.bundle.bounds import (
     MAX_WINDOW_HOPS,
+    Count,
     HopLength,
+    Id,
     MelBins,
     SampleRate,
     SilentTokens,
     TokenSamples,
     WindowSize,
 )
+from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import Record
-from voxport.runtime.audio.mel import MelSettings
-from voxport.runtime.families.base import Count, Id
 
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
 
 
-class Constants(Record):
+class Constants(FamilyConstants):
     """`constants` of the manifest.
 
     A token covers `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
@@ -62,12 +63,6 @@ class Constants(Record):
         if len(self.delays) != len(self.delays_ms):
             raise ValueError(f"{len(self.delays)} delays in tokens, expected {len(self.delays_ms)} as in ms")
         return self
-
-    @property
-    def mel(self) -> MelSettings:
-        return MelSettings(
-            self.sample_rate, self.n_mels, self.window_size, self.hop_length, self.log_mel_least
-        )
 
     @property
     def frames_per_token(self) -> int:

@@ -1,4 +1,4 @@
-"""Files of a Voxtral-TTS checkpoint: Mistral's format, and a folder of voices. Imports torch when needed."""
+"""Layouts of Voxtral-TTS checkpoints: Mistral's with a folder of voices, and mlx-audio's. Import no torch."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from voxport.bundle.errors import CheckpointError
+from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VOICE_KEY
 from voxport.bundle.tekken import SPEECH_MARKERS
 from voxport.model.download import unfinished
-from voxport.model.mistral_format import MistralFormat
+from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout, read_params
+from voxport.model.mlx.layout import OWN_KEYS, MlxLayout
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig, load_config, parse_config
 
 if TYPE_CHECKING:
     import torch
-
-    from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 
 VOICES = "voice_embedding"
 REMEDY = "fetch the file again"
 
 
-class VoxtralTTSFormat(MistralFormat):
+class VoxtralTTSLayout(MistralLayout[VoxtralTTSConfig]):
     """`voice_embedding/NAME.pt` holds the rows of a voice, or in a folder of mlx-audio `NAME.safetensors`."""
 
     has_voices = True
+
+    def load_config(self, folder: Path) -> VoxtralTTSConfig:
+        return load_config(folder)
 
     def control_ids(self, config: VoxtralTTSConfig) -> dict[str, int]:
         audio = config.audio
@@ -109,4 +113,48 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")[:120]
 
 
-FORMAT = VoxtralTTSFormat("audio_model_args", SPEECH_MARKERS)
+BACKBONE = "language_model.model.model"
+LAYER = {
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+
+
+class VoxtralTTSMlx(MlxLayout[VoxtralTTSConfig]):
+    """mlx-audio (0.6): names of the backbone as in Hugging Face's Llama, other names as published.
+
+    Convolutions of the codec are stored as published: mlx-audio takes their weight norms in that layout.
+    """
+
+    has_tokenizer, has_voices = True, True
+    model_type = "voxtral_tts"
+    renames = (
+        *((f"layers.*.{name}.", f"{BACKBONE}.layers.*.{other}.") for name, other in LAYER.items()),
+        ("norm.", f"{BACKBONE}.norm."),
+        ("mm_audio_embeddings.tok_embeddings.", f"{BACKBONE}.embed_tokens."),
+        ("mm_audio_embeddings.audio_codebook_embeddings.", "audio_codebook_embeddings."),
+    )
+    integers = ("layers.*", "acoustic_transformer.*", "mm_audio_embeddings.tok_embeddings")
+    copied = (PARAMS, TOKENIZER)
+    published_config = PARAMS
+
+    def mlx_config(self, folder: Path) -> Json:
+        """As in params.json, which mlx-audio reads as well."""
+        return dict(read_params(folder))
+
+    def restored(self, content: Json, source: str) -> Json:
+        return {name: value for name, value in content.items() if name not in OWN_KEYS}
+
+    def parse_config(self, content: Json, source: str) -> VoxtralTTSConfig:
+        return parse_config(content, source)
+
+
+MISTRAL = VoxtralTTSLayout("audio_model_args", SPEECH_MARKERS)
+LAYOUTS = (MISTRAL, VoxtralTTSMlx(MISTRAL))

@@ -1,0 +1,92 @@
+"""Layouts of Voxtral-Realtime checkpoints: Mistral's and mlx-audio's. Import no torch."""
+
+from pathlib import Path
+
+from voxport.bundle.json_types import Json
+from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout, read_params
+from voxport.model.mlx.layout import MlxLayout, section_of
+from voxport.model.voxtral_realtime.config import (
+    AUDIO,
+    TOKENS,
+    VoxtralRealtimeConfig,
+    load_config,
+    parse_config,
+)
+
+ENCODER = f"{AUDIO}.whisper_encoder"
+FEED_FORWARD = ("w1", "w2", "w3")
+NOT_DECODER = ("multimodal", "model_parallel")
+
+
+class VoxtralRealtimeLayout(MistralLayout[VoxtralRealtimeConfig]):
+    """As published."""
+
+    def load_config(self, folder: Path) -> VoxtralRealtimeConfig:
+        return load_config(folder)
+
+
+class VoxtralRealtimeMlx(MlxLayout[VoxtralRealtimeConfig]):
+    """mlx-audio (0.6): its own names, and the two convolutions in MLX's layout."""
+
+    has_tokenizer = True
+    model_type = "voxtral_realtime"
+    renames = (
+        (f"{AUDIO}.tok_embeddings.", "decoder.tok_embeddings."),
+        ("norm.", "decoder.norm."),
+        (f"{ENCODER}.conv_layers.*.conv.", "encoder.conv_layers_*_conv.conv."),
+        *(
+            (
+                f"{ENCODER}.transformer.layers.*.feed_forward.{name}.",
+                f"encoder.transformer_layers.*.feed_forward_{name}.",
+            )
+            for name in FEED_FORWARD
+        ),
+        (f"{ENCODER}.transformer.layers.*.", "encoder.transformer_layers.*."),
+        (f"{ENCODER}.transformer.norm.", "encoder.transformer_norm."),
+        (f"{AUDIO}.audio_language_projection.*.", "encoder.audio_language_projection_*."),
+        *(
+            (f"layers.*.feed_forward.{name}.", f"decoder.layers.*.feed_forward_{name}.")
+            for name in FEED_FORWARD
+        ),
+        ("layers.*.ada_rms_norm_t_cond.0.", "decoder.layers.*.ada_rms_norm_t_cond.ada_down."),
+        ("layers.*.ada_rms_norm_t_cond.2.", "decoder.layers.*.ada_rms_norm_t_cond.ada_up."),
+        ("layers.*.", "decoder.layers.*."),
+    )
+    reordered = (f"{ENCODER}.conv_layers.",)
+    integers = (
+        "layers.*.attention.*",
+        "layers.*.feed_forward.*",
+        f"{ENCODER}.transformer.*",
+        f"{AUDIO}.audio_language_projection.*",
+        f"{AUDIO}.tok_embeddings",
+    )
+    copied = (PARAMS, TOKENIZER)
+    published_config = PARAMS
+
+    def mlx_config(self, folder: Path) -> Json:
+        """As in params.json: the sections for encoder and decoder under the names of mlx-audio."""
+        params = dict(read_params(folder))
+        whisper = params["multimodal"]["whisper_model_args"]
+        encoder = dict(whisper["encoder_args"]) | dict(whisper["downsample_args"])
+        decoder = {name: value for name, value in params.items() if name not in NOT_DECODER}
+        return {
+            "audio_encoding_args": encoder.pop("audio_encoding_args"),
+            "encoder_args": encoder,
+            "decoder": decoder,
+        }
+
+    def restored(self, content: Json, source: str) -> Json:
+        """A section that is missing stays missing, and parsing names it."""
+        encoder = section_of(content, "encoder_args", source)
+        factor = encoder.pop("downsample_factor", None)
+        if "audio_encoding_args" in content:
+            encoder["audio_encoding_args"] = content["audio_encoding_args"]
+        whisper = {"encoder_args": encoder, "downsample_args": {"downsample_factor": factor}}
+        return section_of(content, "decoder", source) | {"multimodal": {"whisper_model_args": whisper}}
+
+    def parse_config(self, content: Json, source: str) -> VoxtralRealtimeConfig:
+        return parse_config(content, source)
+
+
+MISTRAL = VoxtralRealtimeLayout("whisper_model_args", tuple(TOKENS.values()))
+LAYOUTS = (MISTRAL, VoxtralRealtimeMlx(MISTRAL))
