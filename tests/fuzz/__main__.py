@@ -17,18 +17,20 @@ import tempfile
 import time
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO
 
 from fuzz.areas import AREAS, CHECKPOINTS, SAY, Command, Sources
 from voxport.__main__ import main as voxport
-from voxport.model.synthetic.checkpoint import random_checkpoint
 
 SECONDS, PEAK_BYTES = 60.0, 3 * 2**30
 ADDRESS_SPACE = 24 * 2**30  # above it a child cannot harm the machine; torch alone maps 8 GB
 GOOD_CODES = (0, 2, 3, 5)
 UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|\x1b|[\u202a-\u202e\u2066-\u2069]")
+PRELOADED = ("voxport.runtime.engines.ort", "executorch.runtime", "coremltools", "safetensors.torch")
 SMALL = ("--quant", "w4", "--cache-length", "256", "--euler-steps", "2")
+BUNDLE_FOLDER = Path(__file__).resolve().parents[2] / "artifacts" / "fuzz"
 BUNDLES = {
     "speech": ("--target", "onnx", *SMALL),
     "executorch": ("--target", "executorch", *SMALL),
@@ -46,15 +48,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each area")
     parser.add_argument("--cases", type=int, default=10, help="cases of each area (default: 10)")
     parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
-    parser.add_argument("--bundles", type=Path, required=True, help="undamaged bundles, made if missing")
-    parser.add_argument("--folder", type=Path, required=True, help="a new folder for the cases")
+    parser.add_argument("--bundles", type=Path, default=BUNDLE_FOLDER, help="made if missing")
+    parser.add_argument("--folder", type=Path, help="a new folder for the cases (default: a temporary one)")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True)
-    sources = _sources(arguments.bundles.absolute(), arguments.folder.absolute())
+    work = arguments.folder.absolute() if arguments.folder else Path(tempfile.mkdtemp())
+    work.mkdir(parents=True, exist_ok=True)
+    sources = _sources(arguments.bundles.absolute(), work)
+    for name in PRELOADED:  # what every child would import
+        import_module(name)
     failed = 0
     for index in range(arguments.first, arguments.first + arguments.cases):
         for area in arguments.areas:
-            folder = arguments.folder.absolute() / f"{area}-{arguments.seed}-{index}"
+            folder = work / f"{area}-{arguments.seed}-{index}"
             folder.mkdir()
             command = AREAS[area](random.Random(f"{area} {arguments.seed} {index}"), folder, sources)
             fault = run(command, folder)
@@ -74,10 +79,10 @@ def _sources(bundles: Path, work: Path) -> Sources:
         if not sources[name].exists():
             _prepare("export", *options, "--no-verify", "--out", str(sources[name]))
     for name in CHECKPOINTS:
-        sources[name], sources[f"{name} for MLX"] = random_checkpoint(name), work / f"{name} for MLX"
-        _prepare(
-            "convert", str(sources[name]), str(sources[f"{name} for MLX"]), "--to", "mlx", "--quant", "w4"
-        )
+        source, converted = work / name, work / f"{name} for MLX"
+        _prepare("synth", str(source), "--model", name, "--size", "tiny")
+        _prepare("convert", str(source), str(converted), "--to", "mlx", "--quant", "w4")
+        sources |= {source.name: source, converted.name: converted}
     (work / "input").symlink_to(sources["speech"])
     os.environ["XDG_CACHE_HOME"] = str(sources["prefixes"])
     _prepare(*SAY)

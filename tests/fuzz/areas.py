@@ -41,7 +41,7 @@ class Command:
 
 def damaged(
     sources: tuple[str, ...],
-    files: str,
+    files: tuple[str, ...],
     commands: tuple[tuple[str, ...], ...],
     inside: tuple[str, ...],
     rng: random.Random,
@@ -51,7 +51,7 @@ def damaged(
     """A copy of a source in which one file is damaged. Its hash is usually written, as an author could."""
     name = rng.choice(sources)
     copy = Path(shutil.copytree(places[name], folder / "input"))
-    path = rng.choice([path for path in sorted(copy.glob(files)) if path.is_file()])
+    path = rng.choice([path for path in sorted(copy.glob(rng.choice(files))) if path.is_file()])
     mutate_file(rng, path, rng.choice(inside))
     if (copy / MANIFEST).exists() and path.name != MANIFEST and rng.random() < 0.85:
         document = json.loads((copy / MANIFEST).read_text())
@@ -105,10 +105,8 @@ def arrays(rng: random.Random, folder: Path, places: Sources) -> Command:
     shape = rng.choice([(0,), (4000,), (1280, 1), (3, 6), (3, 7), (1, 3, 6)])
     value = rng.choice([0, 5, -1, 2**31 - 1])
     found = {"audio": np.full(shape, value).astype(kind), "codes": np.full(shape, value).astype(kind)}
-    found |= {
-        "sample_rate": np.array(rng.choice([24_000, 0, -1])),
-        rng.choice(["delay", "\x1b"]): found["codes"],
-    }
+    found |= {"sample_rate": np.array(rng.choice([24_000, 0, -1]))}
+    found |= {rng.choice(["delay", "\x1b"]): found["codes"]}
     file = io.BytesIO()
     np.savez(file, **{name: array for name, array in found.items() if rng.random() < 0.8})
     content = file.getvalue()
@@ -184,19 +182,24 @@ MANIFEST_PARTS = ("", "job", "job.components", "job.constants", "files", "voices
 ANY = ("",)
 CHECKPOINTS = ("voxtral_tts", "voxtral_realtime", "qwen3_tts")
 CONVERTED = tuple(f"{name} for MLX" for name in CHECKPOINTS)
-TABLE: dict[str, tuple[Any, ...]] = {  # sources, file that is damaged, commands, parts of a JSON document
-    "manifest": (("speech", "recognition", "cloning"), MANIFEST, LOOK, MANIFEST_PARTS),
-    "signature": (("speech", "executorch", "coreml"), MANIFEST, (SAY,), ("job.components.signature",)),
-    "voice of the bundle": (("speech",), "voices/*", (SAY,), ANY),
-    "tokenizer": (("speech", "recognition"), "tekken.json", LOOK, ("", "config", "special_tokens", "vocab")),
-    "vocabulary": (("cloning",), "[vmt]*[!t].[jt][sx]*", (SAY,), ANY),
-    "onnx": (("speech", "recognition"), "*.onnx*", (SAY,), ANY),
-    "executorch": (("executorch",), "*.pte", (SAY,), ANY),
-    "coreml": (("coreml",), "*.mlpackage/**/*", (SAY, SAY, ("mil", "input/backbone.mlpackage")), ANY),
-    "checkpoint": (CHECKPOINTS, "**/*", (("inspect", "input"), EXPORT), ANY),
+TABLE: dict[str, tuple[Any, ...]] = {  # sources, files that are damaged, commands, parts of a JSON document
+    "manifest": (("speech", "recognition", "cloning"), (MANIFEST,), LOOK, MANIFEST_PARTS),
+    "signature": (("speech", "executorch", "coreml"), (MANIFEST,), (SAY,), ("job.components.signature",)),
+    "voice of the bundle": (("speech",), ("voices/*",), (SAY,), ANY),
+    "tokenizer": (
+        ("speech", "recognition"),
+        ("tekken.json",),
+        LOOK,
+        ("", "config", "special_tokens", "vocab"),
+    ),
+    "vocabulary": (("cloning",), ("vocab.json", "merges.txt", "tokenizer_config.json"), (SAY,), ANY),
+    "onnx": (("speech", "recognition"), ("*.onnx*",), (SAY,), ANY),
+    "executorch": (("executorch",), ("*.pte",), (SAY,), ANY),
+    "coreml": (("coreml",), ("*.mlpackage/**/*",), (SAY, SAY, ("mil", "input/backbone.mlpackage")), ANY),
+    "checkpoint": (CHECKPOINTS, ("**/*",), (("inspect", "input"), EXPORT), ANY),
     "conversion": (
         CONVERTED,
-        "**/*",
+        ("**/*",),
         (("inspect", "input"), (*CONVERT, "published"), (*CONVERT, "mlx", "--dtype", "f16")),
         ANY,
     ),
