@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from voxport.model.checkpoint_format import SUFFIX
+from voxport.model.checkpoint_layout import SUFFIX
 
 from voxport.bundle.command import integer
 from voxport.bundle.completion import complete_values

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
-from voxport.model.mistral_format import WEIGHTS
+from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
 from voxport.export.job import make_job

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from voxport.model.mistral_format import WEIGHTS
+from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import ExportRequest

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from voxport.model.checkpoint_format import WeightFile
-from voxport.model.mistral_format import WEIGHTS
-from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.checkpoint_layout import WeightFile
+from voxport.model.mistral_layout import WEIGHTS
+from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES
 from voxport.bundle.errors import CheckpointError
@@ -36,11 +36,11 @@ def change(folder: Path, **changes: torch.Tensor | None) -> None:
 
 
 def checkpoint_of(folder: Path) -> Checkpoint:
-    return Checkpoint(FORMAT.weight_files(folder))
+    return Checkpoint(MISTRAL.weight_files(folder))
 
 
 def voices_of(folder: Path) -> dict[str, torch.Tensor]:
-    return FORMAT.voices(folder, parse_config(SIZES["tiny"].params()))
+    return MISTRAL.voices(folder, parse_config(SIZES["tiny"].params()))
 
 
 def open_folder(folder: Path) -> Any:

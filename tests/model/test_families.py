@@ -116,7 +116,7 @@ def test_a_long_label_of_inspect_is_followed_by_a_space(
 
 def test_the_module_of_an_added_family_matches_its_signature(toy: Path) -> None:
     family = open_family("toy")
-    config, options = family.load_config(toy), family.options()
+    config, options = family.layout.load_config(toy), family.options()
     component = family.components(config, options, 8, "BSHD")[-1]
     checkpoint = family.open_checkpoint(toy)
     root: Any = family.open_root(config, checkpoint)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
 from support.stand_ins import noting
-from voxport.model.checkpoint_format import INDEX_SUFFIX
-from voxport.model.mistral_format import WEIGHTS
+from voxport.model.checkpoint_layout import INDEX_SUFFIX
+from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
@@ -256,7 +256,7 @@ def test_languages_and_licence_are_shown(folder: Path, capsys: pytest.CaptureFix
 def test_only_weights_of_the_published_shapes_have_the_published_licence(folder: Path) -> None:
     family = open_family("voxtral_tts")
     tiny_release = replace(family, releases=(replace(family.releases[0], size="tiny"),))
-    config = family.load_config(folder)
+    config = family.layout.load_config(folder)
     random = family.open_checkpoint(folder)
     assert tiny_release.release_of(random, config) is None
     save_file(load_file(folder / WEIGHTS), folder / WEIGHTS)  # without the note that they are random
@@ -277,6 +277,6 @@ def test_releases_of_equal_shapes_are_told_apart(tmp_path: Path) -> None:
         for release in family.releases
     )
     known = replace(family, releases=releases)
-    config, checkpoint = family.load_config(tmp_path / "design"), family.open_checkpoint(tmp_path / "design")
+    config, checkpoint = family.layout.load_config(tmp_path / "design"), family.open_checkpoint(tmp_path / "design")
     release = known.release_of(checkpoint, config)
     assert release and release.name == "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"

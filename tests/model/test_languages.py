@@ -56,7 +56,7 @@ def test_the_trained_models_speak_english(family: str) -> None:
 
 def languages(family: str, folder: Path) -> tuple[str, ...]:
     hooks = open_family(family)
-    return hooks.languages_of(folder, hooks.load_config(folder))
+    return hooks.languages_of(folder, hooks.layout.load_config(folder))
 
 
 def test_voices_of_voxtral_tts_have_names_of_languages(folder: Path) -> None:

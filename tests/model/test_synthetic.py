@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.files import contents
-from voxport.model.mistral_format import WEIGHTS
-from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.mistral_layout import WEIGHTS
+from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.bundle.errors import OutputError
 from voxport.model.__main__ import main
@@ -82,21 +82,21 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
 
 
 def test_the_weights_open_strictly_and_all_are_bfloat16(tiny: Path) -> None:
-    checkpoint = Checkpoint(FORMAT.weight_files(tiny))
+    checkpoint = Checkpoint(MISTRAL.weight_files(tiny))
     FAMILY.open_root(load_config(tiny), checkpoint)
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
 def test_tensors_that_must_be_positive_have_positive_values(tiny: Path) -> None:
-    checkpoint = Checkpoint(FORMAT.weight_files(tiny))
+    checkpoint = Checkpoint(MISTRAL.weight_files(tiny))
     for name in checkpoint.names:
         if name.endswith(("original0", "cluster_usage", "_scale", "norm.weight")):
             assert (checkpoint.tensor(name) > 0).all(), name
 
 
 def test_a_voice_row_is_as_large_as_a_text_row(tiny: Path) -> None:
-    text = Checkpoint(FORMAT.weight_files(tiny)).tensor(TEXT_TABLE).float()
-    for rows in FORMAT.voices(tiny, load_config(tiny)).values():
+    text = Checkpoint(MISTRAL.weight_files(tiny)).tensor(TEXT_TABLE).float()
+    for rows in MISTRAL.voices(tiny, load_config(tiny)).values():
         assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
 
 
@@ -218,7 +218,7 @@ def test_inspect_lists_the_contents_of_a_checkpoint(tiny: Path, capsys: pytest.C
     assert main(["inspect", str(tiny), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (
-        len(Checkpoint(FORMAT.weight_files(tiny)).names),
+        len(Checkpoint(MISTRAL.weight_files(tiny)).names),
         ["BF16"],
         True,
     )

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from support.paths import ROOT
 from transformers import AutoTokenizer
-from voxport.model.qwen3_tts.format import WEIGHTS
+from voxport.model.qwen3_tts.layouts import WEIGHTS
 
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.model.families import open_family

@@ -13,12 +13,12 @@ from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from voxport.model.voxtral_tts.components import components
-from voxport.model.voxtral_tts.format import FORMAT
+from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
 from voxport.model.graph import Component
-from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Options, VoxtralTTSConfig, load_config
+from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_CODE, Options, VoxtralTTSConfig, load_config
 from voxport.model.voxtral_tts.family import FAMILY, build
 from voxport.model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
 from voxport.model.voxtral_tts.sizes import SIZES
@@ -102,7 +102,7 @@ class Speaker:
 
     def __init__(self, folder: Path) -> None:
         self.config: VoxtralTTSConfig = load_config(folder)
-        checkpoint = Checkpoint(FORMAT.weight_files(folder))
+        checkpoint = Checkpoint(MISTRAL.weight_files(folder))
         root: Any = FAMILY.open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])
         options, length = Options(), LIMIT + 200
@@ -110,7 +110,7 @@ class Speaker:
             part.name: part for part in components(self.config, options, length)
         }
         self.modules = {graph: build(graph, root, self.config, options, length) for graph in WEIGHTS_OF_GRAPH}
-        self.voices = FORMAT.voices(folder, self.config)
+        self.voices = MISTRAL.voices(folder, self.config)
         self.tokenizer = MistralTokenizer.from_file(folder / "tekken.json")
 
     def run(self, name: str, *inputs: torch.Tensor) -> Any:
@@ -127,7 +127,7 @@ class Speaker:
         _, logits, condition, *states = self.run("prefill", embeddings, torch.tensor([0]), *states)
         rng, frames = np.random.default_rng(seed), []
         for position in range(len(ids) + 1, len(ids) + 1 + LIMIT):
-            semantic = 1 + int(logits[0, 1 : FIRST_LEVEL + self.config.audio.semantic_codebook_size].argmax())
+            semantic = 1 + int(logits[0, 1 : FIRST_CODE + self.config.audio.semantic_codebook_size].argmax())
             if semantic == END_AUDIO:
                 break
             frames.append(torch.cat((torch.tensor([[semantic]]), self.acoustic_codes(rng, condition)), dim=1))
@@ -140,7 +140,7 @@ class Speaker:
         x = torch.from_numpy(rng.standard_normal((1, 36), dtype=np.float32))
         for step in range(self.config.acoustic.n_decoding_steps):
             x, _ = self.run("acoustic_step", x, torch.tensor([step]), condition)
-        return ((x.clamp(-1, 1) + 1) * 10).round().long() + FIRST_LEVEL
+        return ((x.clamp(-1, 1) + 1) * 10).round().long() + FIRST_CODE
 
     def audio(self, frames: list[torch.Tensor]) -> torch.Tensor:
         states = [torch.zeros(state.shape) for state in self.parts["codec"].signature.states]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.runtime.prefix_caches import private_prefix_cache
 from voxport.model.qwen3_tts.components import codec_contexts, components, constants
-from voxport.model.qwen3_tts.format import FORMAT
+from voxport.model.qwen3_tts.layouts import OFFICIAL
 
 from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
@@ -51,7 +51,7 @@ class GoldenModel:
         self.name = name
         self.config = load_config(GOLDEN / name)
         self.reference = np.load(GOLDEN / f"{name}.npz")
-        checkpoint = Checkpoint(FORMAT.weight_files(GOLDEN / name))
+        checkpoint = Checkpoint(OFFICIAL.weight_files(GOLDEN / name))
         with torch.device("meta"):
             self.root = Qwen3TTSWeights(self.config).requires_grad_(False)
         checkpoint.check(expected_tensors(self.root), tuple(UNUSED))
@@ -70,7 +70,7 @@ class GoldenModel:
         self.engine = EagerEngine(parts, lambda component: self.modules[graphs[component]], "BSHD")
         self.constants = parse_record(Constants, constants(self.config, Options(split="standard")))
         self.tokenizer = QwenTokenizer(
-            [GOLDEN / name / file for file in FORMAT.tokenizer_files(GOLDEN / name)]
+            [GOLDEN / name / file for file in OFFICIAL.tokenizer_files(GOLDEN / name)]
         )
 
     def codec_states(self, frames: int) -> list[torch.Tensor]:

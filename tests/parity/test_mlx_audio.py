@@ -82,7 +82,7 @@ def test_voxtral_tts(floats: dict[str, Path]) -> None:
 def test_voices_of_voxtral_tts_are_those_of_the_checkpoint(floats: dict[str, Path]) -> None:
     family = open_family("voxtral_tts")
     source = FOLDERS["voxtral_tts"][0]
-    voices = family.format.voices(source, family.load_config(source))
+    voices = family.layout.voices(source, family.layout.load_config(source))
     assert voices
     for name, rows in voices.items():
         file: Any = mx.load(str(floats["voxtral_tts"] / "voice_embedding" / f"{name}.safetensors"))
@@ -137,7 +137,7 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats: dict[str, Path], monkeypatch:
     model = open_in_mlx_audio("qwen3_tts", folder)
     model = qwen3_tts.qwen3_tts.Model.post_load_hook(model, folder)
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
-    window = open_family("qwen3_tts").load_config(folder).codec.decoder_config.sliding_window
+    window = open_family("qwen3_tts").layout.load_config(folder).codec.decoder_config.sliding_window
     codes = mx.array(reference["codec_codes"][:window].T.astype(np.int32))[None]
     audio = model.speech_tokenizer.decoder(codes)[0, 0]  # mlx-audio's attention has no window
     assert_near(audio, reference["codec_audio"][: audio.size])
@@ -150,7 +150,7 @@ def test_integers_are_those_that_mlx_dequantises(name: str, dtype: str, tmp_path
     open_in_mlx_audio(name, folder)  # every layer takes its integers
     weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_family(family_of(folder))
-    source = StoredWeights(folder, family, family.load_config(folder))
+    source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert len(packed) == sum(key.endswith(".scales") for key in weights) > 20
     for key, found in packed.items():

@@ -12,7 +12,7 @@ import torch
 from mlx_audio.convert import convert as convert_by_mlx_audio
 from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
 from support.files import contents
-from voxport.model.mlx.model import quantization_of
+from voxport.model.mlx.layout import quantization_of
 
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint

@@ -221,7 +221,7 @@ def test_integers_are_those_that_mlx_dequantises(
     folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", quant)
     weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_family(name)
-    source = StoredWeights(folder, family, family.config_of(folder))
+    source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert {(found.bits, found.group) for found in packed.values()} == kinds
     for key, found in packed.items():

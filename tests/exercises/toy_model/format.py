@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxport.model.checkpoint_format import CheckpointFormat, WeightFile
+from voxport.model.checkpoint_layout import CheckpointFormat, WeightFile
 
 LETTERS = "letters.txt"
 

@@ -41,8 +41,8 @@ def test_there_and_back_is_the_identity(source: Path, converted: Path, tmp_path:
                 (source / name).read_text()
             )
     family = open_family(family_of(source))
-    config = family.load_config(source)
-    voices, found = (family.format.voices(folder, config) for folder in (source, tmp_path / "back"))
+    config = family.layout.load_config(source)
+    voices, found = (family.layout.voices(folder, config) for folder in (source, tmp_path / "back"))
     assert voices.keys() == found.keys() and all(
         torch.equal(found[name], rows) for name, rows in voices.items()
     )
@@ -94,7 +94,7 @@ def test_a_folder_of_mlx_audio_needs_no_published_configuration(
     assert model(["inspect", str(folder)]) == 0
     assert convert(folder, tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(source))
-    assert family.load_config(tmp_path / "back") == family.load_config(source)
+    assert family.layout.load_config(tmp_path / "back") == family.layout.load_config(source)
 
 
 def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source: Path, tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_a_small_value_is_rounded_and_voices_are_not_cast(tmp_path: Path) -> Non
     found = tensors(tmp_path / "out")["norm.weight"]
     assert not found[:2].any() and found[2:].all()
     family = open_family("voxtral_tts")
-    config = family.load_config(folder)
-    for name, rows in family.format.voices(folder, config).items():
-        after = family.format.voices(tmp_path / "out", config)[name]
+    config = family.layout.load_config(folder)
+    for name, rows in family.layout.voices(folder, config).items():
+        after = family.layout.voices(tmp_path / "out", config)[name]
         assert after.dtype == rows.dtype != torch.float16 and torch.equal(after, rows)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
 from support.files import contents
 from torch import nn
-from voxport.model.mlx.model import quantization_of
+from voxport.model.mlx.layout import quantization_of
 
 from voxport.export.conversion.outputs import DTYPES
 from voxport.model.families import family_of, open_family
@@ -184,7 +184,7 @@ def test_every_linear_and_table_is_an_integer_or_a_named_float(
     assert floats[FLOATS[name]] == "the family keeps them as floats"
     family = open_family(family_of(source))
     entries = quantization_of(tmp_path / "w4")
-    root = family.build_root(family.load_config(source))
+    root = family.build_root(family.layout.load_config(source))
     names = dict(root.named_parameters())
     for path, module in root.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding) and f"{path}.weight" in names:  # tied: once

@@ -28,7 +28,7 @@ def convert(name: str, out: Path, quant: str) -> Path:
 def weights_for_mlx(name: str, folder: Path, pattern: str) -> dict[str, Weight]:
     """The packed weights whose published paths match. q = integer + 2^(bits - 1)."""
     family = open_family(name)
-    source = StoredWeights(folder, family, family.config_of(folder))
+    source = StoredWeights(folder, family, family.layout.load_config(folder))
     content, found = load_file(folder / "model.safetensors"), {}
     for published, tensor in source.tensors.items():
         path = published.removesuffix(".weight")

@@ -29,7 +29,7 @@ def convert(source: Path, out: Path, *options: str) -> int:
 def tensors(folder: Path) -> Tensors:
     """All tensors by published name and prefix."""
     family = open_family(family_of(folder))
-    checkpoint = Checkpoint(family.format.weight_files(folder))
+    checkpoint = Checkpoint(family.layout.weight_files(folder))
     return {name: checkpoint.tensor(name) for name in checkpoint.names}
 
 
@@ -56,8 +56,8 @@ def change_weights(
 ) -> None:
     """Replaces each tensor of a published folder by `change(published name, how it is stored, tensor)`."""
     family = open_family(family_of(folder))
-    stored = stored_tensors(family.build_root(family.load_config(folder)))
-    for file in family.format.weight_files(folder):
+    stored = stored_tensors(family.build_root(family.layout.load_config(folder)))
+    for file in family.layout.weight_files(folder):
 
         def apply(content: Tensors, prefix: str = file.prefix) -> None:
             for name in sorted(content):

@@ -134,7 +134,7 @@ class Engines:
         )
         self.family = open_family(self.source.family.name)
         self.workload = self.family.verification
-        self.constants: Any = resolve(self.source, self.request).runtime_constants
+        self.constants: Any = resolve(self.source, self.request).constants
 
     def faulty(self, fault: Fault) -> StreamEngine:
         return StreamEngine(lambda: FaultyStream(self.eager.stream(), fault))

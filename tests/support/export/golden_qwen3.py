@@ -136,7 +136,7 @@ def partly_lowered(name: str, target_name: str, graphs: Sequence[str], folder: P
     return Golden(
         name,
         StreamEngine(lambda: MixedStream(artifact.stream(), eager.stream())),
-        resolved.runtime_constants,
+        resolved.constants,
         tokenizer,
     )
 

@@ -259,7 +259,7 @@ def test_a_transcript_that_no_recording_has_makes_no_voice(task: QwenTextToSpeec
 def test_a_voice_belongs_to_weights_and_vocabulary() -> None:
     """Other files of a checkpoint, such as the defaults of sampling, may change."""
     source = Source(random_checkpoint("qwen3_tts"))
-    names = source.family.format.source_files(source.folder)
+    names = source.family.layout.source_files(source.folder)
 
     def digest(changed: str = "") -> str:
         files = {name: stand_in(sha256="1" if name == changed else "0") for name in names}

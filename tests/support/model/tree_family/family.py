@@ -12,7 +12,7 @@ from support.model.tree_family.format import CONFIG, FORMAT
 from torch import nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrized_weight_norm
-from voxport.model.mlx.model import MlxModel
+from voxport.model.mlx.layout import MlxModel
 
 Node = Any  # JSON: a list of nodes, or a module as [kind, sizes...]
 CONVOLUTIONS = {
