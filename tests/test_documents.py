@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from support.paths import ROOT
 from test_structure import MAX_COLUMNS, MAX_FILES, MAX_FUNCTION_LINES, MAX_LINES, PRIVATE
-from voxport.model.checkpoint_layout import CheckpointFormat
 
 from voxport.bundle import errors, manifest, spec
 from voxport.export.targets import TARGETS
 from voxport.export.targets.base import Target
 from voxport.model import family
+from voxport.model.checkpoint_layout import CheckpointFormat
 from voxport.model.families import FAMILIES
 from voxport.quantize.schemes import Scheme
 from voxport.runtime.batching import CodeSlots

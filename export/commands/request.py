@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from voxport.model.checkpoint_layout import SUFFIX
 
 from voxport.bundle.command import integer
 from voxport.bundle.completion import complete_values
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
+from voxport.model.checkpoint_layout import SUFFIX
 from voxport.model.commands.inspect import add_weights_argument
 from voxport.model.families import DEFAULT, FAMILIES, find_family, format_of, options_of, public_name
 from voxport.quantize.recipe import RECIPES, find_recipe

@@ -11,11 +11,11 @@ import torch
 from support.bundle_options import QUANT, edit_manifest
 from support.commands import error_line
 from support.paths import ROOT
-from voxport.model.mistral_layout import MistralFormat
 
 from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
 from voxport.export.output_folder import staging
+from voxport.model.mistral_layout import MistralFormat
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
-from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
 from voxport.export.job import make_job
@@ -18,6 +17,7 @@ from voxport.export.model_card import model_card
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.model.families import FAMILIES
+from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 # The keys of https://github.com/huggingface/hub-docs/blob/main/modelcard.md, and the one of this project.

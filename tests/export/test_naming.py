@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import ExportRequest
@@ -16,6 +15,7 @@ from voxport.export.job import make_job
 from voxport.export.naming import MAX_NAME, bundle_name, differences
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
+from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
 REVISION = "5d83992436eae1d760afd27aff78a71d676296fc"

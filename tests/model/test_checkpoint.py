@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from voxport.model.checkpoint_layout import WeightFile
-from voxport.model.mistral_layout import WEIGHTS
-from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES
 from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
+from voxport.model.checkpoint_layout import WeightFile
+from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.voxtral_tts.config import load_config, parse_config
 from voxport.model.voxtral_tts.family import FAMILY
+from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import SIZES
 
 NORM = "layers.1.attention_norm.weight"

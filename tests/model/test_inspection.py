@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
 from support.stand_ins import noting
-from voxport.model.checkpoint_layout import INDEX_SUFFIX
-from voxport.model.mistral_layout import WEIGHTS
 
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
+from voxport.model.checkpoint_layout import INDEX_SUFFIX
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
+from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic.checkpoint import write_checkpoint
 
 INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"
@@ -277,6 +277,9 @@ def test_releases_of_equal_shapes_are_told_apart(tmp_path: Path) -> None:
         for release in family.releases
     )
     known = replace(family, releases=releases)
-    config, checkpoint = family.layout.load_config(tmp_path / "design"), family.open_checkpoint(tmp_path / "design")
+    config, checkpoint = (
+        family.layout.load_config(tmp_path / "design"),
+        family.open_checkpoint(tmp_path / "design"),
+    )
     release = known.release_of(checkpoint, config)
     assert release and release.name == "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
-from voxport.model.mlx.layout import MlxModel
 
 from voxport.bundle.errors import ConfigError
+from voxport.model.mlx.layout import MlxModel
 from voxport.model.mlx.tensor_layouts import ORDERS, Stored, StoredAs, recurrent_names, stored_tensors
 
 SIZES = st.integers(1, 5)

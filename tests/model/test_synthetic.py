@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 from support.files import contents
-from voxport.model.mistral_layout import WEIGHTS
-from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.bundle.errors import OutputError
 from voxport.model.__main__ import main
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.families import FAMILIES, open_family
+from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic import checkpoint as synthetic
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 from voxport.model.voxtral_realtime.modules import AUDIO as AUDIO_PART
 from voxport.model.voxtral_tts.config import load_config
 from voxport.model.voxtral_tts.family import FAMILY
+from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
 from voxport.model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
 

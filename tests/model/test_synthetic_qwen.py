@@ -11,11 +11,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from support.paths import ROOT
 from transformers import AutoTokenizer
-from voxport.model.qwen3_tts.layouts import WEIGHTS
 
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.model.families import open_family
 from voxport.model.qwen3_tts.config import SPEECH_TOKENIZER
+from voxport.model.qwen3_tts.layouts import WEIGHTS
 from voxport.model.qwen3_tts.sizes import size_names
 from voxport.model.synthetic import checkpoint as synthetic
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint

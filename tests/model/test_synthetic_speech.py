@@ -13,13 +13,13 @@ from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from voxport.model.voxtral_tts.components import components
-from voxport.model.voxtral_tts.layouts import MISTRAL
 
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
 from voxport.model.graph import Component
 from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_CODE, Options, VoxtralTTSConfig, load_config
 from voxport.model.voxtral_tts.family import FAMILY, build
+from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
 from voxport.model.voxtral_tts.sizes import SIZES
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from support.runtime.prefix_caches import private_prefix_cache
 from voxport.model.qwen3_tts.components import codec_contexts, components, constants
-from voxport.model.qwen3_tts.layouts import OFFICIAL
 
 from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
@@ -24,6 +23,7 @@ from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.config import Options, load_config
+from voxport.model.qwen3_tts.layouts import OFFICIAL
 from voxport.model.qwen3_tts.modules import UNUSED, CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
 from voxport.model.qwen3_tts.predictor import CodePredictor
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder

@@ -12,10 +12,10 @@ import torch
 from mlx_audio.convert import convert as convert_by_mlx_audio
 from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
 from support.files import contents
-from voxport.model.mlx.layout import quantization_of
 
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
+from voxport.model.mlx.layout import quantization_of
 
 CONFIG, WEIGHTS = "config.json", "consolidated.safetensors"
 pytestmark = pytest.mark.slow

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from exercises.toy_constants import Constants
 
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.base import Values
 
 END = 0  # the letter that ends a speech
-
-
-@dataclass(frozen=True)
-class Constants:
-    dim: int
-    gain: float
-
-
-def parse_constants(constants: Values, options: Values) -> Constants:
-    """Raises IntegrityError that names a wrong constant."""
-    dim = constants.get("dim")
-    if not isinstance(dim, int) or dim < 2:
-        raise IntegrityError(f"manifest.json: constants: dim: {dim!r}, expected at least 2; export it again")
-    return Constants(dim, 2.0 if options["loud"] else 1.0)
 
 
 class Letters:

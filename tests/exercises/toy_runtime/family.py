@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from exercises.toy_runtime.decoder import Constants, Letters, parse_constants
+from exercises.toy_constants import Constants
+from exercises.toy_runtime.decoder import Letters
 from exercises.toy_runtime.task import ToyTextToSpeech
 from exercises.toy_runtime.workloads import BENCH, TRACE, VERIFICATION
 
@@ -23,7 +24,7 @@ FAMILY = RuntimeFamily[Constants](
     name="toy",
     task=TextToSpeech,
     calls=lambda job: {"prefill": DECODER, "decode_step": DECODER},
-    parse_constants=parse_constants,
+    constants=Constants,
     voices=lambda bundle: {},
     open=_open,
     trace=TRACE,

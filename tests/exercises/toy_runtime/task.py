@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from exercises.toy_runtime.decoder import END, Constants, LetterDecoder, Letters
+from exercises.toy_constants import Constants
+from exercises.toy_runtime.decoder import END, LetterDecoder, Letters
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Fill, RowLimit, SlotOutput, Status

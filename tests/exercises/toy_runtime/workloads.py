@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from exercises.toy_runtime.decoder import Constants, LetterDecoder
+from exercises.toy_constants import Constants
+from exercises.toy_runtime.decoder import LetterDecoder
 
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.base import (

@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
 from support.files import contents
 from torch import nn
-from voxport.model.mlx.layout import quantization_of
 
 from voxport.export.conversion.outputs import DTYPES
 from voxport.model.families import family_of, open_family
 from voxport.model.family import Family, Release
 from voxport.model.mlx.integers import unpack
+from voxport.model.mlx.layout import quantization_of
 from voxport.model.stored_weights import RECIPE_KEY
 
 PACKED = "decoder.layers.0.attention.wq"

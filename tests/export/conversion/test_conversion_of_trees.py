@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
-from support.model.tree_family.format import CONFIG, WEIGHTS
-from voxport.model.mlx.layout import WEIGHTS as MLX_WEIGHTS
+from support.model.tree_family.layouts import CONFIG, WEIGHTS
 
 from voxport.export.__main__ import main as export
+from voxport.model.mlx.layout import WEIGHTS as MLX_WEIGHTS
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY
 
 pytestmark = pytest.mark.usefixtures("tree_family")

@@ -12,7 +12,7 @@ from support.export.conversions import FOLDERS, convert, rewrite
 from support.export.conversions import WEIGHTS as MLX_WEIGHTS
 from support.files import contents
 from support.model.tree_family.family import Tree
-from support.model.tree_family.format import CONFIG, WEIGHTS
+from support.model.tree_family.layouts import CONFIG, WEIGHTS
 from support.stand_ins import noting
 
 from voxport.model.__main__ import main as model_command

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from exercises.toy_model.config import Options
 from exercises.toy_model.family import FAMILY as TOY
-from support.model.tree_family.format import CONFIG, FORMAT
+from support.model.tree_family.layouts import LAYOUTS, TreeConfig
 from torch import nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrized_weight_norm
-from voxport.model.mlx.layout import MlxModel
+
+from voxport.bundle.constants import FamilyConstants
+from voxport.model.family import Family
+from voxport.model.graph import GraphSpec
 
 Node = Any  # JSON: a list of nodes, or a module as [kind, sizes...]
 CONVOLUTIONS = {
@@ -44,29 +45,46 @@ def built(node: Node) -> nn.Module:
 class Tree(nn.Module):
     """`moved` has the convolutions that mlx-audio stores reordered, `kept` those stored as published."""
 
-    def __init__(self, config: dict[str, Node]) -> None:
+    def __init__(self, config: TreeConfig) -> None:
         super().__init__()
-        self.moved, self.kept = built(config["moved"]), built(config["kept"])
+        self.moved, self.kept = built(config.moved), built(config.kept)
 
 
-def load_config(folder: Path) -> dict[str, Node]:
-    content: dict[str, Node] = json.loads((folder / CONFIG).read_text())
-    return content
+class TreeFamily(Family[Tree, TreeConfig, Options]):
+    """What it does not need is that of the toy family of the exercises."""
+
+    name = "tree"
+    title = "Tree"
+    licence, task, languages = TOY.licence, TOY.task, TOY.languages
+    options = Options
+    layouts = LAYOUTS
+    verification, parameter_groups = TOY.verification, TOY.parameter_groups
+
+    def parse_config(self, content: Any, source: str) -> TreeConfig:
+        return TreeConfig.model_validate(content)
+
+    def weights(self, config: TreeConfig) -> Tree:
+        return Tree(config)
+
+    def graphs(
+        self, config: TreeConfig, options: Options
+    ) -> tuple[GraphSpec[Tree, TreeConfig, Options], ...]:
+        return ()
+
+    def constants(self, config: TreeConfig, options: Options) -> FamilyConstants:
+        return FamilyConstants()
+
+    def longest_cache(self, config: TreeConfig) -> int:
+        return 64
+
+    def default_cache(self, config: TreeConfig, options: Options) -> int:
+        return 64
+
+    def summary(self, config: TreeConfig) -> list[tuple[str, str]]:
+        return []
+
+    def calls(self, config: TreeConfig, options: Options) -> str:
+        return ""
 
 
-FAMILY = replace(
-    TOY,
-    name="tree",
-    title="Tree",
-    format=FORMAT,
-    parse_config=lambda content, source: content,
-    load_config=load_config,
-    weights=Tree,
-    mlx=MlxModel(
-        model_type="tree",
-        config=lambda folder: {},
-        renames=(("moved.*.", "model.blocks.*."), ("kept.", "codec.")),
-        reordered=("moved.",),
-        copied=(CONFIG,),
-    ),
-)
+FAMILY = TreeFamily()

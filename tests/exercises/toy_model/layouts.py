@@ -1,15 +1,17 @@
-"""Files of the toy family: a configuration, letters, and two weight files, one of them in a sub-folder."""
+"""Layout of the toy family: a configuration, letters, and two weight files, one of them in a sub-folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from voxport.model.checkpoint_layout import CheckpointFormat, WeightFile
+from exercises.toy_model.config import ToyConfig, load_config
+
+from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
 
 LETTERS = "letters.txt"
 
 
-class ToyFormat(CheckpointFormat):
+class ToyLayout(CheckpointLayout[ToyConfig]):
     marker = "toy.json"
     has_tokenizer = True
 
@@ -18,6 +20,9 @@ class ToyFormat(CheckpointFormat):
 
     def config_files(self, folder: Path) -> list[str]:
         return ["toy.json"]
+
+    def load_config(self, folder: Path) -> ToyConfig:
+        return load_config(folder)
 
     def single_files(self, folder: Path) -> list[WeightFile]:
         return [
@@ -29,4 +34,4 @@ class ToyFormat(CheckpointFormat):
         return [LETTERS] if (folder / LETTERS).is_file() else []
 
 
-FORMAT = ToyFormat()
+LAYOUTS = (ToyLayout(),)
