@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from exercises.toy_model.modules import Decoder
 from support.bundle_options import write_hashes
+from support.model.changed import changed
 from support.runtime.opened_tasks import open_speech
 
 import voxport
@@ -143,7 +143,7 @@ def test_faults_of_a_new_family_are_named(
         patch.setitem(voxport.runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")
         with pytest.raises(UnknownFamily, match=r"FAMILY\.name is 'toy', expected 'other'"):
             voxport.runtime.families.open_family("other")
-        without = replace(family, synthetic=replace(family.synthetic, documents=lambda size: {}))
+        without = changed(family, synthetic=changed(family.synthetic, documents=lambda size: {}))
         patch.setattr("exercises.toy_model.family.FAMILY", without)
         with pytest.raises(OutputError, match=r"tiny lacks .*Synthetic\.documents"):
             write_checkpoint(tmp_path / "out", key="toy")

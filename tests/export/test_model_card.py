@@ -10,6 +10,7 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
+from support.model.changed import changed
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
 from voxport.export.job import make_job
@@ -78,7 +79,7 @@ def test_weights_of_the_published_shapes_carry_licence_and_base_model(
         "base_model",
         "base_model_relation",
     } | {"voxport"}
-    source.family = replace(source.family, releases=(replace(source.family.releases[0], size="tiny"),))
+    source.family = changed(source.family, releases=(replace(source.family.releases[0], size="tiny"),))
     found = parsed(model_card(manifest_of(source), source))
     assert found.keys() == KEYS | {"voxport"}
     assert (found["base_model"], found["license"], found["pipeline_tag"]) == (release, licence, task)

@@ -3,20 +3,21 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from exercises.toy_model import family as toy_family
+from support.model.changed import changed
 
 from voxport.bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
 from voxport.export.__main__ import main as export
 from voxport.model import families
 from voxport.model.__main__ import main
 from voxport.model.checkpoint import materialize
-from voxport.model.families import FAMILIES, family_of, find_family, format_of, open_family
+from voxport.model.families import FAMILIES, family_of, find_family, layouts_of, open_family
+from voxport.model.graph import ModelSpec
 from voxport.model.synthetic.checkpoint import write_checkpoint
 
 
@@ -32,12 +33,12 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_checkpoint_is_detected_by_its_family_alone(key: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / key, key=key)
     assert family_of(tmp_path / key) == key
-    assert [other for other in FAMILIES if format_of(other).detect(tmp_path / key)] == [key]
+    assert [other for other in FAMILIES if layouts_of(other)[0].detect(tmp_path / key)] == [key]
 
 
 def test_the_source_files_of_a_bundle_are_listed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "tts")
-    found = format_of("voxtral_tts").source_files(tmp_path / "tts")
+    found = layouts_of("voxtral_tts")[0].source_files(tmp_path / "tts")
     voices = [f"voice_embedding/{name}.pt" for name in ("casual_male", "fr_male", "neutral_female")]
     assert found == ["params.json", "consolidated.safetensors", "tekken.json", *voices]
 
@@ -65,10 +66,10 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         find_family("other")
 
 
-def test_the_table_formats_and_options_import_no_torch() -> None:
+def test_the_table_layouts_and_options_import_no_torch() -> None:
     code = (
-        "import sys; from voxport.model.families import FAMILIES, format_of, options_of\n"
-        "for key in FAMILIES: format_of(key), options_of(key)\n"
+        "import sys; from voxport.model.families import FAMILIES, layouts_of, options_of\n"
+        "for key in FAMILIES: layouts_of(key), options_of(key)\n"
         "print('torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -97,7 +98,7 @@ def test_a_row_that_disagrees_with_its_family_is_refused(toy: Path, monkeypatch:
 def test_a_tensor_of_no_parameter_group_is_named(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(toy_family, "FAMILY", replace(toy_family.FAMILY, parameter_groups={"body.": "body"}))
+    monkeypatch.setattr(toy_family, "FAMILY", changed(toy_family.FAMILY, parameter_groups={"body.": "body"}))
     assert main(["inspect", str(toy)]) == 5
     assert "parameter_groups has no prefix of head.weight" in capsys.readouterr().err
 
@@ -107,7 +108,7 @@ def test_a_long_label_of_inspect_is_followed_by_a_space(
 ) -> None:
     label = "a label of more than 24 characters"
     monkeypatch.setattr(
-        toy_family, "FAMILY", replace(toy_family.FAMILY, summary=lambda config: [(label, "7")])
+        toy_family, "FAMILY", changed(toy_family.FAMILY, summary=lambda config: [(label, "7")])
     )
     assert main(["inspect", str(toy)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -116,12 +117,13 @@ def test_a_long_label_of_inspect_is_followed_by_a_space(
 
 def test_the_module_of_an_added_family_matches_its_signature(toy: Path) -> None:
     family = open_family("toy")
-    config, options = family.layout.load_config(toy), family.options()
-    component = family.components(config, options, 8, "BSHD")[-1]
+    model = ModelSpec(family.layout.load_config(toy), family.options(), cache_length=8)
+    (graph,) = family.graphs(model.config, model.options)
+    component = graph.components(model)[-1]
     checkpoint = family.open_checkpoint(toy)
-    root: Any = family.open_root(config, checkpoint)
-    materialize(root, checkpoint, family.weights_of_graph[component.graph])
-    module = family.build(component.graph, root, config, options, 8)
+    root: Any = family.open_root(model.config, checkpoint)
+    materialize(root, checkpoint, graph.weights)
+    module = graph.build(root, model)
     x = torch.from_numpy(component.example(0)["x"])
     (cache,) = (torch.zeros(state.shape) for state in component.signature.states)
     y, cache = module(x, torch.tensor([0]), cache)

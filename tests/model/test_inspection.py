@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.commands import error_line
+from support.model.changed import changed
 from support.stand_ins import noting
 
 from voxport.export.__main__ import main as export
@@ -255,7 +256,7 @@ def test_languages_and_licence_are_shown(folder: Path, capsys: pytest.CaptureFix
 
 def test_only_weights_of_the_published_shapes_have_the_published_licence(folder: Path) -> None:
     family = open_family("voxtral_tts")
-    tiny_release = replace(family, releases=(replace(family.releases[0], size="tiny"),))
+    tiny_release = changed(family, releases=(replace(family.releases[0], size="tiny"),))
     config = family.layout.load_config(folder)
     random = family.open_checkpoint(folder)
     assert tiny_release.release_of(random, config) is None
@@ -276,7 +277,7 @@ def test_releases_of_equal_shapes_are_told_apart(tmp_path: Path) -> None:
         replace(release, size=release.size.replace("0.6b", "tiny").replace("1.7b", "tiny"))
         for release in family.releases
     )
-    known = replace(family, releases=releases)
+    known = changed(family, releases=releases)
     config, checkpoint = (
         family.layout.load_config(tmp_path / "design"),
         family.open_checkpoint(tmp_path / "design"),

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from voxport.bundle.errors import ConfigError
-from voxport.model.mlx.layout import MlxModel
+from voxport.model.families import layouts_of
+from voxport.model.mlx.layout import MlxLayout, NotInMlx
 from voxport.model.mlx.tensor_layouts import ORDERS, Stored, StoredAs, recurrent_names, stored_tensors
 
 SIZES = st.integers(1, 5)
@@ -143,9 +144,8 @@ def test_a_square_kernel_is_ambiguous_and_a_kernel_of_one_is_not() -> None:
     assert not Stored((4, 3, 2), (0, 2, 1)).is_ambiguous
 
 
-NAMES = MlxModel(
-    "toy", lambda folder: {}, renames=(("layers.*.wq.", "model.layers.*.q_proj."), ("norm.", "model.norm."))
-)
+NAMES: MlxLayout = NotInMlx(layouts_of("voxtral_tts")[0])
+NAMES.renames = (("layers.*.wq.", "model.layers.*.q_proj."), ("norm.", "model.norm."))
 
 
 @pytest.mark.parametrize(

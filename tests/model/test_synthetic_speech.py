@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-from voxport.model.voxtral_tts.components import components
 
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
-from voxport.model.graph import Component
+from voxport.model.graph import Component, ModelSpec
 from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_CODE, Options, VoxtralTTSConfig, load_config
-from voxport.model.voxtral_tts.family import FAMILY, build
+from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
-from voxport.model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
 from voxport.model.voxtral_tts.sizes import SIZES
 
 BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
@@ -105,11 +103,10 @@ class Speaker:
         checkpoint = Checkpoint(MISTRAL.weight_files(folder))
         root: Any = FAMILY.open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])
-        options, length = Options(), LIMIT + 200
-        self.parts: dict[str, Component] = {
-            part.name: part for part in components(self.config, options, length)
-        }
-        self.modules = {graph: build(graph, root, self.config, options, length) for graph in WEIGHTS_OF_GRAPH}
+        model = ModelSpec(self.config, Options(), LIMIT + 200)
+        self.parts: dict[str, Component] = {part.name: part for part in FAMILY.components(model)}
+        graphs = FAMILY.graphs(model.config, model.options)
+        self.modules = {graph.name: graph.build(root, model) for graph in graphs}
         self.voices = MISTRAL.voices(folder, self.config)
         self.tokenizer = MistralTokenizer.from_file(folder / "tekken.json")
 

@@ -71,7 +71,7 @@ def edited_tokenizer(tmp_path: Path, edit: Callable[[Any], object]) -> Path:
 def constants_of(folder: Path) -> Constants:
     source = Source(folder)
     options = resolve(source, ExportRequest(options={"streaming": True})).options
-    return Constants.model_validate(source.family.constants(source.config, options))
+    return source.family.constants(source.config, options)
 
 
 def test_special_tokens_and_the_silence_are_those_of_the_tokenizer(tmp_path: Path) -> None:

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 import torch
 from support.runtime.prefix_caches import private_prefix_cache
-from voxport.model.qwen3_tts.components import codec_contexts, components, constants
 
-from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
+from voxport.model.graph import ModelSpec
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
+from voxport.model.qwen3_tts.codec.weights import codec_contexts
 from voxport.model.qwen3_tts.config import Options, load_config
+from voxport.model.qwen3_tts.family import FAMILY
 from voxport.model.qwen3_tts.layouts import OFFICIAL
 from voxport.model.qwen3_tts.modules import UNUSED, CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
 from voxport.model.qwen3_tts.predictor import CodePredictor
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
-from voxport.runtime.families.base import parse_record
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from voxport.runtime.families.qwen3_tts.mel import speaker_mel
@@ -65,10 +65,11 @@ class GoldenModel:
             "code_predictor": CodePredictor(self.root.talker, talker.code_predictor_config),
             "codec": self.codec,
         }
-        parts = components(self.config, Options(split="standard"), CACHE)
+        model = ModelSpec(self.config, Options(split="standard"), CACHE)
+        parts = FAMILY.components(model)
         graphs = {component.name: component.graph for component in parts}
         self.engine = EagerEngine(parts, lambda component: self.modules[graphs[component]], "BSHD")
-        self.constants = parse_record(Constants, constants(self.config, Options(split="standard")))
+        self.constants = FAMILY.constants(self.config, model.options)
         self.tokenizer = QwenTokenizer(
             [GOLDEN / name / file for file in OFFICIAL.tokenizer_files(GOLDEN / name)]
         )

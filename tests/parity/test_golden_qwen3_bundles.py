@@ -100,7 +100,7 @@ def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the codes that eager draws from one seed. ExecuTorch reads the prompts in several calls."""
-    monkeypatch.setattr("voxport.model.qwen3_tts.components.PROMPT_ROWS", 5)
+    monkeypatch.setattr("voxport.model.qwen3_tts.graphs.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
     rows = {"executorch": 5, "coreml": CACHE}[target]
     signatures = golden.engine.stream().signatures

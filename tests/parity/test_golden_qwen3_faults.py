@@ -16,6 +16,7 @@ from torch import nn
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
+from voxport.runtime.families.qwen3_tts.sampling import sampling_of
 from voxport.runtime.sampler import SamplerSettings
 
 
@@ -110,7 +111,7 @@ def spoken(golden: GoldenModel, run: str, **changes: Any) -> list[list[int]]:
     settings = changes.pop("settings", SamplerSettings(repetition_penalty=1.05))
     constants = golden.constants.model_copy(update=changes)
     rows = PromptEmbedder(golden.engine.stream(), constants).rows(prompt_of(golden, golden.name, run))
-    sampling = replace(golden.constants.sampling, first=settings, others=SamplerSettings())
+    sampling = replace(sampling_of(golden.constants), first=settings, others=SamplerSettings())
     decoder = SpeechDecoder(golden.engine.stream(), constants, sampling)
     decoder.start(rows)
     found = []

@@ -12,13 +12,13 @@ import pytest
 import torch
 from mlx_audio.tts.utils import load_model
 from support.export.mlx_values import assert_near
-from voxport.model.qwen3_tts.components import codec_contexts
 
 from voxport.export.__main__ import main as export
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
 from voxport.model.qwen3_tts import sizes
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
+from voxport.model.qwen3_tts.codec.weights import codec_contexts
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.model.synthetic.checkpoint import write_checkpoint
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
@@ -205,7 +204,7 @@ class Ours:
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
         options = resolve(source, request).options
-        self.constants = Constants.model_validate(source.family.constants(source.config, options))
+        self.constants = source.family.constants(source.config, options)
         model = Model(resolve(source, request), "BSHD")
         self.engine = EagerEngine(model.components, model.module, "BSHD")
 

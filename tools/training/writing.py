@@ -19,6 +19,7 @@ from tools.training.speech.model import trained_params as speech_params
 from voxport.model.mistral_layout import PARAMS, TOKENIZER, WEIGHTS
 from voxport.model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
 from voxport.model.voxtral_realtime.synthetic import audio_document as recognition_audio
+from voxport.model.voxtral_tts.layouts import VOICES as VOICE_FOLDER
 from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
 from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 

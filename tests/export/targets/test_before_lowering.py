@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.model.changed import changed
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import ExportRequest
@@ -70,9 +71,8 @@ def test_one_tensor_as_two_results_is_refused(graph: Graph) -> None:
 
 
 def test_a_graph_whose_weights_are_not_loaded_is_refused(checkpoint: Path) -> None:
-    source = Source(checkpoint)
-    prefixes = {**source.family.weights_of_graph, "codec": ("audio_tokenizer.quantizer",)}
-    source.family = replace(source.family, weights_of_graph=prefixes)
-    request = ExportRequest(quant="none", options={}, cache_length=64)
+    resolved = resolve(Source(checkpoint), ExportRequest(quant="none", options={}, cache_length=64))
+    graph = changed(resolved.graphs["codec"], weights=("audio_tokenizer.quantizer",))
+    resolved.graphs["codec"] = graph
     with pytest.raises(ExportError, match=r"graph codec: its module uses .*which was not loaded"):
-        Model(resolve(source, request), LAYOUT).graph("codec")
+        Model(resolved, LAYOUT).graph("codec")

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from support.runtime.toy_engine import SlotStream
 from support.runtime.toy_speech import BOOKS, DIM, ROWS, VOCAB, ToyEngine
-from voxport.model.qwen3_tts.components import (
-    MAX_CODEC_FRAMES,
-    MAX_REFERENCE_FRAMES,
-    MEL_FRAMES,
-    PLANNED_CODEC_FRAMES,
-)
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.model.graph import PROMPT_ROWS
+from voxport.model.qwen3_tts.graphs import (
+    MAX_CODEC_FRAMES,
+    MAX_REFERENCE_FRAMES,
+    MEL_FRAMES,
+    PLANNED_CODEC_FRAMES,
+)
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.base import Arrays
 

@@ -32,7 +32,7 @@ def eager() -> tuple[EagerEngine, Constants]:
     source = Source(random_checkpoint("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
     options = resolve(source, request).options
-    constants = Constants.model_validate(source.family.constants(source.config, options))
+    constants = source.family.constants(source.config, options)
     model = Model(resolve(source, request), "BSHD")
     return EagerEngine(model.components, model.module, "BSHD"), constants
 

@@ -50,6 +50,9 @@ class Tree(nn.Module):
         self.moved, self.kept = built(config.moved), built(config.kept)
 
 
+Graph = GraphSpec[Tree, TreeConfig, Options]
+
+
 class TreeFamily(Family[Tree, TreeConfig, Options]):
     """What it does not need is that of the toy family of the exercises."""
 
@@ -66,9 +69,7 @@ class TreeFamily(Family[Tree, TreeConfig, Options]):
     def weights(self, config: TreeConfig) -> Tree:
         return Tree(config)
 
-    def graphs(
-        self, config: TreeConfig, options: Options
-    ) -> tuple[GraphSpec[Tree, TreeConfig, Options], ...]:
+    def graphs(self, config: TreeConfig, options: Options) -> tuple[Graph, ...]:
         return ()
 
     def constants(self, config: TreeConfig, options: Options) -> FamilyConstants:
