@@ -20,7 +20,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
 from voxport.model.checkpoint_layout import SUFFIX
 from voxport.model.commands.inspect import add_weights_argument
-from voxport.model.families import DEFAULT, FAMILIES, find_family, format_of, options_of, public_name
+from voxport.model.families import DEFAULT, FAMILIES, find_family, layouts_of, options_of, public_name
 from voxport.quantize.recipe import RECIPES, find_recipe
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
     from voxport.model.embedded import embedded_default
 
     folder = arguments.checkpoint or embedded_default(job.family)
-    places = {file.path.parent for file in format_of(job.family).single_files(folder)}
+    places = {file.path.parent for file in layouts_of(job.family)[0].single_files(folder)}
     recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
     recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
     source = open_source(folder, job.family, arguments.weights or recorded)

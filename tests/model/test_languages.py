@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from voxport.bundle.languages import language_code
-from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest
+from voxport.bundle.manifest import ExportRequest
 from voxport.export.__main__ import main as export
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve
@@ -111,15 +111,9 @@ def test_random_weights_need_no_languages(tmp_path: Path, capsys: pytest.Capture
     assert "languages" not in capsys.readouterr().err
 
 
-def test_the_manifest_has_the_languages_and_older_ones_have_none(tiny: Path) -> None:
+def test_the_manifest_has_the_languages(tiny: Path) -> None:
     job = make_job(resolve(Source(tiny), ExportRequest()), open_target("onnx", None), "tiny")
     assert job.languages == ("en", "fr")
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
-    )
-    content = manifest.model_dump(mode="json")
-    del content["job"]["languages"]
-    assert Manifest.model_validate(content).job.languages == ()
 
 
 @pytest.mark.parametrize("name", ["fr", "FR", "fr-FR", "fr_CA", "French", "FRENCH"])

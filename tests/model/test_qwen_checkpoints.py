@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import VoxportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import LayoutName
@@ -208,9 +209,9 @@ def test_the_defaults_of_sampling_are_those_of_the_checkpoint(folder: Path) -> N
 
 
 def sampling_defaults(folder: Path) -> tuple[dict[str, float], int]:
-    source = Source(folder)
-    constants = source.family.constants(source.config, source.family.options())
-    return constants["sampling_defaults"], constants["max_frames"]
+    constants = resolve(Source(folder), ExportRequest()).constants
+    assert isinstance(constants, Constants)
+    return constants.sampling_defaults.model_dump(), constants.max_frames
 
 
 def test_w4_keeps_the_predictor_at_8_bits_and_the_codec_in_floats() -> None:
@@ -248,9 +249,9 @@ def test_a_tuned_folder_is_accepted(folder: Path) -> None:
         speaker_encoder_config__enc_dim=7,  # of another model
         speaker_encoder_config__mel_dim=80,
     )
-    source = Source(folder)
-    assert source.family.constants(source.config, source.family.options())["speakers"] == {"my_voice": 100}
-    assert not source.config.has_encoders
+    resolved = resolve(Source(folder), ExportRequest())
+    assert isinstance(resolved.constants, Constants) and resolved.constants.speakers == {"my_voice": 100}
+    assert "speaker_encoder" not in resolved.graphs
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
