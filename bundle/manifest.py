@@ -5,14 +5,14 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.files import check_utf8
 from voxport.bundle.folder import check_links, check_unlisted, could_be_read, is_plain_path, unlisted
-from voxport.bundle.json_types import Json
+from voxport.bundle.json_types import Json, check_printable, unknown_keys, without_duplicates
 from voxport.bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[3] = 3
@@ -297,12 +297,12 @@ def read_manifest(folder: Path) -> Manifest:
             "export the bundle again"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_duplicates)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
-    _check_printable(path, content)
+    check_printable(path, content)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, bool | float):  # True equals 1 in Python, and 2.0 equals 2
         raise IntegrityError(f"{path}: schema_version is {version}, expected {SCHEMA_VERSION}")
@@ -327,44 +327,6 @@ def _export_command(content: Json) -> str:
         case {"target": str(target), "request": {"quant": str(quant)}}:
             return f"voxport export --checkpoint FOLDER --target {target} --quant {quant}"
     return "voxport export"
-
-
-def unknown_keys(found: JsonValue, known: JsonValue, path: str = "") -> list[str]:
-    """Paths of the keys in a JSON value that a record read from it does not have."""
-    if isinstance(found, dict) and isinstance(known, dict):
-        unknown = [f"{path}{key}" for key in found if key not in known]
-        pairs = [(f"{path}{key}.", found[key], known[key]) for key in found if key in known]
-    elif isinstance(found, list) and isinstance(known, list):
-        unknown, pairs = [], [(path, *both) for both in zip(found, known, strict=True)]
-    else:
-        return []
-    return list(
-        dict.fromkeys(unknown + [key for where, *both in pairs for key in unknown_keys(*both, where)])
-    )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> Json:
-    """Raises ValueError on a key that comes twice: two readers would see two manifests."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)[:50]!r} comes twice")
-    return found
-
-
-def _check_printable(path: Path, content: Any) -> None:
-    """Raises IntegrityError on a text with control characters: messages print texts of a manifest."""
-    todo = [content]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, dict):
-            todo += [*value, *value.values()]
-        elif isinstance(value, list):
-            todo += value
-        elif isinstance(value, str) and not value.isprintable():
-            raise IntegrityError(
-                f"{path}: the text {value[:50]!r} has control characters; export the bundle again"
-            )
 
 
 def file_entry(path: Path) -> FileEntry:

@@ -49,7 +49,7 @@ def test_missing_and_truncated_files_are_named(
     ("change", "says"),
     [
         (lambda m: m.update(schema_version=99), "update voxport"),
-        (lambda m: m.update(schema_version=1), "export the bundle again"),
+        (lambda m: m.update(schema_version=1), "make it again: voxport export"),
         (lambda m: m["files"].update({"../outside": m["files"]["tekken.json"]}), "inside the bundle"),
         (lambda m: m["files"].update({"/etc/passwd": m["files"]["tekken.json"]}), "inside the bundle"),
         (lambda m: m["job"]["components"][0].update(file="../x.onnx"), "inside the bundle"),
@@ -57,7 +57,7 @@ def test_missing_and_truncated_files_are_named(
         (lambda m: m["job"].pop("components"), "components"),
         (lambda m: m["job"]["constants"].update(dim="wide"), "dim"),
         (lambda m: m["job"]["constants"].pop("dim"), "dim"),
-        (lambda m: m["job"]["options"].update(first_frame="bogus"), "first_frame"),
+        (lambda m: m["job"]["constants"].update(first_frame="bogus"), "first_frame"),
         (lambda m: m["job"]["recipes"]["codec"].update(linears=3), "recipes.codec.linears"),
         (lambda m: m["verification"].clear(), "verification.status"),
         (lambda m: m["job"]["components"][0]["signature"].update(dims={}), "without bounds"),

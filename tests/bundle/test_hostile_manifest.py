@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from support.stand_ins import stand_in
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.bundle.errors import IntegrityError
 from voxport.bundle.folder import check_links, unlisted
-from voxport.bundle.manifest import MANIFEST, Bundle, read_manifest
+from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, read_manifest
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.engines.call_checks import check_outputs
@@ -39,6 +40,37 @@ def test_it_is_refused(tmp_path: Path, content: str, named: str) -> None:
     with pytest.raises(IntegrityError, match=named) as caught:
         read_manifest(tmp_path)
     assert str(caught.value).isprintable()
+
+
+OLD = Path(__file__).parent / "data" / "manifest-2.json"
+
+
+def test_a_bundle_of_version_2_is_refused_with_the_command_that_makes_it_again(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(OLD.read_bytes())
+    says = (
+        "schema version 2, this version reads 3; "
+        "make it again: voxport export --checkpoint FOLDER --target onnx --quant w8"
+    )
+    with pytest.raises(IntegrityError, match=says):
+        read_manifest(tmp_path)
+
+
+def test_unknown_keys_are_ignored_with_one_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a newer version may write them: at the top, in a list of records, and in a tensor."""
+    content = json.loads(OLD.read_text()) | {"schema_version": SCHEMA_VERSION, "signed_by": "us"}
+    for component in content["job"]["components"] * 2:
+        component["colour"] = component["signature"]["inputs"][0]["unit"] = 1
+    (tmp_path / MANIFEST).write_text(json.dumps(content))
+    with caplog.at_level("INFO"):
+        manifest = read_manifest(tmp_path)
+    assert manifest.job.components[0].name == "embed_text"
+    (note,) = (record.getMessage() for record in caplog.records)
+    assert note.endswith(
+        "signed_by, job.components.colour, job.components.signature.inputs.unit: ignored; "
+        "a newer version of voxport knows it"
+    )
+    constants = content["job"]["constants"] | {"first_frame": "prefill", "loudness": 3}
+    assert Constants.parse(constants) == Constants.parse({**constants, "loudness": 4})
 
 
 @pytest.fixture

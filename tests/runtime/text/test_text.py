@@ -222,7 +222,7 @@ def test_rules_in_other_languages(language: str, text: str, expected: str) -> No
 
 
 def test_there_are_cases_for_every_language_of_the_published_voices() -> None:
-    from voxport.runtime.families.voxtral_tts.voices import LANGUAGES
+    from voxport.bundle.constants.voxtral_tts import LANGUAGES
 
     assert {"en", *(language for language, _, _ in OTHERS)} == set(LANGUAGES)
     assert len(ENGLISH) + len(OTHERS) >= 120

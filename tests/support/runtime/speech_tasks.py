@@ -9,12 +9,12 @@ from support.files import private_folder
 from support.runtime import toy_speech
 from support.stand_ins import stand_in
 
+from voxport.bundle.constants.voxtral_tts import LANGUAGES
 from voxport.bundle.manifest import MANIFEST
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.voxtral_tts.task import VoxtralTextToSpeech
-from voxport.runtime.families.voxtral_tts.voices import LANGUAGES
 
 CACHE = 96
 

@@ -3,9 +3,9 @@
 import numpy as np
 from support.runtime.toy_engine import Fault, SlotEngine, SlotStream, random_weights
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.voxtral_tts.decoder import Constants
 
 DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
 

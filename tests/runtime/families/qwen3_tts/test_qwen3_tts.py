@@ -15,6 +15,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from voxport.runtime.families.qwen3_tts.prompt import Reference
+from voxport.runtime.families.qwen3_tts.sampling import sampling_of
 from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
 from voxport.runtime.speech_request import TEXT_LAYOUTS
 
@@ -210,9 +211,9 @@ def test_a_chinese_character_takes_as_long_as_several_letters() -> None:
 
 def test_sampling_follows_the_checkpoint() -> None:
     greedy = BASE.sampling_defaults.model_copy(update={"temperature": 0.0})
-    found = BASE.model_copy(update={"sampling_defaults": greedy}).sampling
+    found = sampling_of(BASE.model_copy(update={"sampling_defaults": greedy}))
     assert (found.first.temperature, found.others.temperature) == (0, 0.9)
-    assert replace(found.first, temperature=0.9) == BASE.sampling.first
+    assert replace(found.first, temperature=0.9) == sampling_of(BASE).first
 
 
 @pytest.mark.parametrize(

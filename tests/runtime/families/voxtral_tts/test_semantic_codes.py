@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from voxport.runtime.families.voxtral_tts.decoder import (
-    EMPTY_AUDIO,
-    END_AUDIO,
-    FIRST_CODE,
-    Constants,
-    semantic_codes,
-)
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
+from voxport.runtime.families.voxtral_tts.decoder import semantic_codes
 
 CODES, ROWS = 6, 12  # 2 special rows, 6 codes and 4 rows of padding
 
