@@ -14,7 +14,6 @@ from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, 
 from support.files import contents
 
 from voxport.model.families import open_family
-from voxport.model.inspection import inspect_checkpoint
 from voxport.model.mlx.layout import quantization_of
 
 CONFIG, WEIGHTS = "config.json", "consolidated.safetensors"
@@ -56,8 +55,6 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_they_convert_to_what_mlx_computes_from_them(made: Path, tmp_path: Path) -> None:
-    found = inspect_checkpoint(made)
-    assert found["layout"] == "mlx-audio" and not found["problems"]
     assert convert(made, tmp_path / "back", "--to", "published") == 0
     back, expected = tensors(tmp_path / "back"), tensors(made.parent / "source")
     entries = {path for path, entry in quantization_of(made).items() if isinstance(entry, dict)}

@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
-from voxport.model.mlx.files import weight_files
 
 from voxport.bundle.errors import IntegrityError
 from voxport.export.__main__ import main as export
-from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
 
 Capture = pytest.CaptureFixture[str]
@@ -138,8 +135,6 @@ def test_a_damaged_folder_is_one_clear_line(
     error = capsys.readouterr().err
     assert says in error and "Traceback" not in error
     assert not (tmp_path / "out").exists()
-    assert model(["inspect", str(realtime)]) in (2, 5)
-    assert says in capsys.readouterr().err
 
 
 def test_export_refuses_a_folder_with_weights_twice(realtime: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -192,8 +187,6 @@ def test_a_section_that_is_no_object_is_named(
     of_config(lambda content: content.update({section: value}))(realtime)
     says = f"config.json: {section}: holds a {type(value).__name__}, expected an object"
     assert convert(realtime, tmp_path / "out", "--to", "published") == 5
-    assert says in capsys.readouterr().err
-    assert model(["inspect", str(realtime)]) == 5
     assert says in capsys.readouterr().err
 
 
@@ -250,32 +243,6 @@ def test_a_wrong_configuration_of_a_folder_with_integers(
         capsys.readouterr()
         assert convert(folder, tmp_path / "out", "--to", to) == 5
         assert says in capsys.readouterr().err
-    assert model(["inspect", str(folder)]) == 5
-    assert says in capsys.readouterr().err
-
-
-def test_inspect_prints_the_layout_of_every_tensor(integers: Path, source: Path, capsys: Capture) -> None:
-    for folder in (source, integers):
-        family = open_family(family_of(folder))
-        files = [file.path for file in weight_files(folder, family)]
-        stored = [tensor for path in files for tensor in load_file(path).values()]
-        capsys.readouterr()
-        assert model(["inspect", "-v", str(folder)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        rows = [line for line in lines if re.search(r"\] (same|pytorch|mlx)", line)]
-        assert len(rows) == len(stored)
-        assert model(["inspect", "-v", "--json", str(folder)]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert len(found["layouts"]) == len(stored)
-        assert sum(total["bytes"] for total in found["dtype_totals"].values()) == sum(
-            tensor.nbytes for tensor in stored
-        )
-        assert any(row["layout"] == "same" for row in found["layouts"])
-        assert any("bits" in row for row in found["layouts"]) == (folder is integers)
-        convolutions = [row for row in found["layouts"] if len(row["shape"]) == 3 and row["shape"][2] > 1]
-        assert convolutions and all(row["layout"] in ("pytorch", "mlx") for row in convolutions)
-        assert model(["inspect", "--json", str(folder)]) == 0
-        assert "layouts" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_wrong_configuration_where_the_published_one_has_the_same_name(
@@ -285,8 +252,6 @@ def test_a_wrong_configuration_where_the_published_one_has_the_same_name(
     assert convert(FOLDERS["qwen3_tts"], folder, "--to", "mlx", "--quant", "w4") == 0
     of_config(lambda content: content["quantization"].update({"talker.codec_head": False}))(folder)
     assert convert(folder, tmp_path / "out", "--to", "published") == 5
-    assert "quantization.talker.codec_head: False, expected" in capsys.readouterr().err
-    assert model(["inspect", str(folder)]) == 5
     assert "quantization.talker.codec_head: False, expected" in capsys.readouterr().err
 
 
@@ -316,8 +281,6 @@ def test_two_files_of_one_voice(tmp_path: Path, capsys: Capture) -> None:
     says = f"{voice}: the voice {voice.stem} also has the file {voice.stem}.safetensors, expected one"
     assert convert(folder, tmp_path / "out", "--to", "mlx") == 5
     assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
-    assert model(["inspect", str(folder)]) == 5
-    assert says in capsys.readouterr().err
 
 
 def test_buffers_that_a_model_computes_are_dropped_and_named(
@@ -332,5 +295,3 @@ def test_buffers_that_a_model_computes_are_dropped_and_named(
     assert json.loads(result.out)["dropped"] == names
     assert all(f"{name}: dropped, a model computes it" in result.err for name in names)
     assert load_file(tmp_path / "out" / WEIGHTS).keys() == before - set(names)
-    assert model(["inspect", str(realtime)]) == 0
-    assert f"not needed: {names[0]}, {names[1]}" in capsys.readouterr().out

@@ -3,19 +3,16 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from support.export.conversions import FOLDERS, convert, rewrite
 from support.export.conversions import WEIGHTS as MLX_WEIGHTS
+from support.export.conversions import convert, rewrite
 from support.files import contents
 from support.model.tree_family.family import Tree
 from support.model.tree_family.layouts import CONFIG, WEIGHTS
-from support.stand_ins import noting
 
-from voxport.model.__main__ import main as model_command
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY
 
 pytestmark = pytest.mark.usefixtures("tree_family")
@@ -116,23 +113,3 @@ def test_a_weight_beside_its_weight_norm_is_refused(
         assert convert(source, tmp_path / "out", "--to", to) == 5
         error = capsys.readouterr().err
         assert "tensor moved.0.weight is there beside moved.0.weight_g, a part of its weight norm" in error
-
-
-def test_inspect_names_the_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = FOLDERS["voxtral_tts"]
-    assert convert(source, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
-    assert convert(source, tmp_path / "audio", "--to", "mlx") == 0
-    first, second = (load_file(tmp_path / name / MLX_WEIGHTS) for name in ("mlx", "audio"))
-    half = {name: tensor for name, tensor in second.items() if ".decoder_blocks.0.conv." not in name}
-    half |= {name: tensor for name, tensor in first.items() if ".decoder_blocks.0.conv." in name}
-    rewrite(
-        tmp_path / "audio" / MLX_WEIGHTS,
-        noting(lambda content: content.update(half), lambda content: content.clear()),
-    )
-    for name, layout in (("mlx", "mlx"), ("audio", "mixed")):
-        capsys.readouterr()
-        assert model_command(["inspect", "--json", str(tmp_path / name)]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["layout"] == layout
-        assert any("folded weight norms" in detail for detail in found["layout_details"])
-    assert np.isfinite(first["audio_tokenizer.output_proj.conv.weight"].float().numpy()).all()
