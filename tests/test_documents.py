@@ -13,8 +13,6 @@ from test_structure import MAX_COLUMNS, MAX_FILES, MAX_FUNCTION_LINES, MAX_LINES
 from voxport.bundle import errors, manifest, spec
 from voxport.export.targets import TARGETS
 from voxport.export.targets.base import Target
-from voxport.model import family
-from voxport.model.checkpoint_layout import CheckpointFormat
 from voxport.model.families import FAMILIES
 from voxport.quantize.schemes import Scheme
 from voxport.runtime.batching import CodeSlots
@@ -43,9 +41,6 @@ SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each d
 VALUES = {"kind": list(spec.Kind), "family": FAMILIES, "target": TARGETS}  # of a key of FORMAT.md
 # text before a table of CONTRIBUTING.md, and the classes whose members are in its first column
 MEMBERS: dict[str, list[Any]] = {
-    "`CheckpointFormat`, the files": [CheckpointFormat],
-    "`Family`, the hooks": [family.Family],
-    "`Synthetic`, random checkpoints": [family.Synthetic],
     "| member of `Target`": [Target],
     "An engine subclasses": [Engine, Stream],
     "| member of `Scheme`": [Scheme],
@@ -153,18 +148,6 @@ def test_a_table_of_several_interfaces_has_all_their_members(before: str) -> Non
     found = names(" ".join(" ".join(row) for row in table(CONTRIBUTING, before)))
     for kind in LISTS[before]:
         assert not members(kind) - found, kind.__name__
-
-
-def test_the_classes_of_a_family_are_in_the_table_of_imports() -> None:
-    row = next(line for line in CONTRIBUTING.splitlines() if line.startswith("| `model.family` |"))
-    defined = {
-        kind.__name__
-        for kind in vars(family).values()
-        if getattr(kind, "__module__", "") == "voxport.model.family"
-    }
-    assert {name for name in defined if is_dataclass(getattr(family, name))} == set(
-        re.findall(r"`([A-Z]\w+)`", row)
-    )
 
 
 def test_the_rules_have_the_limits_and_the_private_packages_that_are_checked() -> None:

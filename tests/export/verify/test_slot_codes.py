@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from support.export.faulty_engines import CACHE, Engines, StreamEngine, failed
 
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
 from voxport.export.verify.code_checks import check_codes
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FIRST_CODE
+from voxport.runtime.families.voxtral_tts.decoder import BATCHED
 
 SLOTS = 4
 pytestmark = pytest.mark.slow

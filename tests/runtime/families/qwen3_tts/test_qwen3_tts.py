@@ -40,6 +40,7 @@ BASE = Constants(
     dialects={},
     kind="base",
     size="0b6",
+    max_frames=8191,
     sampling_defaults=SamplingConstants(
         temperature=0.9,
         top_k=50,
