@@ -10,6 +10,8 @@ from pydantic import Field
 
 Count = Annotated[int, Field(gt=0, le=2**24)]
 Id = Annotated[int, Field(ge=0, lt=2**31)]
+FRAME_RATE = 12.5  # frames of speech, or tokens of recognition, a second, in every family
+FRAME_SECONDS = 1 / FRAME_RATE
 MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; a filter that resamples to 1 Hz takes hours to make
 SampleRate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]
 MelBins = Annotated[int, Field(ge=1, le=1024)]

@@ -248,22 +248,22 @@ class StoredWeights:
         )
 
     @property
-    def layout(self) -> str:
-        """`published`, `mlx-audio`, `mlx`, or `mixed`."""
-        if not self.is_for_mlx:
-            return "published"
+    def is_for_modules(self) -> bool:
+        """Whether they are in the layout of MLX's own modules: no weight norms, every kernel reordered. If
+        mlx-audio stores every kernel alike, a file says which of the two it is.
+        """
         orders = {
             (self._mlx.is_reordered(name), found.layout == "mlx")
             for name, found in self.tensors.items()
             if found.stored.order and not found.stored.is_same_in_both
         }
-        is_audio = not self.folded and all(is_reordered == is_mlx for is_reordered, is_mlx in orders)
         is_mlx = len(self.folded) == len(self.pairs) and all(is_mlx for _, is_mlx in orders)
-        if is_audio and is_mlx:  # where the two store every kernel alike
-            names = {self._checkpoint.path(found.name): found.name for found in self.tensors.values()}
-            tags = {self._checkpoint.metadata(name).get(LAYOUT_KEY) for name in names.values()}
-            is_audio = tags != {"mlx"}
-        return MLX_AUDIO if is_audio else "mlx" if is_mlx else "mixed"
+        if not (is_mlx and self.is_for_mlx):
+            return False
+        if self.folded or any(not is_reordered for is_reordered, _ in orders):
+            return True
+        names = {self._checkpoint.path(found.name): found.name for found in self.tensors.values()}
+        return {self._checkpoint.metadata(name).get(LAYOUT_KEY) for name in names.values()} == {"mlx"}
 
     @property
     def recipe(self) -> str | None:

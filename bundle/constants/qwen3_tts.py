@@ -9,7 +9,6 @@ from voxport.bundle.constants import FamilyConstants
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 WINDOW_CONTEXT = 25  # frames that a window of `--split six` repeats, as in the published package
-FRAME_RATE = 12.5  # frames a second of the 12 Hz tokenizer
 Factor = Annotated[float, Field(gt=0, le=100)]
 Temperature = Annotated[float, Field(ge=0, le=100)]
 TopK = Annotated[int, Field(ge=0, le=2**24)]

@@ -68,7 +68,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
     conversion = replace(
         conversion,
         recipe=_with_family_rules(conversion.recipe, family.graphs(config, family.options())),
-        layout=conversion.layout or ("mlx" if source.layout == "mlx" else MLX_AUDIO),
+        layout=conversion.layout or ("mlx" if source.is_for_modules else MLX_AUDIO),
     )
     plan = make_plan(source, family, conversion, family.build_all(config))
     check_files(folder, family, config)

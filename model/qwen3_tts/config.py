@@ -9,8 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from voxport.bundle.bounds import Codebooks, SampleRate
-from voxport.bundle.constants.qwen3_tts import FRAME_RATE
+from voxport.bundle.bounds import FRAME_RATE, Codebooks, SampleRate
 from voxport.bundle.manifest import Record
 from voxport.model.config import Few, Positive, Section, Size, parse_params, require
 from voxport.model.download import read_json

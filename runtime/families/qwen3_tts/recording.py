@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.sources import Recording
 
@@ -63,6 +64,6 @@ def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames
             "transcript: its %d characters usually take %.1f s, the recording has %.1f s; "
             "it must hold every word of the recording",
             len(transcript),
-            estimated_frames * 0.08,
-            frames * 0.08,
+            estimated_frames * FRAME_SECONDS,
+            frames * FRAME_SECONDS,
         )

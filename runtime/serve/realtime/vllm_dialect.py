@@ -1,5 +1,6 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
+from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.connection import Message
@@ -9,7 +10,6 @@ from voxport.runtime.transcription import TranscriptDelta
 
 RATE = 16000
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'
-TOKENS_PER_SECOND = 12.5
 
 
 class VllmSession(Session):
@@ -55,7 +55,7 @@ class VllmSession(Session):
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
         # the model generates a token for each 80 ms, most of them padding
-        audio_tokens = round(utterance.seconds * TOKENS_PER_SECOND)
+        audio_tokens = round(utterance.seconds * FRAME_RATE)
         usage: Json = {
             "prompt_tokens": audio_tokens,
             "completion_tokens": audio_tokens,

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
 from voxport.runtime.batching import Status, StepEvent, Ticket
@@ -24,7 +25,6 @@ from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
-INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
 WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
 TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
@@ -52,7 +52,7 @@ class SpeechWorker(Worker[SpeechJob]):
         self._running: dict[Ticket, SpeechJob] = {}
         self._last_part_of_key: dict[str, int] = {}  # key -> number of the last part that was started
         self._part_numbers = count(1)
-        self._rate = INITIAL_RATE
+        self._rate = FRAME_RATE  # until some are measured
         self._part_threads = ThreadPoolExecutor(1, f"parts of {name}")
         log.info("%s: at most %d texts at a time", name, self.slots)
         metrics.slots.labels(name).set(self.slots)

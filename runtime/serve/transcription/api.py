@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
@@ -310,7 +311,7 @@ async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
     async for text in transcript.collect(job):
         pieces += 1
         yield event({"type": "transcript.text.delta", "delta": text})
-    audio_tokens = round(job.seconds / 0.08)  # one per 80 ms
+    audio_tokens = round(job.seconds / FRAME_SECONDS)  # one per 80 ms
     usage = {
         "type": "tokens",
         "input_tokens": audio_tokens,

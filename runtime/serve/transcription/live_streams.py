@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.live import LiveBatch, LiveStream
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.speech_to_text import SpeechToText
 
-STEP_S = 0.08  # of live audio in one step
 MAX_LOAD = 0.8  # of real time that live streams may take
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # of batches that are measured
 MEASURED_STEPS = 12
@@ -36,7 +36,7 @@ def measure(task: SpeechToText) -> Capacity:
     for size in (size for size in SIZES if size <= task.max_live):
         step = _step_time(task, size)
         log.info("%.1f ms for 80 ms of live audio of %d streams", 1000 * step, size)
-        batches = math.floor(MAX_LOAD * STEP_S / step)
+        batches = math.floor(MAX_LOAD * FRAME_SECONDS / step)
         if not batches:
             break
         if size * batches > best.streams:
@@ -50,8 +50,8 @@ def _step_time(task: SpeechToText, size: int) -> float:
     for delay in task.delays_ms:
         batch.end(batch.begin(delay))
     streams = [batch.begin(min(task.delays_ms)) for _ in range(size)]
-    silence = np.zeros(round(STEP_S * task.sample_rate), np.float32)
-    prompt = math.ceil(min(task.delays_ms) / (1000 * STEP_S)) + 2  # steps before the first token
+    silence = np.zeros(round(FRAME_SECONDS * task.sample_rate), np.float32)
+    prompt = math.ceil(min(task.delays_ms) / (1000 * FRAME_SECONDS)) + 2  # steps before the first token
     for index in range(prompt + MEASURED_STEPS):
         started = time.perf_counter()
         for stream in streams:
@@ -80,7 +80,7 @@ class LiveStreams:
     def __init__(self, task: SpeechToText, batch: int):
         """`batch`: streams of one batch."""
         self._task, self._size = task, batch
-        self._step = round(STEP_S * task.sample_rate)
+        self._step = round(FRAME_SECONDS * task.sample_rate)
         self._slots: dict[TranscriptionJob, _StreamSlot] = {}
         self._batches: list[LiveBatch] = []
         self.audio_steps = 0.0  # encoded so far

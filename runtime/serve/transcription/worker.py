@@ -8,12 +8,13 @@ from itertools import count
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-from voxport.runtime.serve.transcription.live_streams import STEP_S, Capacity, LiveStreams, measure
+from voxport.runtime.serve.transcription.live_streams import Capacity, LiveStreams, measure
 from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText
 
@@ -35,7 +36,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
     def __init__(self, name: str, task: SpeechToText, limits: Limits, metrics: Metrics):
         super().__init__(name, limits, metrics)
         self.task = task
-        self._step = round(STEP_S * task.sample_rate)
+        self._step = round(FRAME_SECONDS * task.sample_rate)
         self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
         self._live: list[TranscriptionJob] = []
         self._queued_utterances: list[
@@ -206,7 +207,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         ready = [(at, job) for job in self._live if (at := self._streams.ready_since(job)) is not None]
         if not ready:
             return []
-        late = time.monotonic() - min(at for at, _ in ready) - STEP_S
+        late = time.monotonic() - min(at for at, _ in ready) - FRAME_SECONDS
         self._metrics.late_seconds.labels(self.name).inc(max(0.0, late))
         ready.sort(key=lambda pair: max(pair[0], self._streams.stepped_at(pair[1])))
         return [job for _, job in ready]
@@ -251,8 +252,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._finish(job, from_exception(error, "file"))
             return
         elapsed, frames = time.perf_counter() - started, len(samples) / self._step
-        job.transcribed_s += frames * STEP_S
-        self._speed += 0.05 * (frames * STEP_S / max(elapsed, 1e-6) - self._speed)
+        job.transcribed_s += frames * FRAME_SECONDS
+        self._speed += 0.05 * (frames * FRAME_SECONDS / max(elapsed, 1e-6) - self._speed)
         self._metrics.pass_seconds.labels(self.name).observe(elapsed)
         self._metrics.frames.labels(self.name).inc(frames)
         if is_last:
