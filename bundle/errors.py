@@ -101,6 +101,6 @@ def one_line(message: object) -> str:
 
 
 def first_line(message: object) -> str:
-    """The first line of another library's message; its type name where the message is empty."""
+    """The first line of another library's message; its type name if the message is empty."""
     lines = str(message).strip().splitlines()
     return lines[0][:MAX_MESSAGE] if lines else type(message).__name__

@@ -19,7 +19,7 @@ ROTARY_SPAN = 4096
 MAX_ROW_POSITION = ROTARY_SPAN * (ROTARY_SPAN - 1)
 # Ends of the names of the ExecuTorch methods that return and replace the states of a graph.
 READ_METHOD, WRITE_METHOD = ".read", ".write"
-# Added to the attention scores of hidden keys. Finite: a softmax in half precision stays defined where all
+# Added to the attention scores of hidden keys. Finite: a softmax in half precision stays defined if all
 # scores of a row are hidden.
 MASKED_SCORE = -1e4
 ONNX_PAST, ONNX_PRESENT = "past.", "present."  # prefixes of a state's input and output
@@ -126,12 +126,12 @@ class StateSpec:
 
     @property
     def rows(self) -> int:
-        """Rows of a cache; 0 where the state is not a cache."""
+        """Rows of a cache; 0 if the state is not a cache."""
         return self.shape[self.cache.row_axis] if self.cache else 0
 
     @property
     def positions(self) -> int:
-        """Positions that a cache holds at a time; 0 where the state is not a cache."""
+        """Positions that a cache holds at a time; 0 if the state is not a cache."""
         return self.rows // self.cache.rows_per_position if self.cache else 0
 
     @property

@@ -33,7 +33,7 @@ def tekken_path(paths: Sequence[Path]) -> Path:
 
 
 def special_id(tekken: Tekkenizer, token: str, path: Path) -> int:
-    """The id of a special token. Raises IntegrityError where the file at `path` lacks it."""
+    """The id of a special token. Raises IntegrityError if the file at `path` lacks it."""
     try:
         return int(tekken.get_special_token(token))
     except ValueError:
@@ -62,7 +62,7 @@ def load_pieces(path: Path) -> Callable[[int], bytes]:
 def load_tekken(path: Path) -> Tekkenizer:
     """The tokenizer of a tekken.json.
 
-    Raises IntegrityError where the file is missing, broken, too large, or of the bare-array form.
+    Raises IntegrityError if the file is missing, broken, too large, or of the bare-array form.
     """
     logging.getLogger("mistral_common").setLevel(logging.ERROR)
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer

@@ -18,9 +18,9 @@ def user_data() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """`name` in the user's cache folder, made where it is missing. Only the user may read or write it.
+    """`name` in the user's cache folder, made if it is missing. Only the user may read or write it.
 
-    Raises OSError where it cannot be made, or where others could write to it.
+    Raises OSError if it cannot be made, or others could write to it.
     """
     folder = user_cache() / name
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

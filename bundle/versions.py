@@ -7,7 +7,7 @@ ENGINES = ("onnxruntime", "executorch", "coremltools", "torch")
 
 
 def package_version(name: str) -> str:
-    """The version of an installed package, or of its build for GPUs; `?` where neither is known."""
+    """The version of an installed package, or of its build for GPUs; `?` if neither is known."""
     for installed in (name, f"{name}-gpu"):
         try:
             return version(installed)

@@ -34,7 +34,7 @@ class Checkpoint:
 
     `is_random` says that voxport wrote the weights.
 
-    Raises CheckpointError where a file is missing or damaged, or two files have a tensor of the same name.
+    Raises CheckpointError if a file is missing or damaged, or two files have a tensor of the same name.
     """
 
     def __init__(self, files: Sequence[WeightFile]):
@@ -78,7 +78,7 @@ class Checkpoint:
         return _metadata(self._entries[name].path)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite.
+        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError if a value is not finite.
 
         Each call maps the file anew: pages of one long-lived mapping would stay in memory until the last
         tensor is read.

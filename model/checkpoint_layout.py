@@ -28,7 +28,7 @@ RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that vo
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A safetensors file. `prefix` precedes its tensor names, where names of several files would collide."""
+    """A safetensors file. `prefix` precedes its tensor names, if names of several files would collide."""
 
     path: Path
     prefix: str = ""

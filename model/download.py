@@ -14,7 +14,7 @@ MAX_HEADER = 100_000_000  # bytes of a safetensors header, as the library bounds
 
 
 def unfinished(path: Path) -> str | None:
-    """Why the file at `path` lacks its content, and what to do; None where nothing says so."""
+    """Why the file at `path` lacks its content, and what to do; None if nothing says so."""
     if path.is_symlink() and not path.exists():
         return "a link to a file that does not exist; run the download again"
     for suffix in PARTIAL_SUFFIXES:
@@ -41,7 +41,7 @@ def missing(path: Path) -> str:
 
 
 def truncated(path: Path) -> str | None:
-    """How many bytes a safetensors file lacks; None where its header does not say so."""
+    """How many bytes a safetensors file lacks; None if its header does not say so."""
     size = path.stat().st_size
     if size < 8:  # of the length of the header
         return f"holds {size} bytes"
@@ -101,5 +101,5 @@ def partial_downloads(folder: Path) -> list[Path]:
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """The folders of checkpoints, where `folder` is a repository in the hub's cache or the cache itself."""
+    """The folders of checkpoints, if `folder` is a repository in the hub's cache or the cache itself."""
     return sorted(folder.glob("snapshots/*")) or sorted(folder.glob("models--*/snapshots/*"))

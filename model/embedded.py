@@ -1,4 +1,4 @@
-"""The checkpoints that are used where a command is given none.
+"""The checkpoints that are used if a command is given none.
 
 A checkout of the project holds trained small models. Elsewhere, and for a family without one, the weights are
 random.
@@ -40,7 +40,7 @@ def has_trained(family: str) -> bool:
 
 
 def trained_checkpoint(family: str) -> Path:
-    """The folder of a family's trained checkpoint. Raises UsageError where it is not installed."""
+    """The folder of a family's trained checkpoint. Raises UsageError if it is not installed."""
     folder = FOLDER / embedded_name(family)
     if not folder.is_dir():
         raise UsageError(

@@ -1,7 +1,7 @@
 """`StoredWeights`: the tensors of a checkpoint folder, in the layout of the published files or of MLX.
 
 A tensor has its published name or that of mlx-audio. Its shape decides its layout, or
-`voxport_layout` in the metadata of its file where both layouts have that shape.
+`voxport_layout` in the metadata of its file if both layouts have that shape.
 """
 
 from collections import defaultdict
@@ -171,7 +171,7 @@ class StoredWeights:
         return {name: found[0] for name, found in names.items()}, faults
 
     def _found(self, name: str, stored: Stored) -> Found:
-        """Raises CheckpointError where shape or dtype do not fit."""
+        """Raises CheckpointError if shape or dtype do not fit."""
         checkpoint = self._checkpoint
         shape, dtype, where = (
             checkpoint.shape(name),

@@ -26,7 +26,7 @@ def map_items(function: Callable[[Item], Result], items: Iterable[Item]) -> Iter
     """The result for each item, in order. As many run at the same time as torch has threads.
 
     Each operation of torch runs on one thread. Torch's own threads wait for each other at the end of every
-    operation. Where another program has one of the cores, small operations are then ten times as slow.
+    operation. If another program has one of the cores, small operations are then ten times as slow.
     Call it from one thread, and take all results at once: meanwhile new threads have one thread of torch.
     """
     count = torch.get_num_threads()

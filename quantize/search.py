@@ -29,7 +29,7 @@ class SquaredErrors:
 
     searched, min_max: |w - q|² with searched and with plain min-max scales.
     norm: |w|².
-    bound: value that `min_max` cannot exceed where each weight is rounded to the nearest stored value. A
+    bound: value that `min_max` cannot exceed if each weight is rounded to the nearest stored value. A
         weight is then at most half a step away. Rounding down makes the mean square four times that of
         rounding to nearest, 1/3 of a squared step, and exceeds this bound of 1/4.
     """

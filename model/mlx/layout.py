@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 QUANTIZATION = "quantization"  # key of the configuration
-QUANTIZATION_CONFIG = "quantization_config"  # read where that key is missing
+QUANTIZATION_CONFIG = "quantization_config"  # read if that key is missing
 MODEL_TYPE = "model_type"
 OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # of config.json, which no published file has
 MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER OUT --to published"

@@ -38,7 +38,7 @@ DIRECTIONS = {"": "_forward", "_reverse": "_backward"}  # of an LSTM with two di
 
 @dataclass(frozen=True)
 class Stored:
-    """How a tensor is stored: `shape` in PyTorch, and `order`, its axes in the order of MLX; None where both
+    """How a tensor is stored: `shape` in PyTorch, and `order`, its axes in the order of MLX; None if both
     are the same.
     """
 
@@ -106,7 +106,7 @@ def _kernels(root: nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def recurrent_names(root: nn.Module) -> dict[str, str]:
     """MLX's names of the parameters of LSTMs of one layer below `root`, by PyTorch's: `weight_ih_l0` is `Wx`,
-    or `Wx_forward` where there are two directions. LSTMs of several layers keep their names: MLX has none.
+    or `Wx_forward` if there are two directions. LSTMs of several layers keep their names: MLX has none.
     """
     names = {}
     for path, module in root.named_modules():

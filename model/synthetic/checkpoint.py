@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DEFAULT) -> None:
     """Writes a checkpoint of the family `key` into `out`, a new or empty folder.
 
-    The files are written to a folder beside `out`, which is renamed at the end. Raises OutputError where
+    The files are written to a folder beside `out`, which is renamed at the end. Raises OutputError if
     `out` is not free, `size` is unknown, or the disk is too small.
     """
     family = open_family(key)
@@ -96,7 +96,7 @@ def size_of_variant(key: str, size: str, variant: str | None) -> str:
 def random_checkpoint(key: str = DEFAULT) -> Path:
     """A family's tiny checkpoint of seed 0, in the user's cache folder.
 
-    Written on first use and where it is damaged.
+    Written on first use, and again if it is damaged.
     """
     family = open_family(key)
     folder = user_cache() / f"{public_name(key)}-random-{family.synthetic.version}"

@@ -203,7 +203,7 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
     if pads not in (None, schedule.left_pad_tokens):
         raise ConfigError(
             f"{checkpoint / PARAMS}: streaming_n_left_pad_tokens is {pads}, "
-            f"expected {schedule.left_pad_tokens}, from {TOKENIZER} or as published where it does not say; "
+            f"expected {schedule.left_pad_tokens}, from {TOKENIZER} or as published if it does not say; "
             "make both files agree"
         )
     for name, token in TOKENS.items():
@@ -217,7 +217,7 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
 
 
 def _schedule(path: Path) -> Schedule:
-    """The published schedule where the file is missing or broken: its tokenizer is checked elsewhere."""
+    """The published schedule if the file is missing or broken: its tokenizer is checked elsewhere."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         ids = {token["token_str"]: token["rank"] for token in document["special_tokens"]}

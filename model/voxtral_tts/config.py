@@ -24,7 +24,7 @@ from voxport.model.config import (
 )
 from voxport.model.mistral_layout import PARAMS, read_params
 
-EULER_STEPS = 7  # as published, where `params.json` does not say it
+EULER_STEPS = 7  # as published, if `params.json` does not say it
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
 
 

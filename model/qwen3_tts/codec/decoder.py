@@ -69,7 +69,7 @@ class CausalConv(nn.Module):
 
 
 class Upsampler(nn.Module):
-    """x [1, C, T] -> [1, C', rate · T], with one column of state where the kernel is twice the rate."""
+    """x [1, C, T] -> [1, C', rate · T], with one column of state if the kernel is twice the rate."""
 
     def __init__(self, weights: nn.Module):
         super().__init__()
