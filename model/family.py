@@ -2,14 +2,18 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self
 
 import numpy as np
+import torch
 from torch import nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.json_types import Json
@@ -20,9 +24,33 @@ from voxport.model.config import Config
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
 from voxport.model.mlx.layout import MlxLayout, NotInMlx
 from voxport.model.model_card import card_languages
-from voxport.model.shapes_only import shapes_only
 
 Distribution = tuple[np.float32, np.float32]  # mean and standard deviation
+INITIALISERS = (init.kaiming_uniform_, init.uniform_, init.normal_)
+
+
+class _WithoutInitialValues(TorchFunctionMode):
+    """Leaves out the random values of new modules: on the meta device they take time and set nothing."""
+
+    # Any: the arguments are those of any function of torch
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        arguments: tuple[Any, ...] = (),
+        named: dict[str, Any] | None = None,
+    ) -> Any:
+        named = named or {}
+        if function in INITIALISERS:
+            return arguments[0] if arguments else named["tensor"]
+        return function(*arguments, **named)
+
+
+@contextmanager
+def _shapes_only() -> Iterator[None]:
+    """New modules are on the meta device."""
+    with torch.device("meta"), _WithoutInitialValues():
+        yield
 
 
 @dataclass(frozen=True)
@@ -253,12 +281,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
     def build_root(self, config: Config) -> Weights:
         """The holder of all tensors on the meta device: shapes without storage."""
-        with shapes_only():
+        with _shapes_only():
             return self.weights(config).requires_grad_(False)
 
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
-        with shapes_only():
+        with _shapes_only():
             return self.all_weights(config).requires_grad_(False)
 
     def open_root(self, config: Config, checkpoint: Checkpoint) -> Weights:

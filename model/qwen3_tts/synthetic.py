@@ -21,8 +21,8 @@ from voxport.model.qwen3_tts.layouts import (
     WEIGHTS,
 )
 from voxport.model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
-from voxport.model.synthetic.bpe import byte_level_bpe
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
+from voxport.model.synthetic.tokenizer import byte_level_bpe
 
 GENERATION = {
     "do_sample": True,

@@ -1,9 +1,12 @@
-"""A tekken.json in the published form, with a made-up vocabulary, for synthetic checkpoints."""
+"""Tokenizers with made-up vocabularies, in the published forms, for synthetic checkpoints."""
 
 import base64
 import itertools
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from tokenizers.pre_tokenizers import ByteLevel
 
 from voxport.bundle.json_types import Json
 
@@ -92,3 +95,23 @@ def _letters() -> Iterator[bytes]:
             text = "".join(letters).encode("ascii")
             yield text
             yield b" " + text
+
+
+def byte_level_bpe(size: int, fixed: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """Ids of `size` tokens, and the text of merges.txt.
+
+    Every prefix of a blank and a word is a token. So is each word of `fixed`, which has the given id. Tokens
+    that no text gives fill the vocabulary.
+    """
+    tokens = dict.fromkeys(sorted(ByteLevel.alphabet()))
+    merges: dict[tuple[str, str], None] = {}
+    encode = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
+    for text in (*(f" {word}" for word in f"{WORDS} {OTHER_WORDS}".split()), *fixed):
+        ((letters, _),) = encode(text)
+        for start, end in pairwise(range(1, len(letters) + 1)):
+            merges[letters[:start], letters[start:end]] = None
+            tokens[letters[:end]] = None
+    token_of = dict(enumerate(token for token in tokens if token not in fixed))
+    token_of |= {index: word for word, index in fixed.items()}
+    lines = ["#version: 0.2", *map(" ".join, merges)]
+    return {token_of.get(index, f"<{index}>"): index for index in range(size)}, "\n".join(lines) + "\n"

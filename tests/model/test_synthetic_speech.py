@@ -13,10 +13,11 @@ from mistral_common.protocol.speech.request import SpeechRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
+from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
 from voxport.model.graph import Component, ModelSpec
-from voxport.model.voxtral_tts.config import END_AUDIO, FIRST_CODE, Options, VoxtralTTSConfig, load_config
+from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config
 from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import SIZES

@@ -46,7 +46,7 @@ from tools.training.speech.model import (
 from tools.training.speech.sound_batches import make_sounds, spectral_distance
 from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
-from voxport.model.voxtral_tts.config import FIRST_CODE
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
 CODEC_STEPS = (8_300, 1_000)  # of the embedded model, and how many of them had a falling learning rate

@@ -15,7 +15,7 @@ from tools.training.data.tokens import Encoder
 from tools.training.loop import device
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.sound_batches import FRAME_SAMPLES
-from voxport.model.voxtral_tts.config import END_AUDIO
+from voxport.bundle.constants.voxtral_tts import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
