@@ -15,7 +15,7 @@ from support.paths import ROOT
 from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
 from voxport.export.output_folder import staging
-from voxport.model.mistral_layout import MistralFormat
+from voxport.model.mistral_layout import MistralLayout
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +160,7 @@ def test_an_export_warns_of_missing_files_that_the_format_has(
     assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
     error = capsys.readouterr().err
     assert "no tokenizer" in error and "no voices" in error
-    monkeypatch.setattr(MistralFormat, "has_tokenizer", False)
+    monkeypatch.setattr(MistralLayout, "has_tokenizer", False)
     assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
     error = capsys.readouterr().err
     assert "no tokenizer" not in error and "no voices" in error

@@ -14,9 +14,7 @@ from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
-from voxport.model.qwen3_tts.split_six import components
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.qwen3_tts import split_stream
 from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
 from voxport.runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
@@ -111,7 +109,3 @@ def test_components_that_do_not_fit_the_constants_are_refused(changes: dict[str,
     constants = open_golden("base").constants.model_copy(update=changes)
     with pytest.raises(IntegrityError, match=says):
         standard_stream(engine("base").stream(), constants)
-
-
-def test_the_instructions_of_a_bundle_and_the_runtime_have_the_same_context_frames() -> None:
-    assert components.WINDOW_CONTEXT == split_stream.WINDOW_CONTEXT
