@@ -95,11 +95,8 @@ def test_a_link_of_a_document_leads_somewhere(path: str) -> None:
 @pytest.mark.parametrize("path", [path for path, text in DOCUMENTS.items() if "<!-- docs/figures/" in text])
 def test_a_table_has_the_figures_of_its_csv(path: str) -> None:
     """The first cell of a row is an id. Every number of the other cells is in the row of this id."""
-    for mark in re.findall(r"^<!-- docs/figures/\w+\.csv -->$", DOCUMENTS[path], re.MULTILINE):
-        known = {row["id"]: row for row in csv.DictReader((ROOT / mark[5:-4]).open(newline=""))}
     for part in re.split(r"(?=^<!-- docs/figures/)", DOCUMENTS[path], flags=re.MULTILINE)[1:]:
-        name = part.split()[1]
-        known = {row["id"]: row for row in csv.DictReader((ROOT / name).open(newline=""))}
+        known = {row["id"]: row for row in csv.DictReader((ROOT / part.split()[1]).open(newline=""))}
         for name, *cells in table(f"\n{part}", "|")[2:]:
             figures = {number for value in known[name].values() for number in NUMBER.findall(value)}
             assert not {number for cell in cells for number in NUMBER.findall(cell)} - figures, name
@@ -154,9 +151,8 @@ def test_the_rules_have_the_limits_and_the_private_packages_that_are_checked() -
     text = " ".join(DOCUMENTS["CONTRIBUTING.md"].split())
     limits = f"files above {MAX_LINES} lines, functions above {MAX_FUNCTION_LINES} lines and folders above"
     assert f"Lines have at most {MAX_COLUMNS} columns" in text and f"{limits} {MAX_FILES} files" in text
-    packages = re.findall(r"`([\w.]+)`", " ".join(row[0] for row in table(f"\n{text}", "") or []))
-    rules = {name for row in table(DOCUMENTS["CONTRIBUTING.md"], "## Rules") for name in row[0].split("`")}
-    assert {name.removeprefix("voxport.") for name in PRIVATE} <= rules | set(packages)
+    rules = " ".join(row[0] for row in table(DOCUMENTS["CONTRIBUTING.md"], "## Rules"))
+    assert all(f"`{name.removeprefix('voxport.')}`" in rules for name in PRIVATE)
 
 
 def test_files_that_documents_name_exist() -> None:
