@@ -213,8 +213,10 @@ def check_few_layers(check: Check, layers: str) -> None:
 
 
 def time_bundle(check: Check, name: str) -> None:
+    """Also writes FOLDER/NAME.json, for `tools.figures speed`."""
     options = ("--device", check.device, "--frames", "100", "--streams", "1,2,4", "--json")
-    check.voxport(f"bench {name}", "bench", name, *options)
+    if check.voxport(f"bench {name}", "bench", name, *options):
+        (check.folder / f"{name}.json").write_text(json.dumps(check.phases[-1].get("result")))
 
 
 def main() -> int:
