@@ -106,6 +106,21 @@ def test_every_row_of_figures_says_where_when_and_with_what() -> None:
             assert row["machine"] and row["date"] and row["commit"], f"{path.name}: {row['id']}"
 
 
+def test_the_figures_of_the_embedded_models_reach_their_aims() -> None:
+    """Wrong words in per cent: quantised speech is near full precision, live text equals whole text."""
+    rows = csv.DictReader((ROOT / "docs" / "figures" / "evaluation.csv").open(newline=""))
+    known = {row["id"]: row for row in rows}
+    for target in TARGETS:
+        for recipe, most in (("w8", 1.0), ("w4", 2.0)):
+            row = known[f"voxtral-tts-tiny {target} {recipe}"]
+            assert row["readings"] == "4" and float(row["wer"]) - float(row["wer_full"]) <= most
+            assert float(row["not_ended"]) <= 1
+            heard = known[f"voxtral-realtime-tiny {target} {recipe}"]
+            assert float(heard["wer"]) <= 5 and heard["live_equal"] == "100.0"
+    whisper = known["voxtral-tts-tiny onnx none, Whisper"]
+    assert float(whisper["wer"]) - float(whisper["wer_recordings"]) <= 10
+
+
 def test_documents_are_short() -> None:
     assert sum(len(text.splitlines()) for text in DOCUMENTS.values()) <= MAX_DOCUMENT_LINES
 

@@ -1,6 +1,6 @@
-"""Runs the application of Ray Serve on a cluster of two nodes of one processor, and writes one JSON.
+"""Runs the application of Ray Serve on a cluster of two nodes of one processor, and prints one JSON.
 
-    ray_check.py --tts BUNDLE --stt BUNDLE -o docs/bench/serving/ray.json
+    python -m tools.ray_check --tts BUNDLE --stt BUNDLE
 
 The cluster runs in a network namespace with loopback only, which needs root. A node is killed while streams
 run: the streams of its replica end in an error, the others are whole, and 20 of 20 new requests are served.
@@ -46,15 +46,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tts", type=Path, required=True, help="bundle with float weights")
     parser.add_argument("--stt", type=Path, required=True, help="trained bundle for live audio")
-    parser.add_argument("-o", type=Path, required=True, help="JSON to write")
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
         environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT / "src")}
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env=environment))
     results = conditions(arguments.tts, arguments.stt) | check(arguments.tts, arguments.stt)
-    arguments.o.parent.mkdir(parents=True, exist_ok=True)
-    arguments.o.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
 
 

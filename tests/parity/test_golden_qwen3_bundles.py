@@ -1,7 +1,4 @@
-"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech.
-
-`tools/accuracy/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
-"""
+"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech."""
 
 import json
 from collections.abc import Callable
