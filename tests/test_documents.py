@@ -18,7 +18,7 @@ from voxport.model.families import FAMILIES
 
 DOCUMENTS = {path: (ROOT / path).read_text(encoding="utf-8") for path in source_files("*.md")}
 FORMAT = DOCUMENTS["bundle/FORMAT.md"]
-MAX_DOCUMENT_LINES = 2000  # of all documents
+MAX_DOCUMENT_LINES = 2000  # all documents together
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each describes
@@ -33,7 +33,11 @@ SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each d
     "WeightError": [manifest.WeightError],
     "Verification": [manifest.Verification],
 }
-VALUES = {"kind": list(spec.Kind), "family": FAMILIES, "target": TARGETS}  # of a key of FORMAT.md
+VALUES = {
+    "kind": list(spec.Kind),
+    "family": FAMILIES,
+    "target": TARGETS,
+}  # values of a key that FORMAT.md lists
 
 
 def table(text: str, before: str) -> list[list[str]]:

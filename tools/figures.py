@@ -38,7 +38,7 @@ Row = dict[str, str]
 
 
 def put(subject: str, rows: Sequence[Row]) -> None:
-    """Adds rows to a subject, or replaces those of the same id. Columns of conditions stay last."""
+    """Adds rows to a subject, or replaces rows of the same id. Columns of conditions stay last."""
     path = FOLDER / f"{subject}.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     known = {row["id"]: row for row in [*old, *rows]}

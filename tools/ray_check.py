@@ -36,8 +36,8 @@ INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
 URL, SOCKET = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime?intent=transcription&model="
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(75))
 STREAMS, NEW = 6, 20
-CPUS = 1  # of a node, and of a replica
-RATE = 16000  # of the audio of a socket
+CPUS = 1  # a node and a replica have one
+RATE = 16000  # samples a second that a socket sends
 RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
 OBJECT_STORE = 80 * 2**20
 
@@ -129,7 +129,7 @@ async def latency(client: httpx2.AsyncClient) -> float:
 
 
 async def stream(client: httpx2.AsyncClient, model: str, begun: asyncio.Event) -> bytes | None:
-    """What a slow reader receives; None where the stream ends in an error."""
+    """What a slow reader receives; None if the stream ends in an error."""
     received = b""
     try:
         async with client.stream("POST", "/v1/audio/speech", json=request(model)) as response:
@@ -217,7 +217,7 @@ async def utterances(stt: str, sound: bytes) -> list[str]:
 async def cancel(client: httpx2.AsyncClient, model: str) -> float:
     """Seconds from the end of a connection until its slot is free, on the replica that is left."""
     async with client.stream("POST", "/v1/audio/speech", json=request(model, max_frames=4000)) as response:
-        pieces = response.aiter_raw()  # closes the response where nothing refers to it
+        pieces = response.aiter_raw()  # closes the response when nothing refers to it
         await anext(pieces)
         assert await busy(client, model) == 1
     started = time.perf_counter()
