@@ -37,7 +37,7 @@ VALUES = {
     "kind": list(spec.Kind),
     "family": FAMILIES,
     "target": TARGETS,
-}  # values of a key that FORMAT.md lists
+}  # keys of FORMAT.md
 
 
 def table(text: str, before: str) -> list[list[str]]:
