@@ -118,7 +118,7 @@ def _run_child(command: Command, folder: Path, files: tuple[IO[bytes], ...]) -> 
         os.setsid()
         for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
             os.dup2(file.fileno(), number)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
         if command.stdin is None:
             os.close(0)
             sys.stdin = None  # as Python starts with a closed stdin
