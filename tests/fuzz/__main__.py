@@ -85,14 +85,15 @@ def _sources(bundles: Path, work: Path) -> Sources:
         sources |= {source.name: source, converted.name: converted}
     (work / "input").symlink_to(sources["speech"])
     os.environ["XDG_CACHE_HOME"] = str(sources["prefixes"])
-    _prepare(*SAY)
+    _prepare(*SAY, folder=work)
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     return sources
 
 
-def _prepare(*argv: str) -> None:
+def _prepare(*argv: str, folder: Path | None = None) -> None:
     child = os.fork()
     if not child:
+        os.chdir(folder or ".")
         os._exit(voxport(argv))
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         sys.exit(f"fuzz: failed: voxport {' '.join(argv)}")
