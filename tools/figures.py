@@ -127,8 +127,6 @@ def codes(name: str, results: Sequence[Json]) -> Row:
     books = reports["codes over 1000 frames, artifact and full precision"]
     first, *others = (f"{100 * share:.1f}" for share in books.values())
     row = {"id": name, "code_0": first, "other_codes_least": min(others), "other_codes_most": max(others)}
-    for quarter, share in reports["codes over 1000 frames by quarter"].items():
-        row[quarter] = f"{100 * share:.1f}"
     return row | conditions()
 
 
