@@ -15,7 +15,6 @@ from support.paths import ROOT
 
 from voxport.runtime.__main__ import main as runtime
 
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +103,7 @@ def test_a_missing_engine_package_is_named(bundles: Path, tmp_path: Path) -> Non
     assert done.returncode == 2 and "[onnx]" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["x" * 100_000, "\u202bHello\u202c \u05e9.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
@@ -158,6 +158,7 @@ def test_say_reads_stdin_and_reports_truncated_speech(
     assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "absent"),
     [
