@@ -29,8 +29,6 @@ from voxport.export.targets import open_target
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.opening import open_bundle
 
-
-
 LOWER = """
 import sys
 from pathlib import Path

@@ -18,7 +18,6 @@ from voxport.export.output_folder import staging
 from voxport.model.mistral_format import MistralFormat
 
 
-
 def test_a_second_export_to_the_same_place_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,6 @@ from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
 
 
-
 def verify(bundle: Path, *more: str) -> int:
     return export(["verify", str(bundle), "--steps", "20", *more])
 

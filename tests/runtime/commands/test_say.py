@@ -16,7 +16,6 @@ from support.paths import ROOT
 from voxport.runtime.__main__ import main as runtime
 
 
-
 @pytest.fixture(scope="module")
 def bundle(bundles: Path) -> Path:
     return bundles / "onnx"
@@ -158,14 +157,15 @@ def test_say_reads_stdin_and_reports_truncated_speech(
     assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "absent"),
     [
         ("onnx", ["torch"]),
         ("coreml", ["torch"]),
         # ExecuTorch needs torch, but neither its own exporter nor torch's compiler: seconds of imports
-        ("executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"]),
+        pytest.param(
+            "executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_say_works_without_torch_or_compilers(
