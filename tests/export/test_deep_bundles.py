@@ -1,4 +1,4 @@
-"""Verified bundles of several layers, code books and stages of a codec. Other tests use models of one layer."""
+"""Verified bundles of several layers, code books and codec stages; other tests use models of one layer."""
 
 from contextlib import nullcontext
 from pathlib import Path
