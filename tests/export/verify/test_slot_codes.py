@@ -15,7 +15,6 @@ from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FIRST_CODE
 
 SLOTS = 4
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +83,7 @@ def different_codes(
     return failed(check_codes(context, engines.workload, engines.constants))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, SLOTS - 1])
 def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines: Engines, engine: Engine, index: int) -> None:
     assert engines.integer_graphs
