@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, DESIGN, GOLDEN, open_golden
+from support.export.cache import ExportCache
 from support.export.golden_qwen3 import (
     CACHE,
     CASES,
@@ -39,14 +40,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, golden_base: Path) -> Callable[[str], Path]:
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, golden_base: Path, exports: ExportCache
+) -> Callable[[str], Path]:
     """The ONNX bundle of a checkpoint; each is exported once."""
     folder = tmp_path_factory.mktemp("golden")
 
     def exported(name: str) -> Path:
         if name == "base":
             return golden_base
-        golden_bundle(name, "onnx", folder / name)
+        with exports.artifacts():
+            golden_bundle(name, "onnx", folder / name)
         return folder / name
 
     return cache(exported)
