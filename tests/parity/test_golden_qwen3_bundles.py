@@ -36,7 +36,6 @@ TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minute
 DRAWN = 12  # frames
 FEW = ("sampled", "icl_short")  # drawn codes, and those of a recording
 TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +55,7 @@ def folder(
     return cache(exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "run"), CASES)
 def test_a_run_of_the_official_package(
     folder: Callable[[str], Path], name: str, run: str, tmp_path: Path
@@ -99,6 +99,7 @@ def test_codes_of_a_seed_are_those_of_eager(folder: Callable[[str], Path]) -> No
     assert drawn(golden_bundle("base", "onnx", folder("base")).engine) == drawn(open_golden("base").engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

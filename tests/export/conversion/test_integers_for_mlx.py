@@ -15,7 +15,6 @@ from voxport.model.mlx.integers import unpack
 from voxport.model.stored_weights import StoredWeights
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
-pytestmark = pytest.mark.slow
 Weight = tuple[np.ndarray, np.ndarray]  # integers int8 [N, K], scales [N, groups]
 
 
