@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.export.cache import ExportCache
 
 from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
@@ -83,12 +84,17 @@ def test_the_other_value_of_each_option_differs_from_the_reference(
     ],
 )
 def test_artifacts_equal_the_reference(
-    name: str, inputs: dict[str, str], tmp_path: Path, target: str, precision: str | None
+    exports: ExportCache,
+    name: str,
+    inputs: dict[str, str],
+    tmp_path: Path,
+    target: str,
+    precision: str | None,
 ) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", CHECKPOINT, "--target", target, *OPTIONS[name], "--cache-length", "64"]
     arguments += ["--compute-precision", precision] if precision else []
-    assert export([*arguments, "--no-verify", "--out", str(bundle)]) == 0
+    exports.export(bundle, *arguments, "--no-verify")
     executed = ["--compute-precision", "float32"] if precision else []
     assert runtime(["trace", str(bundle), "--inputs", inputs[name], "-o", str(out), *executed]) == 0
     assert_golden(out, name, FLOAT16_CONSTANTS_BAR if precision == "float16" else BAR)
