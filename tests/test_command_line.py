@@ -17,13 +17,13 @@ import pytest
 import soundfile
 from pydantic import BaseModel, Field
 from support.paths import ROOT
+from voxport.bundle.command import Command, integer, run_command_line, set_up_logging
+from voxport.commands import COMMANDS
+from voxport.export.commands.request import OptionModels, add_family_options, given_options
 
 from voxport.__main__ import main as voxport
-from voxport.bundle.command import Command, integer, run_command_line, set_up_logging
 from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
-from voxport.commands import COMMANDS
 from voxport.export.__main__ import main as export
-from voxport.export.commands.request import OptionModels, add_family_options, given_options
 from voxport.model.__main__ import main as model
 from voxport.runtime.__main__ import main as runtime
 

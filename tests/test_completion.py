@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-
 from voxport.bundle.completion import bundle_folders
+
 from voxport.export.targets import TARGETS
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from support.commands import error_line
 from support.stand_ins import noting
+from voxport.runtime.commands import serve
 
 from voxport.__main__ import main as voxport
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.runtime.commands import serve
 from voxport.runtime.serve.address import bind
 
 pytestmark = pytest.mark.slow

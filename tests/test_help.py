@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 from support.paths import ROOT
+from voxport.bundle.command import Command, Parser
+from voxport.commands import COMMANDS
+from voxport.runtime.commands import COMMANDS as RUNTIME
 
 from voxport.__main__ import main as voxport
-from voxport.bundle.command import Command, Parser
 from voxport.bundle.versions import version_text
-from voxport.commands import COMMANDS
 from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
-from voxport.runtime.commands import COMMANDS as RUNTIME
 
 
 def commands_of_all_packages() -> list[Any]:

@@ -16,7 +16,6 @@ import pytest
 from support.paths import ROOT
 from support.runtime.recordings import noise, write_recording
 from support.serve.http_server import free_port, wait_until
-
 from voxport.commands import COMMANDS
 
 pytestmark = pytest.mark.slow

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from voxport.bundle.command import INTERRUPTED
+
 from voxport.bundle.errors import VoxportError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle, Verification
