@@ -28,8 +28,8 @@ PRELOADED = (
     "onnxruntime",
     "executorch.runtime",
     "coremltools",
-    "voxport.model.commands.inspect",
-    "voxport.export.commands.export",
+    "voxport.cli.commands.inspect",
+    "voxport.cli.commands.export",
     "voxport.export.conversion.convert",
 )
 

@@ -17,11 +17,10 @@ import sys
 import time
 from pathlib import Path
 
-from voxport.bundle.command import INTERRUPTED
-
 from voxport.bundle.errors import VoxportError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle, Verification
+from voxport.cli.main import INTERRUPTED
 from voxport.export.__main__ import main as export
 from voxport.export.targets import open_target
 from voxport.model.synthetic.checkpoint import write_checkpoint

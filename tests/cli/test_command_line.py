@@ -1,28 +1,31 @@
 """The command lines: exit codes of errors, lazy imports, flags of fields, options of several families."""
 
 import argparse
-import json
 import logging
 import os
+import platform
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import pytest
-import soundfile
+import torch
 from pydantic import BaseModel, Field
 from support.paths import ROOT
-from voxport.bundle.command import Command, integer, run_command_line, set_up_logging
-from voxport.commands import COMMANDS
-from voxport.export.commands.request import OptionModels, add_family_options, given_options
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
+from voxport.bundle.versions import version_text
+from voxport.cli.arguments import Parser, integer
+from voxport.cli.checkpoint import OptionModels, add_family_options, given_options
+from voxport.cli.main import run_command_line
+from voxport.cli.table import COMMANDS, Command
+from voxport.cli.terminal import set_up_logging
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
 from voxport.runtime.__main__ import main as runtime
@@ -36,12 +39,11 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         action: Callable[[argparse.Namespace], int],
         *argv: str,
         add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
-        **options: Any,
     ) -> int:
         module = SimpleNamespace(__doc__="Work.", add_arguments=add_arguments, run=action)
         monkeypatch.setitem(sys.modules, "toy_work", module)
-        command = Command("work", "do the work", "toy_work", "run it again")
-        return run_command_line("toy", "A toy.", (command,), ("work", *argv), **options)
+        command = Command("work", "do the work", "", "toy_work", "run it again")
+        return run_command_line(("work", *argv), "toy", commands=(command,))
 
     return call
 
@@ -205,63 +207,73 @@ def test_help_lists_the_commands(arguments: list[str], capsys: pytest.CaptureFix
     assert all(f"  {command.name} " in capsys.readouterr().out for command in COMMANDS[:1])
 
 
-def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        voxport(["help", "say"])
-    assert ended.value.code == 0 and "usage: voxport say" in capsys.readouterr().out
-    assert voxport(["help", "sya"]) == 2
-    assert "command 'sya' is unknown" in capsys.readouterr().err
-
-
-def test_voxport_has_every_command() -> None:
-    names = {
-        "export",
-        "verify",
-        "evaluate",
-        "sweep",
-        "list",
-        "say",
-        "transcribe",
-        "voice",
-        "codec",
-        "convert",
-        "voices",
-        "serve",
-        "info",
-        "bench",
-        "trace",
-        "inspect",
-        "synth",
-        "mil",
-        "completion",
-    }
-    assert names == {command.name for command in COMMANDS} - {"trace-eager"}
-    assert all(command.summary for command in COMMANDS)
+SHOWS_MODULES = """
+import sys
+from voxport.__main__ import main
+for argv in eval(sys.argv[1]):
+    try:
+        main(argv)
+    except SystemExit:
+        pass
+print("MODULES", *sys.modules)
+"""
 
 
 @pytest.mark.parametrize(
-    ("argv", "absent"),
+    ("calls", "absent"),
     [
-        (
-            ["voxport", "--help"],
-            {"torch", "numpy", "pydantic", "voxport.runtime.commands.say", "voxport.export.commands.export"},
-        ),
-        (["voxport", "say", "--help"], {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
-        (["export", "--help"], {"torch"}),
-        (["export", "bench", "--help"], {"torch"}),
-        (["model", "synth", "--help"], {"torch"}),
-        *((["voxport", command.name, "--help"], {"torch"}) for command in COMMANDS),
+        ([[]], {"torch", "numpy", "pydantic", "voxport.export", "voxport.cli.commands.export"}),
+        ([["--version"]], {"torch", "numpy", "onnxruntime", "executorch", "coremltools"}),
+        ([["say", "--help"]], {"torch", "numpy", "pydantic", "voxport.export"}),
+        ([[command.name, "--help"] for command in COMMANDS], {"torch"}),
     ],
-    ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
+    ids=["commands", "version", "say", "all"],
 )
-def test_help_imports_only_the_modules_it_needs(argv: list[str], absent: set[str]) -> None:
-    code = (
-        f"import sys; from {argv[0]}.__main__ import main\n"
-        f"try: main({argv[1:]})\nexcept SystemExit: print('MODULES', *sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+def test_help_imports_only_the_modules_it_needs(calls: list[list[str]], absent: set[str]) -> None:
+    command = [sys.executable, "-c", SHOWS_MODULES, repr(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     shown, _, modules = done.stdout.partition("MODULES")
-    assert shown.startswith("usage: ") and not absent & set(modules.split())
+    assert shown.count("usage: ") >= len(calls) - 1 and not absent & set(modules.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_example_of_every_command_is_parsed(command: Command) -> None:
+    module, parser = import_module(command.module), Parser()
+    module.add_arguments(parser)
+    assert command.summary and module.__doc__
+    parser.parse_args(shlex.split(command.example))
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "called"),
+    [
+        (voxport, ["say", "--help"], "voxport say"),
+        (voxport, ["help", "say"], "voxport say"),
+        (runtime, ["say", "--help"], "python -m runtime say"),
+        (model, ["export", "--help"], "python -m model export"),
+        (export, ["--help"], "python -m export"),
+    ],
+)
+def test_help_ends_with_an_example_of_the_command_as_it_was_called(
+    capsys: pytest.CaptureFixture[str], main: Callable[..., int], argv: list[str], called: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    found = capsys.readouterr().out
+    assert found.startswith(f"usage: {called} ") and f"\nexample:\n  {called} " in found
+
+
+def test_the_version_has_voxport_and_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        voxport(["--version"])
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows.keys() == {"voxport", "python", "onnxruntime", "executorch", "coremltools", "torch"}
+    assert rows["torch"] == torch.__version__ and rows["python"] == platform.python_version()
+
+
+def test_a_package_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxport.bundle.versions.ENGINES", ("no-such-engine",))
+    assert version_text().splitlines()[-1].split(maxsplit=1) == ["no-such-engine", "not installed"]
 
 
 class First(BaseModel):
@@ -318,17 +330,3 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("voxport.runtime.engines").info("opened")
     logging.getLogger("other").warning("noise")
     assert "opened" in (found := capsys.readouterr().err) and "noise" not in found
-
-
-@pytest.mark.slow
-def test_voxport_and_the_package_are_the_same_command(
-    bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = []
-    for main, name in ((voxport, "a.wav"), (runtime, "b.wav")):
-        out = tmp_path / name
-        assert main(["say", "Hello.", "--bundle", str(bundles / "onnx"), "-o", str(out), "--json"]) == 0
-        results.append({**json.loads(capsys.readouterr().out), "output": None, "elapsed": None})
-    assert results[0] == results[1]
-    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
-    assert np.array_equal(first, second)

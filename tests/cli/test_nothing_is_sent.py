@@ -16,7 +16,8 @@ import pytest
 from support.paths import ROOT
 from support.runtime.recordings import noise, write_recording
 from support.serve.http_server import free_port, wait_until
-from voxport.commands import COMMANDS
+
+from voxport.cli.table import COMMANDS
 
 pytestmark = pytest.mark.slow
 STRACE = ("strace", "-f", "--seccomp-bpf", "-e", "trace=network,openat", "-o")
@@ -30,10 +31,10 @@ CALLS = (
     ("synth", "out/checkpoint"),
     ("verify", "TTS --checkpoint CHECKPOINT --steps 3 --report out/report.html"),
     ("evaluate", "TTS --alone --count 1 -o out/evaluation.json"),
-    ("sweep", "TTS --checkpoint CHECKPOINT --count 1 --plot out/sweep.svg"),
+    ("sweep", "TTS --checkpoint CHECKPOINT --count 1"),
     ("list", "--json"),
     ("bench", "TTS --frames 3"),
-    ("trace-eager", "--checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),
+    ("trace", "TTS --eager --checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),
     ("say", "Hello. --bundle TTS -o out/hello.wav"),
     ("transcribe", "SOUND --bundle STT -o out/text.srt"),
     ("voice", "add anna SOUND --bundle QWEN"),

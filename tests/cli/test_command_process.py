@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-CLEANS_UP = """
+TOY = """
 import sys, time, types
-from voxport.bundle.command import Command, run_command_line
+from voxport.cli.main import run_command_line
+from voxport.cli.table import Command
+{run}
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+code = run_command_line(["work"], "toy", commands=[Command("work", "", "", "toy_work")])
+time.sleep({wait})
+sys.exit(code)
+"""
+CLEANS_UP = """
 def run(arguments):
     try:
         print("ready", flush=True)
@@ -20,18 +28,32 @@ def run(arguments):
         print("cleaning", flush=True)
         time.sleep(1)
         print("clean", flush=True)
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-code = run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"])
-time.sleep(0.5)
-sys.exit(code)
 """
+INTERRUPTED_IMPORT = """
+def run(arguments):
+    print("importing", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:  # as NumPy and ONNX Runtime do
+        raise ImportError("initialization failed")
+"""
+PRINTS = 'run = lambda arguments: print("line\\n" * 100_000) or 0'
+
+
+def toy(run: str, wait: float = 0.0) -> list[str]:
+    """A process with one command, whose function is `run`. It waits before it ends."""
+    return [sys.executable, "-c", TOY.format(run=run, wait=wait)]
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals) -> None:
-    command = [sys.executable, "-c", CLEANS_UP]
     process = subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        toy(CLEANS_UP, wait=0.5),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdout and process.stderr
     assert process.stdout.readline() == "ready\n"
@@ -45,23 +67,10 @@ def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals
     assert not process.stderr.read()
 
 
-INTERRUPTED_IMPORT = """
-import sys, time, types
-from voxport.bundle.command import Command, run_command_line
-def run(arguments):
-    print("importing", flush=True)
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:  # as NumPy and ONNX Runtime do
-        raise ImportError("initialization failed")
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
-"""
-
-
 def test_an_interruption_that_a_library_turns_into_another_error_is_an_interruption() -> None:
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        toy(INTERRUPTED_IMPORT), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout and process.stderr
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
@@ -107,18 +116,8 @@ def test_an_interruption_while_modules_are_imported_prints_no_traceback(
     assert not process.stderr.read()
 
 
-PRINTS = """
-import sys, types
-from voxport.bundle.command import Command, run_command_line
-run = lambda arguments: print("line\\n" * 100_000) or 0
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
-"""
-
-
 def test_a_closed_stdout_is_not_an_error() -> None:
-    command = [sys.executable, "-c", PRINTS]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(toy(PRINTS), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait(30) == 0
@@ -126,6 +125,5 @@ def test_a_closed_stdout_is_not_an_error() -> None:
 
 def test_a_full_disk_is_an_error() -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-c", PRINTS]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(toy(PRINTS), cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3 and done.stderr == "voxport: error: No space left on device\n"

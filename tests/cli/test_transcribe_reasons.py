@@ -16,7 +16,7 @@ from voxport.runtime.__main__ import main as runtime
 
 @pytest.fixture(autouse=True)
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voxport.runtime.commands.transcribe.open_task", lambda *arguments: LoudToText())
+    monkeypatch.setattr("voxport.cli.commands.transcribe.open_task", lambda *arguments: LoudToText())
 
 
 def damaged(path: Path) -> Path:
@@ -56,7 +56,7 @@ def test_live_sound_has_the_reason_too(
 ) -> None:
     samples, gain, reason = SOUNDS[name]
     content = (samples * 32767).astype("<i2").tobytes()
-    monkeypatch.setattr("voxport.runtime.commands.transcribe.raw_stdin", lambda: io.BytesIO(content))
+    monkeypatch.setattr("voxport.cli.commands.transcribe.raw_stdin", lambda: io.BytesIO(content))
     assert runtime(["transcribe", "-", "--live", "--bundle", "B", "--gain", gain]) == 0
     err = capsys.readouterr().err
     assert f"no text: {reason}" in err and err.count("is silent") == reason.count("is silent")

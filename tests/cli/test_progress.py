@@ -12,17 +12,22 @@ from support.paths import ROOT
 
 PROGRESS = """
 import logging, sys, time
-from voxport.bundle.command import set_up_logging
-from voxport.bundle.progress import Progress, advance
+from voxport.cli.terminal import set_up_logging
+from voxport.bundle.progress import advance, progress, shown_by
+from voxport.cli.terminal import Progress
 set_up_logging(int(sys.argv[1]))
-with Progress(10.0, "MB") as progress:
-    progress._shown -= 60  # as if the work had begun a minute ago
-    progress.update(5.0, "half")
+with progress(1.0, "nothing"):
+    advance(1.0, "not shown")
+with shown_by(Progress), progress(10.0, "MB"):
+    advance(5.0, "half")
     time.sleep(0.3)
     logging.getLogger("voxport.bundle").info("a line")
-    with Progress(3.0, "steps"):
+    with progress(3.0, "steps"):
         advance(2.0, "inner")
     time.sleep(0.3)
+with Progress(10.0, "s") as shown:
+    shown._last_line -= 60  # as if the work had begun a minute ago
+    shown.update(5.0, "so far")
 """
 
 
@@ -65,4 +70,4 @@ def test_progress_is_a_line_where_there_is_no_terminal() -> None:
         text=True,
         check=True,
     )
-    assert [line.split("] ")[1] for line in done.stderr.splitlines()] == ["half", "a line"]
+    assert [line.split("] ")[1] for line in done.stderr.splitlines()] == ["a line", "so far"]

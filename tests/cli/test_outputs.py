@@ -11,9 +11,9 @@ import soundfile
 from support.commands import error_line, say
 from support.files import contents
 from support.runtime.recordings import noise, write_recording
-from voxport.runtime.commands import say as say_command
 
 from voxport.bundle.progress import Progress
+from voxport.cli.commands import say as say_command
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.audio.files import audio_writer, write_audio
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from voxport.bundle.completion import bundle_folders
 
+from voxport.__main__ import main as voxport
+from voxport.cli.completion import bundle_folders
 from voxport.export.targets import TARGETS
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
@@ -26,10 +27,9 @@ main([])
 """
 
 
-def completions(line: str, folder: Path, modules: Path | None = None) -> list[str]:
-    """What the console script offers behind `line`, as a shell asks for it."""
-    answer = folder / "answer"
-    asked = {
+def asked(line: str, answer: Path) -> dict[str, str]:
+    """The variables by which a shell asks for what is behind `line`."""
+    return {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_SHELL": "bash",
@@ -39,11 +39,20 @@ def completions(line: str, folder: Path, modules: Path | None = None) -> list[st
         "COMP_POINT": str(len(line)),
         "COMP_TYPE": "9",
     }
-    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "voxport"]
-    if modules:
-        command = [sys.executable, "-c", SHOWS_MODULES, str(modules)]
-    subprocess.run(command, env=os.environ | asked | {"PYTHONPATH": path}, cwd=folder, check=True, timeout=60)
+
+
+def completions(line: str, folder: Path) -> list[str]:
+    """What `voxport` offers behind `line`. Its process ends with the answer."""
+    answer = folder / "answer"
+    process = os.fork()
+    if not process:
+        os.chdir(folder)
+        os.environ.update(asked(line, answer))
+        try:
+            voxport([])
+        finally:
+            os._exit(1)
+    assert os.waitpid(process, 0)[1] == 0
     return answer.read_text().split("\n") if answer.read_text() else []
 
 
@@ -65,14 +74,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("voxport trace-", ["trace-eager"]),
+        ("voxport trac", ["trace"]),
         ("voxport export --model ", list(map(public_name, FAMILIES))),
         ("voxport export --target ", list(TARGETS)),
         ("voxport export --target onnx,exec", ["onnx,executorch"]),
         ("voxport export --quant w4", [name for name in RECIPES if name.startswith("w4")]),
         ("voxport export --first-f", ["--first-frame"]),
         ("voxport list --verb", ["--verbose"]),
-        ("voxport synth out --family voxtral-r", ["voxtral-realtime"]),
+        ("voxport synth out --model voxtral-r", ["voxtral-realtime"]),
         ("voxport say Hello --bundle tw", ["two", "two.other/"]),
         ("voxport info artifacts/", ["artifacts/one"]),
         ("voxport say Hello --bundle two --voice c", ["cheerful", "casual"]),
@@ -102,15 +111,19 @@ def test_folders_of_bundles_come_without_a_slash(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("line", "absent"),
     [
-        ("voxport ", {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
-        ("voxport export --quant ", {"torch", "onnxruntime", "voxport.runtime.commands.say"}),
-        ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "voxport.export.commands.export"}),
+        ("voxport ", {"torch", "numpy", "pydantic", "voxport.cli.commands.export"}),
+        ("voxport export --quant ", {"torch", "onnxruntime", "voxport.cli.commands.say"}),
+        ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "voxport.cli.commands.export"}),
     ],
 )
 def test_an_answer_imports_only_the_modules_it_needs(
     folder: Path, tmp_path: Path, line: str, absent: set[str]
 ) -> None:
-    assert completions(line, folder, tmp_path / "modules")
+    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | asked(line, tmp_path / "answer") | {"PYTHONPATH": path}
+    command = [sys.executable, "-c", SHOWS_MODULES, str(tmp_path / "modules")]
+    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=60)
+    assert (tmp_path / "answer").read_text()
     found = (tmp_path / "modules").read_text().split()
     assert "argcomplete" in found and not absent & set(found)
 

@@ -18,7 +18,6 @@ from support.runtime.recordings import RATE, noise, write_recording
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError, VoxportError
-from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines.base import Arrays, EngineOptions
 from voxport.runtime.engines.onnx import OnnxStream
@@ -261,29 +260,6 @@ def test_bench_times_a_live_step(realtime_bundles: Path, capsys: Capture) -> Non
     for option in ("--streams", "--prompt-tokens"):
         assert runtime(["bench", str(realtime_bundles / "onnx"), option, "4"]) == 2
         assert f"{option} does not apply to a bundle of voxtral_realtime" in capsys.readouterr().err
-
-
-def test_bench_compares_a_live_step_with_eager(realtime_bundles: Path, capfd: Capture) -> None:
-    assert (
-        export(
-            [
-                "bench",
-                str(realtime_bundles / "onnx"),
-                "--frames",
-                "2",
-                "--threads",
-                "1",
-                "--compare",
-                "eager",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    found = json.loads(capfd.readouterr().out)
-    assert (
-        found["eager"]["components"].keys() == found["components"].keys() >= {"encode_chunk", "decode_step"}
-    )
 
 
 def test_a_missing_recording_is_named_before_a_bundle_is_opened(tmp_path: Path, capsys: Capture) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.commands import error_line
 from support.stand_ins import noting
-from voxport.runtime.commands import serve
 
 from voxport.__main__ import main as voxport
+from voxport.cli.commands import serve
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.serve.address import bind
 
