@@ -12,8 +12,8 @@ from support.commands import error_line, say
 from support.files import contents
 from support.runtime.recordings import noise, write_recording
 
-from voxport.bundle.progress import Progress
 from voxport.cli.commands import say as say_command
+from voxport.cli.terminal import Progress
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.audio.files import audio_writer, write_audio
 
