@@ -107,11 +107,8 @@ def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) ->
     for name, fields in _fields_by_name(models).items():
         flag = f"--{name.replace('_', '-')}"
         help_text = "; ".join(f"{_title(family)}: {_help(field)}" for family, field in fields.items())
-        takes_no_value = [field.annotation is bool for field in fields.values()]
-        if all(takes_no_value):
+        if all(field.annotation is bool for field in fields.values()):
             group.add_argument(flag, action="store_const", const=True, help=help_text)
-        elif any(takes_no_value):
-            group.add_argument(flag, metavar="VALUE", nargs="?", const="true", help=help_text)
         else:
             group.add_argument(flag, metavar="VALUE", help=help_text)
 

@@ -5,7 +5,6 @@ import json
 import os
 from contextlib import suppress
 from glob import escape, glob
-from importlib import import_module
 from pathlib import Path
 
 from voxport.cli.arguments import add_verbosity
@@ -42,7 +41,7 @@ def answer_shell(prog: str) -> None:
     for command in COMMANDS:
         parser = table.add_parser(command.name, help=command.summary)
         if command.name in words:
-            import_module(command.module).add_arguments(parser)
+            command.load().add_arguments(parser)
             add_verbosity(parser)
         for action in parser._actions:
             if action.dest in COMPLETERS:

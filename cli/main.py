@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from io import TextIOWrapper
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
@@ -92,7 +91,7 @@ def _parser(prog: str, epilog: str) -> Parser:
 
 
 def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
-    module = import_module(command.module)
+    module = command.load()
     parser.description = module.__doc__
     module.add_arguments(parser)
     add_verbosity(parser)

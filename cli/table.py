@@ -1,13 +1,15 @@
 """The table of all commands."""
 
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand. `module` is imported only when the command is used.
+    """A subcommand. Its module is imported only when the command is used: by default the one of its name.
 
     The module has `add_arguments(parser)`, and `run(arguments)`, which returns the exit code or raises
     VoxportError. Its docstring is the description in its help. `example` has the arguments of a call that the
@@ -17,12 +19,11 @@ class Command:
     name: str
     summary: str
     example: str
-    module: str = ""
+    module: str | None = None
     if_interrupted: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.module:
-            object.__setattr__(self, "module", f"voxport.cli.commands.{self.name}")
+    def load(self) -> ModuleType:
+        return import_module(self.module or f"voxport.cli.commands.{self.name}")
 
     def example_text(self, called: str) -> str:
         return f"example:\n  {called} {self.example}"

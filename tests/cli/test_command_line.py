@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Literal
 
@@ -238,7 +237,7 @@ def test_help_imports_only_the_modules_it_needs(calls: list[list[str]], absent: 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_the_example_of_every_command_is_parsed(command: Command) -> None:
-    module, parser = import_module(command.module), Parser()
+    module, parser = command.load(), Parser()
     module.add_arguments(parser)
     assert command.summary and module.__doc__
     parser.parse_args(shlex.split(command.example))

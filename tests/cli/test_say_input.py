@@ -77,3 +77,14 @@ def test_a_recording_is_not_replaced_by_its_transcript(
         assert main(["transcribe", str(path), "-o", str(output), "--bundle", "none"]) == 2
         assert "is also read" in capsys.readouterr().err
     assert path.read_bytes() == b"sound"
+
+
+@pytest.mark.parametrize("command", [["say", "Hi.", "-o", "a.wav"], ["transcribe", "talk.wav"], ["serve"]])
+def test_without_the_exporter_a_bundle_is_asked_for(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.wav").write_bytes(b"sound")
+    monkeypatch.setattr("voxport.cli.checkpoint.find_spec", lambda name: None)
+    assert main(command) == 2
+    assert "--bundle: without one, the embedded model is exported" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_every_format_is_written_to_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
-    monkeypatch.setattr("voxport.bundle.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("voxport.cli.terminal.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx")]
     assert runtime([*arguments, "--format", form, "-o", str(out)]) == 0
@@ -79,31 +79,28 @@ def test_short_and_silent_recordings_are_no_errors(
     assert runtime(["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]) == 0
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "voxport.runtime", "transcribe", *map(str, arguments)]
+SAMPLES = (noise(6) * 32767).astype("<i2").tobytes()
+
+
+def command(bundle: Path, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", "voxport", "transcribe", *map(str, arguments), "--bundle", str(bundle)]
+
+
+def printed(bundle: Path, *arguments: object, stdin: bytes = SAMPLES) -> bytes:
+    return subprocess.run(command(bundle, *arguments), input=stdin, capture_output=True, check=True).stdout
 
 
 def test_words_are_printed_before_the_live_input_ends(realtime_bundles: Path) -> None:
     """Half of the samples give some text. The rest is printed when the pipe closes."""
-    samples = (noise(6) * 32767).astype("<i2").tobytes()
-    process = subprocess.Popen(
-        command("-", "--bundle", realtime_bundles / "onnx", "--live"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    live = command(realtime_bundles / "onnx", "-", "--live")
+    process = subprocess.Popen(live, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
-    process.stdin.write(samples[: len(samples) // 2])
+    process.stdin.write(SAMPLES[: len(SAMPLES) // 2])
     process.stdin.flush()
     early = cast(io.BufferedReader, process.stdout).read1(100)  # printed while the pipe is open
-    rest, _ = process.communicate(samples[len(samples) // 2 :], timeout=60)
+    rest, _ = process.communicate(SAMPLES[len(SAMPLES) // 2 :], timeout=60)
     assert early and process.returncode == 0
-    done = subprocess.run(
-        command("-", "--bundle", realtime_bundles / "onnx", "--live"),
-        input=samples,
-        capture_output=True,
-        check=True,
-    )
-    assert early + rest == done.stdout
+    assert early + rest == printed(realtime_bundles / "onnx", "-", "--live")
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "closed stdout"])
@@ -111,10 +108,9 @@ def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(
     realtime_bundles: Path, ending: signal.Signals | str
 ) -> None:
     """The source is still open and sends nothing."""
-    samples = (noise(3) * 32767).astype("<i2").tobytes()
-    live = command("-", "--bundle", realtime_bundles / "onnx", "--live")
-    whole = subprocess.run(live, input=samples, capture_output=True, check=True).stdout
-    process = subprocess.Popen(live, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    bundle, samples = realtime_bundles / "onnx", SAMPLES[: len(SAMPLES) // 2]
+    live, pipe = command(bundle, "-", "--live"), subprocess.PIPE
+    process = subprocess.Popen(live, stdin=pipe, stdout=pipe, stderr=pipe)
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(samples)
     process.stdin.flush()
@@ -122,7 +118,8 @@ def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(
     if isinstance(ending, signal.Signals):
         process.send_signal(ending)
         assert process.wait(60) == 0 and b"interrupted" not in process.stderr.read()
-        assert early + process.stdout.read() == whole  # the remaining text is written
+        # the remaining text is written
+        assert early + process.stdout.read() == printed(bundle, "-", "--live", stdin=samples)
     else:
         process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
@@ -132,48 +129,24 @@ def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(
 
 
 def test_live_json_is_one_word_per_line(realtime_bundles: Path) -> None:
-    samples = (noise(4) * 32767).astype("<i2").tobytes()
-    done = subprocess.run(
-        command("-", "--bundle", realtime_bundles / "onnx", "--live", "--format", "json"),
-        input=samples,
-        capture_output=True,
-        check=True,
-    )
-    words = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    lines = printed(realtime_bundles / "onnx", "-", "--live", "--format", "json").decode().splitlines()
+    words = [json.loads(line) for line in lines]
     assert words and all(word.keys() == {"word", "start", "end"} for word in words)
 
 
 def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles: Path, recording: Path) -> None:
-    whole = subprocess.run(
-        command(recording, "--bundle", realtime_bundles / "onnx"), capture_output=True, check=True
-    ).stdout
-    done = subprocess.run(
-        command("-", "--bundle", realtime_bundles / "onnx"),
-        input=recording.read_bytes(),
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout == whole
+    bundle = realtime_bundles / "onnx"
+    assert printed(bundle, "-", stdin=recording.read_bytes()) == printed(bundle, recording)
 
 
 def test_the_extension_of_the_output_file_selects_the_format(
     realtime_bundles: Path, recording: Path, tmp_path: Path
 ) -> None:
     for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
-        assert (
-            runtime(
-                [
-                    "transcribe",
-                    str(recording),
-                    "--bundle",
-                    str(realtime_bundles / "onnx"),
-                    "-o",
-                    str(tmp_path / f"talk{ending}"),
-                ]
-            )
-            == 0
-        )
-        assert (tmp_path / f"talk{ending}").read_text().startswith(begins)
+        out = tmp_path / f"talk{ending}"
+        bundle = str(realtime_bundles / "onnx")
+        assert runtime(["transcribe", str(recording), "--bundle", bundle, "-o", str(out)]) == 0
+        assert out.read_text().startswith(begins)
 
 
 @pytest.mark.parametrize(
@@ -231,30 +204,13 @@ def test_a_bundle_without_streaming_refuses_live_transcription(
 
 
 def test_bench_times_a_live_step(realtime_bundles: Path, capsys: Capture) -> None:
-    assert (
-        runtime(
-            [
-                "bench",
-                str(realtime_bundles / "onnx"),
-                "--frames",
-                "5",
-                "--chunks",
-                "2",
-                "--threads",
-                "1",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    figures = ["--frames", "5", "--chunks", "2", "--threads", "1", "--json"]
+    assert runtime(["bench", str(realtime_bundles / "onnx"), *figures]) == 0
     found = json.loads(capsys.readouterr().out)
     calls = {name: row["calls"] for name, row in found["components"].items() if row["per_frame"]}
     assert calls == {"encode_chunk": 5, "embed_tokens": 5, "decode_step": 5}
-    assert (
-        found["streams"][0]["chunks"] == 2
-        and found["streams"][0]["added_delay_ms"] == 80
-        and found["first_token_s"] > 0
-    )
+    stream = found["streams"][0]
+    assert (stream["chunks"], stream["added_delay_ms"]) == (2, 80) and found["first_token_s"] > 0
     assert runtime(["bench", str(realtime_bundles / "onnx"), "--frames", "2"]) == 0
     assert "first token" in capsys.readouterr().out
     for option in ("--streams", "--prompt-tokens"):
