@@ -13,7 +13,6 @@ from io import TextIOWrapper
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
 from voxport.bundle.progress import shown_by
-from voxport.bundle.versions import version_text
 from voxport.cli.arguments import Parser, add_verbosity
 from voxport.cli.preflight import check_outputs
 from voxport.cli.table import COMMANDS, Command
@@ -77,6 +76,8 @@ def _choose(
     epilog = f"commands, each with --help:\n{rows}"
     if default and (not argv or argv[0].startswith("-")):
         return _parser(prog, f"{table[default].example_text(prog)}\n\n{epilog}"), table[default], argv
+    from voxport.bundle.versions import version_text
+
     top = _parser(prog, epilog)
     top.usage, top.description = f"{prog} COMMAND ...", DESCRIPTION
     top.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
