@@ -76,7 +76,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="COMPONENT=RECIPE",
-        help="recipe of one component; may be repeated (default: that of --quant)",
+        help="recipe of one component; may be repeated (default: the recipe of --quant)",
     )
     parser.add_argument(
         "--quant-rule",

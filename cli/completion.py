@@ -14,7 +14,7 @@ COMPLETERS = {  # by the name of the argument, which is the same in every comman
     "bundle": lambda prefix, **given: bundle_folders(prefix),
     "voice": lambda prefix, parsed_args, **given: voices_of_bundle(getattr(parsed_args, "bundle", None)),
 }
-MAX_BYTES = 2**20  # that are read of a manifest; those of the published models have 0.1 MB
+MAX_BYTES = 2**20  # read of a manifest; manifests of the published models have 0.1 MB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

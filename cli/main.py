@@ -18,7 +18,7 @@ from voxport.cli.preflight import check_outputs
 from voxport.cli.table import COMMANDS, Command
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
-INTERRUPTED = 130  # the exit code; those of errors are in `bundle.errors`
+INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
 QUIET_S = 2.0
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 DESCRIPTION = "Export, verify and run speech models on devices."
@@ -47,8 +47,8 @@ def run_command_line(
     except OSError as error:
         if error.filename is None:  # stdout cannot be written
             _discard_stdout()
-        where = f"{str(error.filename)[:200]}: " if error.filename else ""
-        return _fail(f"error: {where}{error.strerror or error}", VoxportError.exit_code)
+        place = f"{str(error.filename)[:200]}: " if error.filename else ""
+        return _fail(f"error: {place}{error.strerror or error}", VoxportError.exit_code)
     except MemoryError:
         return _fail("error: not enough memory", VoxportError.exit_code)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What commands check before they load or compute anything."""
+"""Checks of a command before it loads or computes anything."""
 
 from __future__ import annotations
 

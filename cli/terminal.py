@@ -1,4 +1,4 @@
-"""What a command shows on stderr: log lines, and the progress of long work.
+"""Log lines and the progress of long work, on stderr.
 
 Progress is a bar on a terminal, and a line every few seconds elsewhere.
 """

@@ -40,11 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         choices=LAYOUTS,
         help="with --to mlx: what mlx-audio reads, or all convolutions in the order of MLX's own modules and "
-        "weight norms folded (default: that of FOLDER, or mlx-audio for a published one)",
+        "weight norms folded (default: the layout of FOLDER, or mlx-audio for a published one)",
     )
-    parser.add_argument(
-        "--dtype", choices=PRECISIONS, help="precision of floats (default: that of each tensor)"
-    )
+    parser.add_argument("--dtype", choices=PRECISIONS, help="precision of floats (default: as each tensor)")
     quant = parser.add_argument(
         "--quant",
         default="none",

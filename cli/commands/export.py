@@ -85,7 +85,7 @@ def _export(
 
 
 def _estimate(arguments: argparse.Namespace, target: Target, folder: Path, expected: Estimate) -> Json:
-    """What an export would write and need."""
+    """The row of an export that is not made."""
     from voxport.export.estimate import speed
 
     figures = asdict(expected)

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--voice",
         help="name of a voice or of a preset speaker, or a .safetensors file of a voice "
-        "(default: that of the model, else its first voice)",
+        "(default: the model's default, else its first voice)",
     )
     parser.add_argument(
         "--instruct",

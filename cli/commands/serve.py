@@ -111,7 +111,7 @@ def _positive(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """What the options name, checked and opened. `wyoming` lacks its models, limits and metrics."""
+    """Checked and opened options. `wyoming` lacks its models, limits and metrics."""
 
     listener: Listener
     keys: "Keys"
