@@ -2,11 +2,11 @@
 
     python -m tools.gpu_check --wheels WHEELS --folder FOLDER -o OUT.json
 
-Needs no network. Installs the wheels of a folder beside the installed packages first. Then it
-checks the embedded model with each recipe, and a model of the published width with few layers. Beside that, it exports the model of the published size. It measures
-times at the end, when nothing else runs. A phase that fails is recorded, and the next one runs, except that
-CUDA must load. A bundle or a checkpoint that FOLDER already has is not made again. Bundles made elsewhere
-may be placed there, as FOLDER/tiny-RECIPE.
+Needs no network. Installs the wheels of a folder beside the installed packages first. Then it checks the
+embedded model with each recipe, and a model of the published width with few layers. Beside that, it exports
+the model of the published size. It measures times at the end, when nothing else runs. A phase that fails is
+recorded, and the next one runs, except that CUDA must load. A bundle or a checkpoint that FOLDER already has
+is not made again. Bundles made elsewhere may be placed there, as FOLDER/tiny-RECIPE.
 
 `--device cpu` runs the same phases without a GPU.
 """
