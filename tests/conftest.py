@@ -90,8 +90,7 @@ def random_weights() -> Iterator[None]:
     exported in less time than the trained ones.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "has_trained", lambda family: False)
-        patch.setattr("voxport.model.synthetic.checkpoint.random_checkpoint", micro_checkpoint)
+        patch.setattr(embedded, "embedded_default", micro_checkpoint)
         yield
 
 
