@@ -26,7 +26,6 @@ LOWERING = (
 NOT_LOWERING = (
     "export/targets/__init__.py",
     "model/__main__.py",
-    "model/commands/*",
     "model/download.py",
     "model/embedded.py",
     "model/foreign.py",

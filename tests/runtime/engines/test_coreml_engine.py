@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.bundle_options import QUANT
 from support.export.coreml_packages import WEIGHTS, verify
 from support.export.rounding import float16_bar, float32_bar
 
@@ -71,23 +70,7 @@ def test_the_bundle_speaks_and_logs_its_executor_once(
 
 def test_teacher_forced_codes_equal_those_of_eager(bundles: Path, inputs: Path, tmp_path: Path) -> None:
     """In float32, only rounding differs from eager. Half precision changes the level of a few codes."""
-    assert (
-        export(
-            [
-                "trace",
-                *QUANT,
-                "--target",
-                "coreml",
-                "--inputs",
-                str(inputs),
-                "-o",
-                str(tmp_path / "eager.npz"),
-            ]
-        )
-        == 0
-    )
-    with np.load(tmp_path / "eager.npz") as file:
-        eager = dict(file)
+    eager = traced(bundles / "coreml", inputs, tmp_path / "eager.npz", "--eager")
     exact = traced(bundles / "coreml", inputs, tmp_path / "float32.npz", "--compute-precision", "float32")
     np.testing.assert_array_equal(exact["codes"], eager["codes"])
     for name in ("prefill_hidden", "hidden", "semantic_logits", "audio"):
