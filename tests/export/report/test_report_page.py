@@ -76,6 +76,7 @@ def measured(browser: str, page: str, width: int, folder: Path) -> dict[str, Any
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
 def test_everything_is_drawn_within_the_width(
     browser: str, made: tuple[Path, Path], tmp_path: Path, width: int

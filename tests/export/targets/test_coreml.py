@@ -45,17 +45,12 @@ def lower(graphs: Graphs, folder: Path) -> None:
 
 
 REQUEST = ExportRequest(
-    quant="w4",
-    quant_for=(("codec", "w8"),),
-    rules=(WIDE,),
-    options={"euler_steps": 3},
-    cache_length=CACHE,
+    quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,), options={"euler_steps": 3}, cache_length=CACHE
 )
 
 
 @pytest.fixture(scope="module")
 def w4(checkpoint: Path) -> Graphs:
-    """The graphs of the shared bundle."""
     return graphs(checkpoint, REQUEST)
 
 

@@ -161,6 +161,7 @@ def test_norms_do_not_overflow_in_half_precision(eps: float, size: float) -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "component"),
     [("encoder", "audio_encoder"), ("encoder", "encode_chunk"), ("decoder", "prefill")],

@@ -123,6 +123,7 @@ class Convolutions(nn.Module):
         return F.conv1d(self.strided(self.depthwise(self.dilated(x)).sin()), self.taps)
 
 
+@pytest.mark.slow
 def test_all_convolutions_are_parts_and_compute_the_same() -> None:
     torch.manual_seed(0)
     module, x = Convolutions(), torch.randn(1, 4, 40)

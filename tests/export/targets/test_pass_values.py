@@ -109,6 +109,7 @@ class Parts(nn.Module):
         return found
 
 
+@pytest.mark.slow
 def test_a_program_is_the_one_that_executorch_makes_alone() -> None:
     def lowered(module: nn.Module) -> bytes:
         edge = to_edge(traced(module))

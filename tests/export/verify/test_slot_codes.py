@@ -90,6 +90,7 @@ def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines: Engines, engine
     assert different_codes(engines, engine, index, lambda rows: rows) == []
 
 
+@pytest.mark.slow
 def test_slots_that_are_swapped_have_other_codes(engines: Engines, engine: Engine) -> None:
     """The fault that the test above must detect."""
     found = different_codes(engines, engine, 0, lambda rows: np.roll(rows, 1, axis=0))

@@ -80,6 +80,7 @@ def test_converting_blocks_equals_converting_the_whole(tmp_path: Path, rate: int
     np.testing.assert_allclose(found[: len(expected)], expected[: len(found)], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_hour_is_read_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "hour.wav"
     with soundfile.SoundFile(path, "w", 8000, 1, "PCM_U8") as file:

@@ -57,6 +57,7 @@ async def spoken(worker: SpeechWorker, options: SpeechOptions) -> bytes:
     return b"".join(pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [toy_task, qwen_base])
 def test_stored_rows_and_voices_are_read_by_the_threads_that_prepare(
     make: Callable[[Path], tuple[TextToSpeech, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
