@@ -6,13 +6,15 @@ import argparse
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.engine_options import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
+
+Task = TypeVar("Task")
 
 
 class Parser(argparse.ArgumentParser):
@@ -122,3 +124,15 @@ def add_task_arguments(parser: argparse.ArgumentParser, default: str | None = No
         help="skip the comparison of the bundle's files with their hashes, which reads each of them once",
     )
     add_engine_arguments(parser)
+
+
+def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
+    """The task of the given bundle, or of the embedded model. Raises UsageError or IntegrityError."""
+    from voxport.runtime import opening
+
+    bundle = arguments.bundle
+    if not bundle:
+        from voxport.cli.checkpoint import embedded_bundle
+
+        bundle = embedded_bundle(task)
+    return opening.open_task(task, bundle, engine_options(arguments), not arguments.no_check)

@@ -231,8 +231,8 @@ def resolve_in_full(source: Source) -> Resolved:
     return resolve(source, request)
 
 
-def embedded_bundle(task: str) -> Path:
-    """The bundle of the embedded model for a task of `DEFAULT_OF_TASK`, exported on first use.
+def embedded_bundle(task: type[object]) -> Path:
+    """The bundle of the embedded model for a task of `runtime`, exported on first use.
 
     Raises UsageError without the packages that export needs.
     """
@@ -244,7 +244,8 @@ def embedded_bundle(task: str) -> Path:
         )
     from voxport.export.embedded_bundle import embedded_bundle as find
     from voxport.model.embedded import embedded_default
+    from voxport.runtime.families import open_family
 
-    family = DEFAULT_OF_TASK[task]
+    family = next(name for name in DEFAULT_OF_TASK.values() if issubclass(open_family(name).task, task))
     with redirect_stdout(sys.stderr):  # stdout carries the result of the command
         return find(family, embedded_default(family))

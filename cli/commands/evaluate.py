@@ -49,7 +49,7 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
         help="bundle for speech to text that transcribes the speech, or whisper for an independent model "
         "(default: the embedded model)",
     )
-    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: the first of the bundle)")
+    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: as say)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -147,9 +147,10 @@ def run(arguments: argparse.Namespace) -> int:
     with setup.listener:
         if not arguments.bundle:
             from voxport.cli.checkpoint import embedded_bundle
-            from voxport.model.families import DEFAULT_OF_TASK
+            from voxport.runtime.speech_to_text import SpeechToText
+            from voxport.runtime.text_to_speech import TextToSpeech
 
-            arguments.bundle = [embedded_bundle(task) for task in DEFAULT_OF_TASK]
+            arguments.bundle = [embedded_bundle(TextToSpeech), embedded_bundle(SpeechToText)]
         return serve_bundles(arguments, setup)
 
 
