@@ -329,3 +329,24 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("voxport.runtime.engines").info("opened")
     logging.getLogger("other").warning("noise")
     assert "opened" in (found := capsys.readouterr().err) and "noise" not in found
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["say", "Hi."], "no output"),
+        (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
+        (["say", "Hi.", "-o", "missing/speech.wav"], "the folder missing does not exist"),
+        (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
+        (
+            ["trace", "missing", "--inputs", "i", "-o", "o", "--checkpoint", "c"],
+            "--checkpoint: needs --eager",
+        ),
+    ],
+)
+def test_wrong_options_are_found_before_a_bundle_is_opened_or_exported(
+    argv: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("voxport.cli.checkpoint.embedded_bundle", lambda task: pytest.fail("exported"))
+    assert voxport(argv) == 2
+    assert says in capsys.readouterr().err
