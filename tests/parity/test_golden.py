@@ -48,7 +48,7 @@ def assert_golden(found: Mapping[str, np.ndarray], name: str, bar: float = BAR) 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_eager_equals_the_reference(name: str, inputs: dict[str, Path]) -> None:
-    assert_golden(trace_eager(CHECKPOINT, inputs[name], **OPTIONS[name]), name)
+    assert_golden(trace_eager(CHECKPOINT, inputs[name], OPTIONS[name]), name)
 
 
 @pytest.mark.parametrize("changed", ["alibi_slopes", "first_frame"])
@@ -58,7 +58,7 @@ def test_eager_equals_the_reference(name: str, inputs: dict[str, Path]) -> None:
 def test_the_other_value_of_each_option_differs_from_the_reference(
     name: str, other: str, changed: str, inputs: dict[str, Path]
 ) -> None:
-    found = trace_eager(CHECKPOINT, inputs[name], **OPTIONS[name] | {changed: OPTIONS[other][changed]})
+    found = trace_eager(CHECKPOINT, inputs[name], OPTIONS[name] | {changed: OPTIONS[other][changed]})
     with pytest.raises(AssertionError):
         assert_golden(found, name)
 

@@ -63,7 +63,7 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("live", [False, True])
 def test_eager_equals_the_reference(inputs: Path, live: bool) -> None:
-    assert_golden(trace_eager(GOLDEN / "checkpoint", inputs, live, streaming=True))
+    assert_golden(trace_eager(GOLDEN / "checkpoint", inputs, {"streaming": True}, live))
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
@@ -85,7 +85,7 @@ def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | Non
 
 @pytest.mark.parametrize("delay", ["80", "560"])
 def test_another_delay_differs_from_the_reference(inputs: Path, delay: str) -> None:
-    found = trace_eager(GOLDEN / "checkpoint", inputs, delay_ms=delay)
+    found = trace_eager(GOLDEN / "checkpoint", inputs, {"delay_ms": delay})
     with pytest.raises((AssertionError, ValueError)):
         assert_golden(found)
 

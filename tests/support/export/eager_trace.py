@@ -1,8 +1,7 @@
 """The trace of a checkpoint in eager PyTorch, without a bundle."""
 
+from collections.abc import Mapping
 from pathlib import Path
-
-from pydantic import JsonValue
 
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
@@ -13,8 +12,10 @@ from voxport.runtime.families import open_family
 from voxport.runtime.trace import read_inputs
 
 
-def trace_eager(checkpoint: Path, inputs: Path, live: bool = False, **options: JsonValue) -> Arrays:
-    resolved = resolve(Source(checkpoint), ExportRequest(options=options))
+def trace_eager(
+    checkpoint: Path, inputs: Path, options: Mapping[str, bool | int | str], live: bool = False
+) -> Arrays:
+    resolved = resolve(Source(checkpoint), ExportRequest(options={**options}))
     model, source, constants = Model(resolved, "BSHD"), resolved.source, resolved.runtime_constants
     engine = EagerEngine(model.components, model.module, "BSHD")
     trace, files = (
