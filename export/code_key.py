@@ -35,7 +35,6 @@ NOT_LOWERING = (
     "model/other_weights.py",
     "model/stored_weights.py",
     "model/synthetic/*",
-    "model/training/*",
     "model/*/calls.py",
     "model/*/mlx.py",
     "model/*/sizes.py",

@@ -49,7 +49,9 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
         help="bundle for speech to text that transcribes the speech, or whisper for an independent model "
         "(default: the embedded model)",
     )
-    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: as say)")
+    parser.add_argument(
+        "--voice", metavar="NAME", help="voice that speaks (default: the default of the bundle)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support.model.micro import micro_checkpoint
 from support.stand_ins import noting
 
 from voxport.__main__ import main as voxport
 from voxport.cli.commands import serve
-from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.serve.address import bind
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -21,7 +19,7 @@ def trained(trained_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -
 
     def find(family: str, checkpoint: Path) -> Path:
         print("the exporter prints")
-        assert checkpoint == random_checkpoint(family), "of this family"
+        assert checkpoint == micro_checkpoint(family), "of this family"
         asked.append(family)
         return trained_bundles[family]
 
@@ -29,6 +27,7 @@ def trained(trained_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -
     return asked
 
 
+@pytest.mark.slow
 def test_say_and_transcribe_use_the_embedded_models(
     trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

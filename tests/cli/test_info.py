@@ -6,8 +6,6 @@ import pytest
 
 from voxport.__main__ import main as voxport
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_info_names_recipe_verdict_and_threads(

@@ -17,7 +17,6 @@ from voxport.cli.terminal import Progress
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.audio.files import audio_writer, write_audio
 
-pytestmark = pytest.mark.slow
 Capture = pytest.CaptureFixture[str]
 
 
@@ -65,6 +64,7 @@ def test_pieces_make_the_same_file_as_the_whole(tmp_path: Path) -> None:
                 assert whole.read_bytes() == pieces.read_bytes(), (ending, rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["txt", "srt", "json"])
 @pytest.mark.parametrize("interrupted", [20], indirect=True)
 @pytest.mark.usefixtures("interrupted")

@@ -15,8 +15,6 @@ from support.paths import ROOT
 
 from voxport.runtime.__main__ import main as runtime
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def bundle(bundles: Path) -> Path:
@@ -81,6 +79,7 @@ def test_a_missing_engine_package_is_named(bundles: Path, tmp_path: Path) -> Non
     assert done.returncode == 2 and "[onnx]" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["x" * 100_000, "\u202bHello\u202c \u05e9.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
@@ -141,7 +140,9 @@ def test_say_reads_stdin_and_reports_truncated_speech(
         ("onnx", ["torch"]),
         ("coreml", ["torch"]),
         # ExecuTorch needs torch, but neither its own exporter nor torch's compiler: seconds of imports
-        ("executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"]),
+        pytest.param(
+            "executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_say_works_without_torch_or_compilers(

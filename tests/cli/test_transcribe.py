@@ -25,7 +25,6 @@ from voxport.runtime.live import LiveStream
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText
 
-pytestmark = pytest.mark.slow
 Capture = pytest.CaptureFixture[str]
 RUN_ACTIVE = OnnxStream.run_active
 
@@ -35,6 +34,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recording(tmp_path_factory.mktemp("sound") / "talk.flac", noise(4, 44100, 2), 44100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_a_recording_is_transcribed_on_every_target(
     realtime_bundles: Path, recording: Path, target: str, capsys: Capture

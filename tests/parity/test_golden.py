@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.export.cache import ExportCache
 from support.export.eager_trace import trace_eager
 
-from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_tts"
@@ -75,13 +75,18 @@ def test_the_other_value_of_each_option_differs_from_the_reference(
     ],
 )
 def test_artifacts_equal_the_reference(
-    name: str, inputs: dict[str, Path], tmp_path: Path, target: str, precision: str | None
+    exports: ExportCache,
+    name: str,
+    inputs: dict[str, Path],
+    tmp_path: Path,
+    target: str,
+    precision: str | None,
 ) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", str(CHECKPOINT), "--target", target, "--cache-length", "64"]
     arguments += [f"--{option.replace('_', '-')}={value}" for option, value in OPTIONS[name].items()]
     arguments += ["--compute-precision", precision] if precision else []
-    assert export([*arguments, "--no-verify", "--out", str(bundle)]) == 0
+    exports.export(bundle, *arguments, "--no-verify")
     executed = ["--compute-precision", "float32"] if precision else []
     assert runtime(["trace", str(bundle), "--inputs", str(inputs[name]), "-o", str(out), *executed]) == 0
     with np.load(out) as found:

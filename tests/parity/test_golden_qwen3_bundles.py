@@ -1,7 +1,4 @@
-"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech.
-
-`tools/accuracy/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
-"""
+"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech."""
 
 import json
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, DESIGN, GOLDEN, open_golden
+from support.export.cache import ExportCache
 from support.export.golden_qwen3 import (
     CACHE,
     CASES,
@@ -34,23 +32,26 @@ TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minute
 DRAWN = 12  # frames
 FEW = ("sampled", "icl_short")  # drawn codes, and those of a recording
 TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, golden_base: Path) -> Callable[[str], Path]:
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, golden_base: Path, exports: ExportCache
+) -> Callable[[str], Path]:
     """The ONNX bundle of a checkpoint; each is exported once."""
     folder = tmp_path_factory.mktemp("golden")
 
     def exported(name: str) -> Path:
         if name == "base":
             return golden_base
-        golden_bundle(name, "onnx", folder / name)
+        with exports.artifacts():
+            golden_bundle(name, "onnx", folder / name)
         return folder / name
 
     return cache(exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "run"), CASES)
 def test_a_run_of_the_official_package(
     folder: Callable[[str], Path], name: str, run: str, tmp_path: Path
@@ -92,6 +93,7 @@ def test_codes_of_a_seed_are_those_of_eager(folder: Callable[[str], Path]) -> No
     assert drawn(golden_bundle("base", "onnx", folder("base")).engine) == drawn(open_golden("base").engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

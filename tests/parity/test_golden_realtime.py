@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import soundfile
 from mistral_common.audio import mel_filter_bank
+from support.export.cache import ExportCache
 from support.export.eager_trace import trace_eager
 
 from voxport.bundle.manifest import Bundle, ExportRequest
-from voxport.export.__main__ import main as export
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
@@ -93,23 +93,13 @@ def test_another_delay_differs_from_the_reference(inputs: Path, delay: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_artifacts_equal_the_reference_offline_and_streaming(
-    inputs: Path, tmp_path: Path, target: str
+    exports: ExportCache, inputs: Path, tmp_path: Path, target: str
 ) -> None:
     """Offline, live, and fed in pieces of any size."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []
-    arguments = [
-        "--checkpoint",
-        str(GOLDEN / "checkpoint"),
-        "--target",
-        target,
-        "--streaming",
-        "--cache-length",
-        "128",
-        "--out",
-        str(bundle),
-    ]
-    assert export([*arguments, *precise, "--no-verify"]) == 0
+    arguments = ["--checkpoint", str(GOLDEN / "checkpoint"), "--target", target]
+    exports.export(bundle, *arguments, "--streaming", "--cache-length", "128", *precise, "--no-verify")
     for live in ([], ["--live"]):
         assert runtime(["trace", str(bundle), *precise, *live, "--inputs", str(inputs), "-o", str(out)]) == 0
         with np.load(out) as found:

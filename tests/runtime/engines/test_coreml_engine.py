@@ -20,8 +20,6 @@ from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.engines.coreml import ReferenceEngine
 from voxport.runtime.families import read_constants
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def inputs(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -112,12 +110,9 @@ def test_a_package_is_described(bundles: Path, capsys: pytest.CaptureFixture[str
     functions = json.loads(capsys.readouterr().out)["functions"]
     assert set(functions) == {"prefill", "decode_step"}
     for function in functions.values():  # what becomes a code stays in single precision to its end
-        assert function["operations"]["linear"] == {"count": 10, "results": {"fp16": 9, "fp32": 1}}
-        assert function["operations"]["write_state"] == {
-            "count": 4,
-            "results": {},
-        }  # keys and values of two layers
-        assert len(function["compressed"]) == 9 and all(
+        assert function["operations"]["linear"] == {"count": 6, "results": {"fp16": 5, "fp32": 1}}
+        assert function["operations"]["write_state"] == {"count": 2, "results": {}}  # keys and values
+        assert len(function["compressed"]) == 5 and all(
             "held as int4" in kind for kind in function["compressed"].values()
         )
 
@@ -160,7 +155,7 @@ def test_functions_share_their_weights_in_memory_too(bundles: Path) -> None:
             if isinstance(array, np.ndarray) and array.size > 2000
         }
 
-    assert large(first) == large(second) and sum(large(first).values()) > 700_000
+    assert large(first) == large(second) and sum(large(first).values()) > 600_000
 
 
 @pytest.mark.parametrize(

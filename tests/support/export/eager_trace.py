@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
@@ -13,7 +15,7 @@ from voxport.runtime.trace import read_inputs
 
 
 def trace_eager(
-    checkpoint: Path, inputs: Path, options: Mapping[str, bool | int | str], live: bool = False
+    checkpoint: Path, inputs: Path, options: Mapping[str, JsonValue], live: bool = False
 ) -> Arrays:
     resolved = resolve(Source(checkpoint), ExportRequest(options={**options}))
     model, source, constants = Model(resolved, "BSHD"), resolved.source, resolved.runtime_constants
