@@ -341,6 +341,6 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_options_are_found_before_a_bundle_is_opened_or_exported(
     argv: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("voxport.cli.checkpoint.embedded_bundle", lambda task: pytest.fail("exported"))
+    monkeypatch.setattr("voxport.cli.arguments.embedded_bundle", lambda task: pytest.fail("exported"))
     assert voxport(argv) == 2
     assert says in capsys.readouterr().err
