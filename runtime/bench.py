@@ -5,7 +5,7 @@ MBU is the time to read the weights of a frame at the measured memory bandwidth,
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import StateSpec
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.engines.trial import trial_run
@@ -164,11 +165,11 @@ class TimedStream(Stream):
     def reset(self) -> None:
         self._stream.reset()
 
-    def snapshot(self) -> Arrays:
-        return self._stream.snapshot()
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return self._stream._save(states, positions)
 
-    def restore(self, states: Arrays) -> None:
-        self._stream.restore(states)
+    def _load(self, states: Arrays) -> None:
+        self._stream.load(states)
 
 
 def _timed(call: Callable[[], Result]) -> tuple[Result, float]:

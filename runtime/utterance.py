@@ -11,6 +11,7 @@ from voxport.runtime.batching import RowLimit, SlotOutput, Status
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.runaway import RunawayGuard
+from voxport.runtime.slots import move_states
 from voxport.runtime.speech_request import SpeechRequest
 
 
@@ -52,9 +53,9 @@ class PromptPrefix:
     is_storable: bool = True
     stored: Arrays | None = None
 
-    def load(self, cache: PrefixCache, stream: Stream) -> "PromptPrefix":
-        """The prefix with its stored rows, where `cache` has them. May read a file."""
-        return replace(self, stored=cache.load(self.key, stream.row_shapes(self.rows)))
+    def load(self, cache: PrefixCache) -> "PromptPrefix":
+        """The prefix with its stored rows, if `cache` has them. May read a file."""
+        return replace(self, stored=cache.load(self.key))
 
 
 def read_prompt(
@@ -69,7 +70,7 @@ def read_prompt(
     if rows is None:
         yield from decoder.read_prefix(prompt, limit)
         keep = cache.save if prefix.is_storable else cache.keep
-        keep(prefix.key, decoder.stream.save_rows(prefix.rows))
+        keep(prefix.key, decoder.stream.save("prefill", prefix.rows))
         yield
     else:
         decoder.load_prefix(prompt, rows)
@@ -140,8 +141,7 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
 
     def move(self, source: int, target: int) -> None:
         decoder = self._utterances[source].decoder
-        self._stream.move(source, target, decoder.position)
-        decoder.stream = self._stream.slot(target)
+        decoder.stream = move_states(self._stream, source, target, decoder.position)
         self._utterances[target] = self._utterances.pop(source)
 
     def _from(self, count: int, first: int) -> list[AnyUtterance]:

@@ -9,7 +9,7 @@ import ctypes
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,11 +26,8 @@ from voxport.runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
-    check_rows,
-    check_states,
-    empty_states,
-    put_rows,
-    unique_caches,
+    copy_states,
+    lazy_zeros,
     unique_states,
 )
 from voxport.runtime.engines.executorch_program import check_file, check_method
@@ -173,52 +170,38 @@ class ExecuTorchStream(Stream):
 
         Cache rows are not cleared: rows beyond the last written one are masked or not read.
         """
-        self._replace(_empty_rows(unique_states(self.signatures.values()).values(), 0))
-
-    def snapshot(self) -> Arrays:
-        states = empty_states(self.signatures.values())
         with self.lock:
-            current = self._current_states()
-        for name, array in states.items():
-            array[:, : current[name].shape[1]] = current[name]
-        return states
+            self._replace(_empty_rows(unique_states(self.signatures.values()).values(), 0))
 
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        saved = {}
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        found, current = {}, self._current_states()
+        for state in states:
+            found[state.name] = lazy_zeros(state.shape, state.dtype)
+            written = current[state.name]
+            found[state.name][tuple(map(slice, written.shape))] = written
+        return copy_states(found, states, positions) if positions is not None else found
+
+    def _load(self, states: Arrays) -> None:
+        saved = self._current_states()
         for entry in self._graphs.values():
-            specs = entry.signature.states
-            rows = max((_written_rows(states[spec.name]) for spec in specs if spec.cache), default=0)
-            for spec in specs:
-                array = states[spec.name]
-                saved[spec.name] = (array[:, :rows] if spec.cache else array).copy()
+            found = {state: states[state.name] for state in entry.signature.states if state.name in states}
+            rows = max(
+                (_written_rows(state, array) for state, array in found.items() if state.cache), default=0
+            )
+            for state, array in found.items():
+                saved[state.name] = np.array(array[:, :rows] if state.cache else array, state.dtype)
         self._replace(saved)
-
-    def load_rows(self, rows: Arrays) -> None:
-        caches = unique_caches(self.signatures.values())
-        check_rows(caches, rows)
-        found: Arrays = {}
-        for name, state in caches.items():
-            found |= _empty_rows([state], rows[name].shape[1])
-        put_rows(found, caches, rows)
-        with self.lock:
-            self._replace(self._current_states() | found)
-
-    def load_states(self, states: Arrays) -> None:
-        with self.lock:
-            self._replace(self._current_states() | {name: array.copy() for name, array in states.items()})
 
     def _replace(self, saved: Arrays) -> None:
         """Makes `saved` the valid copy, with the written rows of caches; the next call writes it to the
         programs.
         """
-        with self.lock:
-            self._saved = saved
-            for graph, entry in self._graphs.items():
-                counts = (saved[spec.name].shape[1] for spec in entry.signature.states if spec.cache)
-                self._rows[graph] = max(counts, default=0)
-                if self._engine.active.get(graph) is self:
-                    del self._engine.active[graph]
+        self._saved = saved
+        for graph, entry in self._graphs.items():
+            counts = (saved[spec.name].shape[1] for spec in entry.signature.states if spec.cache)
+            self._rows[graph] = max(counts, default=0)
+            if self._engine.active.get(graph) is self:
+                del self._engine.active[graph]
 
     def _activate(self, graph: str) -> None:
         """Writes the states of this stream to the program of a graph, after saving those of the active
@@ -294,8 +277,12 @@ def _row_blocks(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     return [[np.arange(start, min(start + size, rows), dtype=np.int64)] for start in range(0, rows, size)]
 
 
-def _written_rows(cache: np.ndarray) -> int:
-    """Rows of cache [1, L, ...] up to the last that is not all zeros. Rows beyond it were never written."""
+def _written_rows(state: StateSpec, cache: np.ndarray) -> int:
+    """Rows of a cache [1, L, ...] that was saved. A whole one may end with rows of zeros, which were never
+    written.
+    """
+    if cache.shape[1] < state.rows:
+        return cache.shape[1]
     used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
     return int(used[-1]) + 1 if len(used) else 0
 

@@ -90,7 +90,7 @@ def call_all(bundle: Bundle) -> None:
     stream = open_engine(bundle).stream()
     for name, signature in stream.signatures.items():
         stream.run(name, _zeros(signature))
-    stream.load_rows(stream.save_rows(1))
+    stream.load(stream.save(positions=1))
     for name, signature in stream.signatures.items():
         if signature.states:
             stream.run(name, _zeros(signature))

@@ -73,7 +73,7 @@ class SpeechDecoder:
         self._check_room(rows)
         if prefix_rows is None:
             self._prefill(rows.prefill[: rows.fixed])
-            prefix_rows = self.stream.save_rows(rows.fixed)
+            prefix_rows = self.stream.save("prefill", rows.fixed)
         else:
             self.load_prefix(rows, prefix_rows)
         self._prefill(rows.prefill[rows.fixed :])
@@ -87,7 +87,7 @@ class SpeechDecoder:
     def load_prefix(self, rows: PromptRows, prefix_rows: Arrays) -> None:
         """Takes the cache rows of the fixed part from an earlier prompt. Raises UsageError like `start`."""
         self._check_room(rows)
-        self.stream.load_rows(prefix_rows)
+        self.stream.load(prefix_rows)
         self.position = rows.fixed
 
     def read_text(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
@@ -207,11 +207,11 @@ class SpeechDecoder:
 
     def save_codec(self) -> Arrays:
         """Copies of the states of the codec, for `load_codec`."""
-        return self.stream.save_states("codec_step", self._decoded)
+        return self.stream.save("codec_step", self._decoded)
 
     def load_codec(self, states: Arrays, frames: int) -> None:
         """Takes the states of the codec behind `frames` frames of another utterance."""
-        self.stream.load_states(states)
+        self.stream.load(states)
         self._decoded = frames
 
     def _keep(self, outputs: Arrays) -> None:

@@ -244,7 +244,7 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
         key = rows.prefill[: rows.fixed].tobytes()
-        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes, self._stream)
+        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes)
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
             decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)

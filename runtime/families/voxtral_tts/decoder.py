@@ -116,7 +116,7 @@ class SpeechDecoder:
         """
         if prefix_rows is None:
             self._prefill(self._embed_prefix(prompt))
-            prefix_rows = self.stream.save_rows(len(prompt.prefix))
+            prefix_rows = self.stream.save("prefill", len(prompt.prefix))
         else:
             self.load_prefix(prompt, prefix_rows)
         self.prefill(prompt.text)
@@ -128,7 +128,7 @@ class SpeechDecoder:
 
     def load_prefix(self, prompt: Prompt, rows: Arrays) -> None:
         """Takes the cache rows of the prefix from an earlier utterance of the voice."""
-        self.stream.load_rows(rows)
+        self.stream.load(rows)
         self.position = len(prompt.prefix)
 
     def read_text(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:

@@ -107,7 +107,7 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         prompt = self._prompts.build(request)
         key = prompt.prefix.tobytes() + prompt.voice.tobytes()
         prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
-        prefix = prefix.load(self._prefixes, self._stream)
+        prefix = prefix.load(self._prefixes)
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
             decoder = SpeechDecoder(self._stream.slot(slot), self._constants)

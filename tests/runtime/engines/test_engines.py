@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL
 from dataclasses import fields
@@ -25,8 +26,10 @@ from voxport.runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
+    copy_pages,
     copy_states,
     empty_states,
+    write_states,
 )
 from voxport.runtime.engines.call_checks import check_inputs
 from voxport.runtime.engines.executorch import ExecuTorchEngine
@@ -51,7 +54,7 @@ def test_copies_of_states_are_equal_and_independent() -> None:
         "odd": np.full((2, PAGE_VALUES), np.nan, np.float32)[:, ::-1],
     }
     states["cache"][0, 1, PAGE_VALUES + 5] = 1
-    copies = copy_states(states)
+    copies = {name: copy_pages(array) for name, array in states.items()}
     for name, array in states.items():
         np.testing.assert_array_equal(copies[name], array)
         assert copies[name].dtype == array.dtype
@@ -107,11 +110,11 @@ class NumpyStream(Stream):
     def reset(self) -> None:
         self.states = empty_states(self.signatures.values())
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        return copy_states(self.states)
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states(self.states, states, positions)
 
-    def restore(self, states: dict[str, np.ndarray]) -> None:
-        self.states = copy_states(states)
+    def _load(self, states: Arrays) -> None:
+        write_states(self.states, states)
 
 
 TOY = Signature(
@@ -140,10 +143,10 @@ def test_a_new_target_is_one_row_in_the_table_of_engines(
     first, second = engine.stream(), engine.stream()
     x = np.ones((1, 3), np.float32)
     assert first.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    saved = first.snapshot()
+    saved = first.save()
     assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
     assert second.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    first.restore(saved)
+    first.load(saved)
     assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
     with pytest.raises(UsageError, match="expected float32"):
         first.run("step", {"x": x.astype(np.float64)})
@@ -179,18 +182,18 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(
         (1, 2, first.signatures["prefill"].inputs[0].shape[-1]), dtype=np.float32
     )
     most = engine.bundle.component("prefill").state_rows_per_call
-    states = {name: array.copy() for name, array in second.snapshot().items()}
+    states = {name: array.copy() for name, array in second.save().items()}
     for name in states:
         if "cache" in name:
             states[name][:, : most + 1] = noise.standard_normal(
                 states[name][:, : most + 1].shape, dtype=np.float32
             )
-    second.restore(states)
+    second.load(states)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
     step = {"embeddings": embeddings[:, :1], "position": np.array([2])}
-    kept = first.snapshot()
+    kept = first.save()
     expected = first.run("decode_step", step)
-    first.restore(kept)
+    first.load(kept)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
 
     execute, written = engine.execute, []
