@@ -1,18 +1,15 @@
 """Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
 import os
-import platform
+import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from ctypes import CDLL
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from support.stand_ins import stand_in
 
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
@@ -32,7 +29,6 @@ from voxport.runtime.engines.base import (
     write_states,
 )
 from voxport.runtime.engines.call_checks import check_inputs
-from voxport.runtime.engines.executorch import ExecuTorchEngine
 from voxport.runtime.engines.onnx import OnnxEngine
 
 SIGNATURE = Signature(
@@ -233,18 +229,23 @@ def test_sessions_of_a_small_bundle_have_one_thread(bundles: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="torch contains MKL on Linux x86-64"
-)
 def test_products_of_executorch_threads_start_no_threads() -> None:
-    """MKL's number of threads where nothing sets it, as in the threads of ExecuTorch's pool."""
-    mkl = CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    mkl.mkl_serv_set_num_threads(2)
-    before = torch.get_num_threads()
-    ExecuTorchEngine(stand_in(components=()), EngineOptions())
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(mkl.MKL_Get_Max_Threads).result() == 1
-        assert pool.submit(torch.get_num_threads).result() == before
+    """MKL has one thread in a process that loads torch for ExecuTorch only."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.executorch import ExecuTorchEngine
+ExecuTorchEngine(SimpleNamespace(components=()), EngineOptions())
+import torch
+with ThreadPoolExecutor(1) as pool:
+    print(pool.submit(torch.__config__.parallel_info).result())
+"""
+    environment = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert "mkl_get_max_threads() : 1\n" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
