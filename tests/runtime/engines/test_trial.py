@@ -74,7 +74,8 @@ def test_no_module_is_imported_from_the_current_folder(bundle: Any, monkeypatch:
     for name in ("numpy.py", "bundle.py", "sitecustomize.py"):
         (bundle.folder / name).write_text("open('imported', 'w')")
     monkeypatch.chdir(bundle.folder)
-    trial.trial_run_once(bundle)
+    with pytest.raises(IntegrityError, match="schema_version"):
+        trial.trial_run_once(bundle)
     assert not (bundle.folder / "imported").exists()
 
 
