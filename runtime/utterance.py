@@ -1,5 +1,6 @@
 """What utterances of every family have: a prompt that is read in pieces, and frames that are spoken."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,24 @@ class PromptDecoder(Protocol[PromptIn]):
     def load_prefix(self, prompt: PromptIn, rows: Arrays, /) -> None: ...
 
     def read_text(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
+
+
+def read_whole(
+    decoder: PromptDecoder[Prompt], prompt: Prompt, prefix_rows: int, stored: Arrays | None = None
+) -> Arrays:
+    """Reads a prompt whose prefix has so many rows. Returns the cache rows of its prefix.
+
+    `stored` are rows that were returned for a prompt with the same prefix, which is not read again.
+    """
+    if stored is None:
+        for _ in decoder.read_prefix(prompt, lambda: sys.maxsize):
+            pass
+        stored = decoder.stream.save("prefill", prefix_rows)
+    else:
+        decoder.load_prefix(prompt, stored)
+    for _ in decoder.read_text(prompt, lambda: sys.maxsize):
+        pass
+    return stored
 
 
 @dataclass(frozen=True)

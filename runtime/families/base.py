@@ -195,6 +195,12 @@ class RuntimeFamily(Generic[Constants]):
     server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
 
 
+def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:
+    """Slots that one batch may have, if one call runs each of the components `batched` for all slots."""
+    found = {entry.name: entry.max_batch for entry in components}
+    return min(found.get(name, 1) for name in batched)
+
+
 def parse_record(kind: type[RecordType], values: Values) -> RecordType:
     """The constants of a manifest as a record. Raises IntegrityError that names a wrong one."""
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-import voxport.runtime.families.voxtral_tts.verification as workload
+import voxport.runtime.families.voxtral_tts.workload as workload
 from tools.verdicts import changed
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle

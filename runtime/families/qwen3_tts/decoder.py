@@ -3,13 +3,12 @@
 Works on the streams of any engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
@@ -28,11 +27,6 @@ class FrameNoise:
 
     first: np.ndarray
     others: np.ndarray
-
-
-def max_slots(components: Mapping[str, ComponentEntry]) -> int:
-    """Utterances that one batch of a bundle with these components by name may have."""
-    return min(components[name].max_batch if name in components else 1 for name in BATCHED)
 
 
 def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
@@ -60,24 +54,9 @@ class SpeechDecoder:
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
     def start(self, rows: PromptRows) -> None:
-        """Reads a prompt. Raises UsageError where it does not fit the cache."""
+        """Reads a prompt in one piece. Raises UsageError if it does not fit the cache."""
         self._check_room(rows)
         self._prefill(rows.prefill)
-
-    def start_with_prefix(self, rows: PromptRows, prefix_rows: Arrays | None) -> Arrays:
-        """Reads the fixed part of a prompt and then the rest. Returns the cache rows of the fixed part.
-
-        `prefix_rows` are those of an earlier prompt with the same fixed part, which is not read then.
-        Raises UsageError where the prompt does not fit the cache.
-        """
-        self._check_room(rows)
-        if prefix_rows is None:
-            self._prefill(rows.prefill[: rows.fixed])
-            prefix_rows = self.stream.save("prefill", rows.fixed)
-        else:
-            self.load_prefix(rows, prefix_rows)
-        self._prefill(rows.prefill[rows.fixed :])
-        return prefix_rows
 
     def read_prefix(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
         """Reads the fixed part of a prompt, and yields between pieces. Raises UsageError like `start`."""

@@ -15,17 +15,18 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.batching import Fill, RowLimit, SlotOutput
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.base import max_slots
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.decoder import (
+    BATCHED,
     END,
     FrameNoise,
     SpeechDecoder,
     batched_frame,
     batched_step,
     draw_noise,
-    max_slots,
 )
 from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from voxport.runtime.families.qwen3_tts.languages import (
@@ -88,7 +89,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return max_slots({entry.name: entry for entry in self.bundle.components})
+        return max_slots(self.bundle.components, BATCHED)
 
     def estimated_frames(self, text: str) -> float:
         return estimated_frames(text)

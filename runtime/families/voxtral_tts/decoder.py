@@ -3,7 +3,7 @@
 Works on the streams of any engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry, Record
+from voxport.bundle.manifest import Record
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import Count, Id, Values, parse_record
@@ -23,11 +23,6 @@ from voxport.runtime.utterance import decode_frames, read_pieces
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
 BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
-
-
-def max_slots(components: Mapping[str, ComponentEntry]) -> int:
-    """Utterances that one batch of a bundle with these components by name may have."""
-    return min(components[name].max_batch for name in BATCHED)
 
 
 class Constants(Record):
@@ -107,20 +102,6 @@ class SpeechDecoder:
         self.position = 0
         self.may_end = True  # whether the next frame may be END_AUDIO
         self._decoded = 0  # frames
-
-    def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
-        """Reads the prefix of a prompt and then its text. Returns the cache rows of the prefix.
-
-        `prefix_rows` are those rows from an earlier utterance of the voice; they replace the prefill of the
-        prefix. Raises UsageError where the prompt does not fit the cache.
-        """
-        if prefix_rows is None:
-            self._prefill(self._embed_prefix(prompt))
-            prefix_rows = self.stream.save("prefill", len(prompt.prefix))
-        else:
-            self.load_prefix(prompt, prefix_rows)
-        self.prefill(prompt.text)
-        return prefix_rows
 
     def read_prefix(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
         """Reads the prefix of a prompt, and yields between pieces."""

@@ -8,13 +8,14 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.batching import Fill, RowLimit, SlotOutput
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.base import max_slots
 from voxport.runtime.families.voxtral_tts.decoder import (
+    BATCHED,
     END_AUDIO,
     Constants,
     SpeechDecoder,
     batched_frame,
     batched_step,
-    max_slots,
 )
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
 from voxport.runtime.families.voxtral_tts.voices import (
@@ -66,7 +67,7 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return max_slots({entry.name: entry for entry in self.bundle.components})
+        return max_slots(self.bundle.components, BATCHED)
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)

@@ -15,7 +15,7 @@ from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
-from voxport.runtime.families.qwen3_tts.trace import TRACE
+from voxport.runtime.families.qwen3_tts.workload import TRACE
 
 RATE = 24_000
 SOUND = (0.3 * np.sin(np.arange(int(3.2 * RATE)) / 20)).astype(np.float32)
