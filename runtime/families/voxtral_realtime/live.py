@@ -1,4 +1,4 @@
-"""`LiveSlots`: live streams in the slots of one batched stream of the decoder. Implements `runtime.live`."""
+"""`LiveSlots`: live streams in the slots of one batched stream of the decoder. Implements `LiveBatch`."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,8 @@ import numpy as np
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.voxtral_realtime.decoder import StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
-from voxport.runtime.live import LiveStream
 from voxport.runtime.slots import Slots, move_states
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.transcription import LiveStream, TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 

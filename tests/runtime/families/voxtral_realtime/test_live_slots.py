@@ -15,7 +15,7 @@ from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_realtime import live
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
-from voxport.runtime.live import LiveStream
+from voxport.runtime.transcription import LiveStream
 
 
 class Sound(NamedTuple):
