@@ -18,7 +18,6 @@ from voxport.runtime.sampler import SamplerSettings, sample
 WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
-ROW_AXIS = 3
 CALLED = ("prefill", "decode_step", "embed_text", "embed_codes", "code_predictor", "codec_step")
 FRAMES = "codec_frames"  # what `SplitStream` saves in place of states of a codec
 
