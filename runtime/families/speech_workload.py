@@ -1,6 +1,6 @@
 """The benchmark of families that speak: frames of one utterance, or of several in one batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,39 +18,31 @@ from voxport.runtime.families.base import (
     TimeSteps,
     max_slots,
 )
-from voxport.runtime.utterance import PromptDecoder, read_whole
+from voxport.runtime.utterance import FrameLoop, PromptDecoder, UtteranceDecoder, read_whole
 
 FIRST_OUTPUT = "first_sound_s"
 Prompt = TypeVar("Prompt")
 
 
-class SpeechDecoder(PromptDecoder[Prompt], Protocol[Prompt]):
-    """The decoder of an utterance."""
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """codes int64 [T, K] of the next frames -> samples float32 [n]."""
+class SpeechDecoder(PromptDecoder[Prompt], UtteranceDecoder, Protocol[Prompt]):
+    """The decoder of an utterance that reads its prompt."""
 
 
 Decoder = TypeVar("Decoder", bound=SpeechDecoder[Any])  # Any: each family has prompts of its own type
+Noise = TypeVar("Noise")
 
 
 @dataclass(frozen=True)
-class SpeechBench(Generic[Constants, Decoder]):
+class SpeechBench(Generic[Constants, Decoder, Noise]):
     """What the workloads of a family that speaks differ in.
 
     begin(stream, constants, settings): a decoder, its prompt, and the number of rows of the prefix of it.
-    next_codes(stream, decoders, generators): codes int64 [slots, K] of the next frames, none of which ends
-        the speech.
-    feed(stream, decoders, codes): one decode step of all slots.
-    batched: components that one call runs for all slots.
     fixed_rows: rows of a prompt besides voice and text.
     condition: of the time to the first sound, as text.
     """
 
+    loop: FrameLoop[Constants, Decoder, Noise]
     begin: Callable[[Stream, Constants, BenchSettings], tuple[Decoder, Any, int]]
-    next_codes: Callable[[Stream, Sequence[Decoder], Sequence[np.random.Generator]], np.ndarray]
-    feed: Callable[[Stream, Sequence[Decoder], np.ndarray], None]
-    batched: tuple[str, ...]
     fixed_rows: int
     condition: str = ""
 
@@ -71,7 +63,7 @@ class SpeechBench(Generic[Constants, Decoder]):
 
     def _check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
         """Raises UsageError if one call of the bundle cannot serve so many streams."""
-        limit = max_slots(components.values(), self.batched)
+        limit = max_slots(components.values(), self.loop.batched)
         if not all(1 <= count <= limit for count in counts):
             raise UsageError(
                 f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
@@ -114,7 +106,7 @@ class SpeechBench(Generic[Constants, Decoder]):
         ]
 
 
-class SpeechWorkload(Generic[Constants, Decoder]):
+class SpeechWorkload(Generic[Constants, Decoder, Noise]):
     """A frame of each slot of a stream in a step. Every code is fed back, and the end does not stop it.
 
     The codec runs slot by slot. `prepared` are the cache rows of the prefix of the prompts.
@@ -122,13 +114,14 @@ class SpeechWorkload(Generic[Constants, Decoder]):
 
     def __init__(
         self,
-        bench: SpeechBench[Constants, Decoder],
+        bench: SpeechBench[Constants, Decoder, Noise],
         stream: Stream,
         constants: Constants,
         settings: BenchSettings,
         prepared: Arrays | None,
     ):
-        self._bench, self._stream, self.prepared = bench, stream, prepared
+        self._loop, self._stream, self.prepared = bench.loop, stream, prepared
+        self._constants = constants
         self._decoders = list[Decoder]()
         for slot in range(stream.batch):
             part = stream.slot(slot) if stream.batch > 1 else stream
@@ -142,7 +135,9 @@ class SpeechWorkload(Generic[Constants, Decoder]):
 
     def step(self) -> None:
         if self._codes is not None:
-            self._bench.feed(self._stream, self._decoders, self._codes)
-        self._codes = self._bench.next_codes(self._stream, self._decoders, self._generators)
+            self._loop.step(self._stream, self._decoders, self._codes)
+        noise = [self._loop.draw(generator, self._constants) for generator in self._generators]
+        found = self._loop.frame(self._stream, self._decoders, noise)
+        self._codes = np.maximum(found, self._loop.first_code)
         for slot, decoder in enumerate(self._decoders):
             decoder.decode(self._codes[slot : slot + 1])

@@ -14,7 +14,7 @@ from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from voxport.runtime.sampler import gumbel_noise, sample
-from voxport.runtime.utterance import decode_frames, read_pieces
+from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
 
 MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
@@ -198,7 +198,7 @@ class SpeechDecoder:
 
 
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
+    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
 ) -> np.ndarray:
     """Codes int64 [slots, K]; code 0 is END where the model ends the speech. Each slot of the stream has a
     decoder.
@@ -206,7 +206,7 @@ def batched_frame(
     A slot that ends repeats the inputs of another one; its other codes mean nothing. The decoders take the
     codes at the end, so a call that raises can be repeated.
     """
-    codes = np.full((stream.batch, constants.n_codebooks), END)
+    codes = np.full((stream.batch, decoders[0].constants.n_codebooks), END)
     inputs: dict[int, Arrays] = {}  # of the slots that do not end
     for slot, (decoder, drawn) in enumerate(zip(decoders, noise, strict=True)):
         if (code := decoder.draw_first_code(drawn)) != END:
@@ -230,3 +230,6 @@ def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.nd
     outputs = stream.run("decode_step", {"embeddings": np.stack(fed)[:, None], "position": positions})
     for slot, decoder in enumerate(decoders):
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
+
+
+FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END, first_code=0)

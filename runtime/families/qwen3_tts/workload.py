@@ -28,12 +28,10 @@ from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.decoder import (
-    BATCHED,
     END,
+    FRAMES,
     FrameNoise,
     SpeechDecoder,
-    batched_frame,
-    batched_step,
     draw_noise,
 )
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, PromptRows, Reference
@@ -330,16 +328,6 @@ def _begin(
     return SpeechDecoder(stream, constants), rows, rows.fixed
 
 
-def _next_codes(
-    stream: Stream, decoders: Sequence[SpeechDecoder], generators: Sequence[np.random.Generator]
-) -> np.ndarray:
-    """Code 0 replaces the end."""
-    constants = decoders[0].constants
-    noise = [draw_noise(generator, constants) for generator in generators]
-    codes = batched_frame(stream, constants, decoders, noise)
-    return np.where(codes == END, 0, codes)
-
-
-BENCH = SpeechBench(_begin, _next_codes, batched_step, BATCHED, FIXED_ROWS).workload(
+BENCH = SpeechBench(FRAMES, _begin, FIXED_ROWS).workload(
     lambda bundle, constants: np.zeros((0, constants.dim), np.float32)
 )

@@ -18,7 +18,7 @@ from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import Count, Id, Values, parse_record
 from voxport.runtime.sampler import sample
-from voxport.runtime.utterance import decode_frames, read_pieces
+from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
@@ -180,6 +180,7 @@ class SpeechDecoder:
     def advance(self, outputs: Arrays) -> None:
         """Takes the outputs of `decode_step` for this utterance."""
         self._keep(outputs)
+        self.may_end = True
         self.position += 1
 
     @property
@@ -204,15 +205,23 @@ class SpeechDecoder:
         self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
 
 
+def draw_noise(generator: np.random.Generator, constants: Constants) -> np.ndarray:
+    """Noise of a frame: float32 [1, K - 1]."""
+    return generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32)
+
+
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: np.ndarray
+    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """noise float32 [slots, K - 1] -> codes int64 [slots, K]. Each slot of the stream has a decoder."""
+    """noise float32 [1, K - 1] of each slot -> codes int64 [slots, K]. Each slot of the stream has a
+    decoder.
+    """
+    constants = decoders[0].constants
     conditions = np.concatenate([decoder.output.condition for decoder in decoders])
     semantic = [
         semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end) for decoder in decoders
     ]
-    values = acoustic_values(stream, constants, noise, conditions)
+    values = acoustic_values(stream, constants, np.concatenate(noise), conditions)
     return np.concatenate((np.concatenate(semantic), acoustic_codes(values, constants)), axis=1)
 
 
@@ -254,3 +263,6 @@ def acoustic_codes(values: np.ndarray, constants: Constants) -> np.ndarray:
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     """round((clamp(x, -1, 1) + 1) / 2 * (levels - 1)), half to even: int64 in 0 ... levels - 1."""
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
+
+
+FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END_AUDIO, FIRST_CODE)

@@ -12,15 +12,13 @@ from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.base import BenchSettings, ForcedRun, TraceWorkload, VerificationWorkload
 from voxport.runtime.families.speech_workload import SpeechBench
 from voxport.runtime.families.voxtral_tts.decoder import (
-    BATCHED,
     EMPTY_AUDIO,
     END_AUDIO,
     FIRST_CODE,
+    FRAMES,
     Constants,
     Prompt,
     SpeechDecoder,
-    batched_frame,
-    batched_step,
 )
 from voxport.runtime.families.voxtral_tts.voices import choose_voice
 from voxport.runtime.trace import ArraySpec
@@ -166,23 +164,10 @@ def _begin(
     return SpeechDecoder(stream, constants), prompt, len(prompt.prefix)
 
 
-def _next_codes(
-    stream: Stream, decoders: Sequence[SpeechDecoder], generators: Sequence[np.random.Generator]
-) -> np.ndarray:
-    constants = decoders[0].constants
-    shape = 1, constants.n_codebooks - 1
-    noise = np.concatenate([each.standard_normal(shape, dtype=np.float32) for each in generators])
-    codes = batched_frame(stream, constants, decoders, noise)
-    codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
-    return codes
-
-
 def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:
     if bundle.manifest.voices:
         return choose_voice(bundle, None, constants.dim)
     return np.zeros((0, constants.dim), np.float32)
 
 
-BENCH = SpeechBench(
-    _begin, _next_codes, batched_step, BATCHED, MARKERS, ", with the voice's prefix cached"
-).workload(_voice)
+BENCH = SpeechBench(FRAMES, _begin, MARKERS, ", with the voice's prefix cached").workload(_voice)

@@ -15,9 +15,8 @@ from voxport.runtime import batching, utterance
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots, Utterance
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
 from voxport.runtime.speech_request import SpeechRequest
-from voxport.runtime.utterance import UtteranceSlots
 
 
 class Job(NamedTuple):
@@ -121,7 +120,7 @@ def not_at_all(batch: Stream, source: int, target: int, positions: int) -> Strea
     return batch.slot(target)
 
 
-def also_the_slot_behind(slots: UtteranceSlots[Utterance], count: int) -> None:
+def also_the_slot_behind(slots: SpeechSlots, count: int) -> None:
     """The step of a batch with a row for each slot: it writes to row 0 of the slots that have no frame."""
     FEED(slots, count)
     if count in slots._utterances:
@@ -129,7 +128,7 @@ def also_the_slot_behind(slots: UtteranceSlots[Utterance], count: int) -> None:
         slots._stream.slot(count).run("decode_step", inputs)
 
 
-def swapped(slots: UtteranceSlots[Utterance], count: int) -> None:
+def swapped(slots: SpeechSlots, count: int) -> None:
     """The codes of each slot go to another one."""
     DECODE(slots, count)
     spoken = slots._from(count, 0)
