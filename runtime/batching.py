@@ -25,7 +25,7 @@ RowLimit = Callable[[], int]  # the most rows of a prompt that may be read now
 # between pieces. A family may read every prompt whole, as one piece.
 Fill = Callable[[int, RowLimit], Iterator[None]]
 
-PIECE_ROWS = 16  # of a prompt, in one step, while other requests wait for their next frame
+PIECE_ROWS = 16  # rows of a prompt that a step reads while other requests wait for their next frame
 
 
 class Status(StrEnum):
@@ -61,7 +61,7 @@ class SlotDecoder(Protocol[RequestIn]):
     prompt, then calls decode and take.
 
     `feed` and `decode` serve `count` slots from `first` on in one call and change no other; the others
-    concern one slot. `first` is 0, except where such a call has raised: it is then repeated for each slot
+    concern one slot. `first` is 0, except if such a call has raised: it is then repeated for each slot
     alone. So one that raises leaves positions, random numbers and codes as they were.
     """
 
@@ -87,7 +87,7 @@ class SlotDecoder(Protocol[RequestIn]):
         """Makes a slot free. Its prompt may be incomplete, or nothing of it read."""
 
     def move(self, source: int, target: int) -> None:
-        """Moves a request, whose prompt may be incomplete, to a free slot. Not called where `slots` is 1."""
+        """Moves a request, whose prompt may be incomplete, to a free slot. Not called if `slots` is 1."""
 
 
 class SlotCall(Protocol):
@@ -104,11 +104,11 @@ class CodeSlots(SlotDecoder[RequestIn], Protocol):
         """Codes int64 [K] of the last frame."""
 
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:
-        """Goes on with codes int64 [K] in place of those of the last frame."""
+        """Goes on with codes int64 [K] in place of the codes of the last frame."""
 
 
 class Ticket:
-    """Handle of a submitted request. `error` is set where the status is FAILED."""
+    """Handle of a submitted request. `error` is set if the status is FAILED."""
 
     def __init__(self, fill: Fill):
         self.fill: Fill | None = fill  # None when the prompt is read: it may hold the rows of a voice
@@ -159,10 +159,10 @@ class BatchedDecoder(Generic[Request]):
         self._queue: deque[Ticket] = deque()  # a request stays here until its prompt has been read
         self._running: Slots[Ticket] = Slots(decoder.slots, decoder.move)
         self._reading: _PromptReading | None = None  # the first request of the queue, behind the running ones
-        self._events: list[StepEvent] = []  # of the step in progress
+        self._events: list[StepEvent] = []  # in the current step
 
     def prepare(self, request: Request) -> Ticket:
-        """Checks a request, which is not queued yet. Raises UsageError where it cannot be served."""
+        """Checks a request, which is not queued yet. Raises UsageError if it cannot be served."""
         return Ticket(self._decoder.prepare(request))
 
     def enqueue(self, ticket: Ticket) -> None:

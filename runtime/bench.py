@@ -57,8 +57,8 @@ def bench(
 ) -> Figures:
     """`measure` of a bundle, with the machine and the bundle. Times in ms, sizes in bytes.
 
-    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError where prompt and frames
-    do not fit the cache, or where the bundle cannot run a batch size.
+    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError if prompt and frames
+    do not fit the cache, or if the bundle cannot run a batch size.
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
@@ -262,7 +262,7 @@ def _ms(seconds: "array[float]", percentile: int = 50) -> float:
 
 
 def bench_text(result: Figures) -> str:
-    """Tables of the result of `bench`, and of eager where it was timed too."""
+    """Tables of the result of `bench`, and of eager if it was timed too."""
     if "eager" not in result:
         return _table(result)
     ratio = result["frame"]["median_ms"] / result["eager"]["frame"]["median_ms"]

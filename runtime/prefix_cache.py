@@ -24,8 +24,8 @@ from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.user_cache import private_folder
 from voxport.runtime.engines.base import Arrays
 
-MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
-MAX_MEMORY_BYTES = 2**28  # of the rows of a bundle that are kept in memory
+MAX_BYTES = 2**31  # for all files; a voice of the published model takes 45 MB at most
+MAX_MEMORY_BYTES = 2**28  # rows of a bundle that are kept in memory
 MAX_UNWRITTEN = 4  # files; the rows of further ones are kept in memory only
 WRITER = ThreadPoolExecutor(1, "prefix-writer")  # files take a second; the exit of the program waits for it
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class PrefixCache:
             return self._read(prefix) if rows is None else rows
 
     def kept(self, prefix: bytes) -> Arrays | None:
-        """The rows of every cache by name, where they are in memory. Reads no file."""
+        """The rows of every cache by name, if they are in memory. Reads no file."""
         key = self._key(prefix)
         with self._lock:
             if key in self._recent:

@@ -36,7 +36,7 @@ class SamplerSettings:
 
 
 GREEDY = SamplerSettings()
-NUCLEUS_SLACK = 1e-3  # of top_p: what rounding moves a sum of probabilities by
+NUCLEUS_SLACK = 1e-3  # rounding moves a sum of probabilities by so much
 
 
 def gumbel_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -69,7 +69,7 @@ def sample(
         if noise is None:
             raise UsageError(f"temperature {settings.temperature}: expected noise, which is None")
         values = _filtered(values, settings) + noise
-    return np.asarray(values.argmax(axis=-1))  # the first id where several are equal
+    return np.asarray(values.argmax(axis=-1))  # the first id if several are equal
 
 
 def _filtered(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:

@@ -74,7 +74,7 @@ class SpeechToText(ABC):
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
         A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
-        UsageError immediately where `begin` does, and later on a block that is not such an array.
+        UsageError immediately like `begin`, and later on a block that is not such an array.
         """
         return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
 

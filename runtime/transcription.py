@@ -58,7 +58,7 @@ class LiveBatch(Protocol):
         """Whether another stream can begin."""
 
     def begin(self, delay_ms: int | None = None) -> LiveStream:
-        """A new stream. Raises UsageError where `SpeechToText.begin` does."""
+        """A new stream. Raises UsageError like `SpeechToText.begin`."""
 
     def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
         """A step of every stream that is due: the text that it completes, or the error that ends it."""

@@ -127,7 +127,7 @@ class FrameCollector:
     def __init__(
         self, decoder: UtteranceDecoder, request: SpeechRequest, estimated_frames: Callable[[str], float]
     ):
-        """`estimated_frames` is that of the task."""
+        """`estimated_frames`: see `TextToSpeech`."""
         self._decoder, self._request = decoder, request
         self._budget = request.budget_frames(estimated_frames(request.text))
         self._guard = RunawayGuard() if request.budget is not None else None
@@ -135,9 +135,9 @@ class FrameCollector:
         self._frames = 0
 
     def push(self, codes: np.ndarray | None) -> SlotOutput:
-        """Takes the codes int64 [K] of a frame; None where the model ended the speech.
+        """Takes the codes int64 [K] of a frame; None if the model ended the speech.
 
-        Gives samples where a chunk is full or the speech ends.
+        Gives samples if a chunk is full or the speech ends.
         """
         final: Status | None = Status.END
         if codes is not None:
@@ -227,7 +227,7 @@ class UtteranceSlots(ABC, Generic[Constants, Decoder, Noise]):
         loop: FrameLoop[Constants, Decoder, Noise],
         estimated_frames: Callable[[str], float],
     ):
-        """`estimated_frames` is that of the task."""
+        """`estimated_frames`: see `TextToSpeech`."""
         self._stream, self.slots, self._constants = stream, stream.batch, constants
         self._loop, self._estimated_frames = loop, estimated_frames
         self._utterances: dict[int, Utterance[Decoder, Noise]] = {}  # by slot

@@ -77,13 +77,13 @@ class Engine(ABC):
 class Stream(ABC):
     """The states of one caller and the calls that change them. Two streams of one engine never share states.
 
-    `signatures` are those of the components by name. `batch` is the number of slots: the size of axis 0.
+    `signatures` has the signature of each component. `batch` is the number of slots: the size of axis 0.
     """
 
     batch = 1
 
     def __init__(self, signatures: Mapping[str, Signature], lock: "RLock | None" = None):
-        """`lock` is that of the engine, for streams that share it."""
+        """`lock` is the lock of the engine, for streams that share it."""
         self.signatures = dict(signatures)
         self.lock = lock or RLock()
 
@@ -116,7 +116,7 @@ class Stream(ABC):
         """As `run`, for the slots `active` only. The others keep their states up to their position; what
         follows may be overwritten. Their outputs mean nothing.
 
-        Raises UsageError where the engine cannot do this.
+        Raises UsageError if the engine cannot do this.
         """
         if len(active) < self.batch:
             raise UsageError(f"{component}: this stream cannot leave out slots of a batch")

@@ -35,7 +35,7 @@ MIL_DTYPES = {"float32": "fp32", "int64": "int32", "int32": "int32"}
 
 
 def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:
-    """Core ML, or the reference executor on other systems and where `compute_precision` is given.
+    """Core ML, or the reference executor on other systems and if `compute_precision` is given.
 
     Raises UsageError if `compute_units` are given to the reference executor.
     """

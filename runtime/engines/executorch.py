@@ -173,8 +173,7 @@ class ExecuTorchStream(Stream):
             return
         if previous:
             previous._saved |= previous._read_states(graph)
-            # No stream is active until all blocks are written: a call may fail or be interrupted between two
-            # of them.
+            # No stream is active until all blocks are written: a call between them may fail.
             del self._engine.active[graph]
         entry = self._graphs[graph]
         for block in _row_blocks(entry, self._rows[graph]):

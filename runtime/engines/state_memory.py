@@ -257,5 +257,5 @@ class DeviceStates(States):
 
 
 def _axis(state: StateSpec) -> int:
-    """The axis of the rows of a cache, else that of the slots."""
+    """The axis of the rows of a cache, else the axis of the slots."""
     return row_axis(state) or 0

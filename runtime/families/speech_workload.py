@@ -47,7 +47,7 @@ class SpeechBench(Generic[Constants, Decoder, Noise]):
     condition: str = ""
 
     def workload(self, voice: Callable[[Bundle, Constants], np.ndarray]) -> BenchWorkload[Constants]:
-        """`voice` is that of `BenchWorkload`."""
+        """`voice`: see `BenchWorkload`."""
         return BenchWorkload(
             first_output=FIRST_OUTPUT,
             options=("streams", "prompt_tokens"),

@@ -45,7 +45,7 @@ class SpeechDecoder:
     logits: np.ndarray
 
     def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
-        """`sampling` is that of the model unless it is given."""
+        """`sampling` None is the default of the model."""
         self.stream, self.constants = stream, constants
         self.sampling = constants.sampling if sampling is None else sampling
         self.position = 0
@@ -94,7 +94,7 @@ class SpeechDecoder:
         return self.position < self.stream.capacity("decode_step")
 
     def first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
-        """Draws and takes code 0 of the next frame; END where the model ends the speech and `may_end`.
+        """Draws and takes code 0 of the next frame; END if the model ends the speech and `may_end`.
 
         Noise is needed unless the sampling is greedy.
         """
@@ -114,7 +114,7 @@ class SpeechDecoder:
         return END if code == constants.codec_eos_token_id else code
 
     def frame(self, noise: FrameNoise | None = None) -> np.ndarray | None:
-        """Draws the codes int64 [K] of the next frame; None where the model ends the speech."""
+        """Draws the codes int64 [K] of the next frame; None if the model ends the speech."""
         code = self.first_code(noise)
         return None if code == END else self.predict(code, noise)[0]
 
@@ -200,14 +200,14 @@ class SpeechDecoder:
 def batched_frame(
     stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
 ) -> np.ndarray:
-    """Codes int64 [slots, K]; code 0 is END where the model ends the speech. Each slot of the stream has a
+    """Codes int64 [slots, K]; code 0 is END if the model ends the speech. Each slot of the stream has a
     decoder.
 
     A slot that ends repeats the inputs of another one; its other codes mean nothing. The decoders take the
     codes at the end, so a call that raises can be repeated.
     """
     codes = np.full((stream.batch, decoders[0].constants.n_codebooks), END)
-    inputs: dict[int, Arrays] = {}  # of the slots that do not end
+    inputs: dict[int, Arrays] = {}  # by slot, without slots that end
     for slot, (decoder, drawn) in enumerate(zip(decoders, noise, strict=True)):
         if (code := decoder.draw_first_code(drawn)) != END:
             inputs[slot] = decoder.predictor_inputs(code, drawn)

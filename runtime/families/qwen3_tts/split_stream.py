@@ -31,7 +31,7 @@ class SplitStream(Stream):
     """The calls in `CALLED` on a stream that has six other components. Other calls are passed on."""
 
     def __init__(self, stream: Stream, constants: Constants):
-        """Raises IntegrityError where the six components do not fit the constants."""
+        """Raises IntegrityError if the six components do not fit the constants."""
         self._rows, self._window = _check_shapes(stream.signatures, constants)
         super().__init__(
             stream.signatures | {"codec_step": _codec_step(constants, self._window)}, stream.lock

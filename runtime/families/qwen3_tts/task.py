@@ -58,7 +58,7 @@ from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
 
-FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
+FIXED_ROWS = 16  # at most, in a prompt besides text, instruction and reference
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
 log = logging.getLogger(__name__)
 

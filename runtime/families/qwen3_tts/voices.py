@@ -23,7 +23,7 @@ MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
 DTYPES = {EMBEDDING: "float32", CODES: "int64", TEXT_IDS: "int64"}
 MAX_TEXT_IDS, MAX_CODES = 4096, 4096
-LANGUAGES = {  # of the published preset speakers; the others speak English best
+LANGUAGES = {  # published preset speakers; the others speak English best
     "dylan": "zh",
     "eric": "zh",
     "ono_anna": "ja",
@@ -71,7 +71,7 @@ def language_of_voice(voice: str | None) -> str:
 
 
 def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
-    """Prompt rows of each voice: one of the speaker, and those of its recording. Raises IntegrityError."""
+    """Prompt rows of each voice: one for the speaker, others for its recording. Raises IntegrityError."""
     found = dict.fromkeys(sorted(constants.speakers), 1)
     for name, path in voice_paths(bundle).items():
         reference = read_voice(path, constants, model_digest(bundle)).reference
@@ -102,13 +102,13 @@ def user_voices(bundle: Bundle) -> Path:
 
 
 def voice_paths(bundle: Bundle) -> dict[str, Path]:
-    """Voice files by name: those of the bundle, and the user's."""
+    """Voice files of the bundle and of the user by name."""
     own = {path.stem: path for path in sorted(user_voices(bundle).glob("*.safetensors"))}
     return own | {name: bundle.folder / path for name, path in bundle.manifest.voices.items()}
 
 
 def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: str | None = None) -> bytes:
-    """A voice as a safetensors file. `digest` is that of the model; `source` is what the voice was made from.
+    """A voice as a safetensors file. `digest`: see `model_digest`; `source` is what the voice was made from.
 
     The file has hashes of source and transcript, and neither of them.
     """

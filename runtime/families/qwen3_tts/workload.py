@@ -43,10 +43,10 @@ from voxport.runtime.text.language import AUTO
 from voxport.runtime.trace import ArraySpec
 
 PROMPT_IDS = 16
-DRAWN_FRAMES = 4  # of each setting
+DRAWN_FRAMES = 4  # per setting
 SETTINGS = (SamplerSettings(0.9, 50), SamplerSettings(0.7, 20, 0.8), SamplerSettings(1.2, 0, 0.9))
 ENCODED_FRAMES = 12
-FIXED_ROWS = 12  # of a prompt besides text
+FIXED_ROWS = 12  # in a prompt besides text
 
 
 def teacher_forced_run(
@@ -110,7 +110,7 @@ def check_choices(
     found: Stream, expected: Stream, constants: Constants, bar: float
 ) -> Iterable[ChoiceResult]:
     """The codes that the predictor draws follow from its own logits. The codes of a recording are equal but
-    where two entries are about equally near.
+    if two entries are about equally near.
     """
     yield _check_drawn(standard_stream(found, constants), constants, bar)
     if SPEECH_ENCODER in found.signatures:
@@ -143,7 +143,7 @@ def _check_drawn(stream: Stream, constants: Constants, bar: float) -> ChoiceResu
 
 
 def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
-    """A code may differ where its margin is within `bar` of the largest one. Codes behind it then differ."""
+    """A code may differ if its margin is within `bar` of the largest one. Codes behind it then differ."""
     size = found.signatures[SPEECH_ENCODER].inputs[0].shape[-1]
     assert isinstance(size, int)
     audio = 0.1 * np.random.default_rng(9).standard_normal((1, ENCODED_FRAMES, size), dtype=np.float32)

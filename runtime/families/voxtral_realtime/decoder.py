@@ -34,7 +34,7 @@ class DecodeOptions:
 class Silence:
     """What a stream holds after the silence in front of the audio, at one delay: see `StreamingDecoder`.
 
-    `position` is that of the decoder. The states are those of `Stream.save`.
+    `position` is the position of the decoder. The states come from `Stream.save`.
     """
 
     encoder: EncoderState
@@ -48,11 +48,11 @@ class StreamingDecoder:
 
     The prompt covers the silence before the audio and the delay. Its rows that depend on silence only are
     read first, so a stream that loads a `Silence` gives the same tokens, bit for bit, as one that reads them.
-    After the prompt, each position takes the sum of the embedding of 80 ms of audio and that of the previous
+    After the prompt, each position takes the sum of the embeddings of 80 ms of audio and of the previous
     token, and chooses the token with the largest logit. Silence at the end flushes the delayed tokens. EOS
     does not stop the stream.
 
-    `stream` is that of the decoder; it may be a slot of a batch.
+    `stream` is the stream of the decoder; it may be a slot of a batch.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Prompt:
 
 
 def check_room(rows: int, capacity: int) -> None:
-    """Raises UsageError where a prompt of `rows` rows leaves no room for a frame in the cache."""
+    """Raises UsageError if a prompt of `rows` rows leaves no room for a frame in the cache."""
     if rows >= capacity:
         raise UsageError(
             f"text: its prompt of {rows} rows leaves no room in a cache of {capacity}; "
@@ -123,7 +123,7 @@ class SpeechDecoder:
         them.
 
         `voice` float32 [N, dim] replaces the embeddings at `voice_positions` int64 [N]. Raises UsageError
-        where the prompt does not fit the cache.
+        if the prompt does not fit the cache.
         """
         hidden = self._prefill(self._embed(self._extended(ids), voice, voice_positions))
         return hidden[:, : len(ids)]
@@ -138,7 +138,7 @@ class SpeechDecoder:
     def _embed(
         self, ids: np.ndarray, voice: np.ndarray | None = None, positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError where they do not fit."""
+        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError if they do not fit."""
         check_room(self.position + len(ids), self.stream.capacity("prefill"))
         embeddings = self.stream.run_rows("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:

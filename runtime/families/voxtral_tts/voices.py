@@ -50,7 +50,7 @@ def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
 
 
 def default_voice(bundle: Bundle) -> str:
-    """Raises UsageError where the bundle has no voice."""
+    """Raises UsageError if the bundle has no voice."""
     names = list(bundle.manifest.voices)
     if not names:
         raise UsageError(

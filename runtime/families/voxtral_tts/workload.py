@@ -24,7 +24,7 @@ from voxport.runtime.families.voxtral_tts.voices import choose_voice
 from voxport.runtime.trace import ArraySpec
 
 PROMPT_IDS = 16
-SEED = 5  # of the prompt and the noise
+SEED = 5  # for the prompt and the noise
 TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities
 MARKERS = 6  # rows of a prompt besides voice and text
 
