@@ -32,7 +32,7 @@ class Slots(Generic[Item]):
         """Gives a slot to an item. The others have the first slots."""
         self.items[len(self.items)] = item
 
-    def free(self, item: Item) -> int | None:
+    def free(self, item: object) -> int | None:
         """Frees the slot of an item and returns it; None if it has no slot."""
         slot = next((slot for slot, found in self.items.items() if found is item), None)
         if slot is not None:

@@ -32,8 +32,7 @@ Prompt = TypeVar("Prompt")
 class PromptDecoder(Protocol[PromptIn]):
     """Reads a prompt: its prefix, or stored cache rows of the prefix, and then its text."""
 
-    @property
-    def stream(self) -> Stream: ...
+    stream: Stream
 
     def read_prefix(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
 

@@ -21,14 +21,13 @@ from voxport.runtime.families.base import (
 from voxport.runtime.utterance import FrameLoop, PromptDecoder, UtteranceDecoder, read_whole
 
 FIRST_OUTPUT = "first_sound_s"
-Prompt = TypeVar("Prompt")
 
 
-class SpeechDecoder(PromptDecoder[Prompt], UtteranceDecoder, Protocol[Prompt]):
-    """The decoder of an utterance that reads its prompt."""
+class SpeechDecoder(PromptDecoder[Any], UtteranceDecoder, Protocol):
+    """The decoder of an utterance that reads its prompt. Any: each family has prompts of its own type."""
 
 
-Decoder = TypeVar("Decoder", bound=SpeechDecoder[Any])  # Any: each family has prompts of its own type
+Decoder = TypeVar("Decoder", bound=SpeechDecoder)
 Noise = TypeVar("Noise")
 
 

@@ -1,6 +1,7 @@
 """Fixed runs of Voxtral-Realtime on noise: for verification, traces and the benchmark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -139,9 +140,7 @@ def _batched(
     """Time per 80 ms with several chunks per encoder call, and the delay that they add."""
     rows = list[Figures]()
     for count in settings.counts:
-        seconds, calls = time(
-            engine.stream(), lambda stream, count=count: LiveWorkload(stream, constants, count).step
-        )
+        seconds, calls = time(engine.stream(), partial(_start_chunks, constants, count))
         rows.append(
             {
                 "chunks": count,
@@ -151,6 +150,10 @@ def _batched(
             }
         )
     return rows
+
+
+def _start_chunks(constants: Constants, count: int, stream: Stream) -> Callable[[], None]:
+    return LiveWorkload(stream, constants, count).step
 
 
 def _lines(result: Figures) -> list[str]:
