@@ -242,6 +242,6 @@ def _written_rows(state: StateSpec, cache: np.ndarray) -> int:
     written.
     """
     if cache.shape[1] < state.rows:
-        return cache.shape[1]
+        return int(cache.shape[1])
     used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
     return int(used[-1]) + 1 if len(used) else 0

@@ -15,6 +15,7 @@ from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_realtime import live
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from voxport.runtime.slots import move_states
 from voxport.runtime.transcription import LiveStream
 
 
@@ -167,7 +168,7 @@ def stale_delay(task: VoxtralSpeechToText, delay: object) -> Silence:
     return SILENCE(task, 0)
 
 
-MOVE, DECODE, SILENCE = live.move_states, live.LiveSlots._decode, VoxtralSpeechToText._silence
+MOVE, DECODE, SILENCE = move_states, live.LiveSlots._decode, VoxtralSpeechToText._silence
 FAULTS = [
     (live, "move_states", another_direction),
     (live, "move_states", half_of_the_rows),

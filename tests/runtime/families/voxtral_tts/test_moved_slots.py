@@ -16,6 +16,7 @@ from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
 from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.slots import move_states
 from voxport.runtime.speech_request import SpeechRequest
 
 
@@ -137,7 +138,7 @@ def swapped(slots: SpeechSlots, count: int) -> None:
         each.codes = other
 
 
-MOVE, FEED, DECODE = utterance.move_states, SpeechSlots.feed, SpeechSlots.decode
+MOVE, FEED, DECODE = move_states, SpeechSlots.feed, SpeechSlots.decode
 FAULTS = [
     (utterance, "move_states", another_direction),
     (utterance, "move_states", one_row_less),
