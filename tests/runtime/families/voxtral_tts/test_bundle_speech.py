@@ -17,7 +17,6 @@ from support.runtime.opened_tasks import open_speech
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Status
 
-pytestmark = pytest.mark.slow
 TEXT = "Hello there, this is a sentence."
 
 
