@@ -1,17 +1,19 @@
 """Speed of the published weights in eager PyTorch, measured like a bundle."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import nn
 
 from voxport.bundle.files import folder_name
-from voxport.bundle.spec import LayoutName
+from voxport.bundle.spec import LayoutName, StateSpec
 from voxport.export.estimate import graph_weights
 from voxport.export.resolve import Resolved
 from voxport.export.verify.eager import EagerEngine, EagerStream
 from voxport.model.checkpoint import materialize
 from voxport.runtime.bench import BenchTarget, measure
-from voxport.runtime.engines.base import Arrays, unique_states
+from voxport.runtime.engines.base import Arrays, copy_states, unique_states
 from voxport.runtime.families import open_family
 from voxport.runtime.families.base import BenchSettings, Figures
 from voxport.runtime.machine import describe_machine
@@ -90,15 +92,13 @@ class BFloat16Stream(EagerStream):
         states = unique_states(self.signatures.values()).values()
         self._tensors = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
 
-    def snapshot(self) -> Arrays:
-        return {name: state.float().numpy() for name, state in self._tensors.items()}
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        arrays = {state.name: self._tensors[state.name].float().numpy() for state in states}
+        return copy_states(arrays, states, positions)
 
-    def _current_states(self) -> Arrays:
-        return self.snapshot()
-
-    def restore(self, states: Arrays) -> None:
+    def _load(self, states: Arrays) -> None:
         for name, array in states.items():
-            self._tensors[name] = torch.from_numpy(array).to(torch.bfloat16)
+            self._tensors[name][tuple(map(slice, array.shape))] = torch.from_numpy(array)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         signature = self.signatures[component]

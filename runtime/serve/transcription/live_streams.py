@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.live import LiveBatch, LiveStream
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.transcription import LiveBatch, LiveStream
 
 STEP_S = 0.08  # of live audio in one step
 MAX_LOAD = 0.8  # of real time that live streams may take

@@ -102,7 +102,7 @@ def worker_of(server: RunningServer) -> SpeechWorker:
 
 
 def count_passes(server: RunningServer, passes: Passes, patch: pytest.MonkeyPatch) -> None:
-    slots = worker_of(server)._decoder._slots
+    slots = worker_of(server)._decoder._decoder
     patch.setattr(slots, "decode", passes.counted(slots.decode))
 
 

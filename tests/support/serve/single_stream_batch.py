@@ -1,46 +1,14 @@
-"""`LiveBatch`: live streams of audio that are transcribed together, a step of 80 ms at a time."""
+"""A batch of one live stream, for a task that transcribes one stream per call."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
-from voxport.runtime.transcription import TranscriptDelta, Transcription
-
-
-class LiveStream(Protocol):
-    """One live stream. One thread at a time may use it and the streams of its batch."""
-
-    def feed(self, samples: np.ndarray) -> None:
-        """Takes samples float32 [n] of any length. Raises UsageError like `Transcription.feed`."""
-
-    def finish(self) -> None:
-        """The audio has ended. Nothing can be fed after it."""
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the stream has input for the next step."""
-
-
-class LiveBatch(Protocol):
-    """Live streams whose steps share calls of the engine."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another stream can begin."""
-
-    def begin(self, delay_ms: int | None = None) -> LiveStream:
-        """A new stream. Raises UsageError where `SpeechToText.begin` does."""
-
-    def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
-        """A step of every stream that is due: the text that it completes, or the error that ends it."""
-
-    def end(self, stream: LiveStream) -> None:
-        """Frees the place of a stream, whatever its state."""
+from voxport.runtime.transcription import LiveStream, TranscriptDelta, Transcription
 
 
 class SingleStreamBatch:
-    """A batch of one stream, for a task that transcribes one stream per call."""
+    """Implements `runtime.transcription.LiveBatch`."""
 
     def __init__(self, begin: Callable[[int | None], Transcription]):
         self._begin, self._stream = begin, _SingleStream()
