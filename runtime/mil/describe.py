@@ -45,7 +45,7 @@ def _describe(function: Function) -> Description:
             compressed |= {output.name: stored_as for output in operation.outputs}
     return {
         "opset": function.opset,
-        "inputs": {name: function.declared_input(name) for name in function.inputs},
+        "inputs": {name: str(type) for name, type in function.inputs.items()},
         "states": {name: str(type) for name, type in function.states.items()},
         "outputs": {name: str(type) for name, type in function.outputs.items()},
         "operations": {

@@ -20,7 +20,7 @@ from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import TensorSpec, graph_state_name
 from voxport.export.memory import free_memory
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.layout import LAYOUT
+from voxport.export.targets.coreml.kernels import OneHotAttention
 from voxport.export.targets.coreml.package import CONTENT, MODEL, blob_values
 from voxport.export.targets.coreml.tools import (
     OPSET,
@@ -32,7 +32,6 @@ from voxport.export.targets.coreml.tools import (
 )
 from voxport.export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
 from voxport.model.component import Component
-from voxport.model.layers.attention import ReferenceAttention
 from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
@@ -217,7 +216,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     with (
         torch.no_grad(),
-        target_kernels(module, _multiply_by_zero, ReferenceAttention(LAYOUT)),
+        target_kernels(module, _multiply_by_zero, OneHotAttention()),
         ExitStack() as hooks,
     ):
         for name, part in module.named_modules():

@@ -25,13 +25,11 @@ from voxport.bundle.spec import READ_METHOD, WRITE_METHOD
 from voxport.export.targets.base import Graph
 from voxport.export.targets.executorch.graph_order import late_nodes_moved
 from voxport.export.targets.executorch.kernels import LlamaAttention, rms_norm
-from voxport.export.targets.executorch.layout import state_rows_per_call
 from voxport.export.targets.executorch.partitioner import (
     ConvolutionPartitioner,
     LinearPartitioner,
     keep_convolution_weights,
 )
-from voxport.export.targets.executorch.pass_values import values_kept
 from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from voxport.export.targets.tracing import (
     TRACE_ROWS,
@@ -47,8 +45,10 @@ from voxport.quantize.modules import int8_per_token
 LOGGERS = ("torch", "torchao", "executorch", "root")
 
 
-def lower_graph(graph: Graph, folder: Path) -> None:
-    """Writes `GRAPH.pte`. Raises ExportError."""
+def lower_graph(graph: Graph, folder: Path, state_rows: int) -> None:
+    """Writes `GRAPH.pte`, which reads and writes at most `state_rows` rows of a cache in one call. Raises
+    ExportError.
+    """
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         without_warnings(*LOGGERS),
@@ -56,13 +56,12 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         without_stack_traces(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
-        programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
+        programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first, state_rows)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
         without_stack_traces(),
-        values_kept(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),
@@ -150,17 +149,16 @@ class WriteStates(Stateful):
         return ()
 
 
-def _state_methods(component: Component) -> dict[str, torch.export.ExportedProgram]:
+def _state_methods(component: Component, most: int) -> dict[str, torch.export.ExportedProgram]:
     """Both methods by name; none for a component without states.
 
-    They move a limited number of rows per call. ExecuTorch allocates memory for the largest inputs and
-    outputs of a method when it is loaded, so methods for whole caches would take the memory of the caches
-    again.
+    They move at most `most` rows of a cache per call; 0 means that there is no cache. ExecuTorch allocates
+    memory for the largest inputs and outputs of a method when it is loaded, so methods for whole caches would
+    take the memory of the caches again.
     """
     states = component.signature.states
     if not states:
         return {}
-    most = state_rows_per_call(component)
     count = torch.export.Dim("rows", min=1, max=most) if most else None
     rows = (torch.arange(TRACE_ROWS),) if most else ()
     values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in states)

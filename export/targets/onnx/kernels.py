@@ -10,7 +10,6 @@ from onnxscript import evaluator, opset23
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.spec import MASKED_SCORE
-from voxport.export.targets.onnx.layout import LAYOUT
 from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
@@ -38,8 +37,6 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
     before it, because there the row number differs from the position. Such a cache is staged (see `Layout`),
     because the operator writes behind the rows that it reads.
     """
-
-    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         q, k, v, rotation = new

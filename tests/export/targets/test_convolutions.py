@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from voxport.export.targets.onnx.convolutions import widen_convolutions
+from voxport.export.targets.onnx.rewrites import widen_convolutions
 from voxport.runtime.engines.ort import ort
 
 CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels

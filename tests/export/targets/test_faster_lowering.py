@@ -8,10 +8,10 @@ import pytest
 import torch
 from support.stand_ins import noting
 from torch.fx import GraphModule, symbolic_trace
+from voxport.export.targets.onnx.registry import registry_read_once
 
 from voxport.export import memory
 from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
-from voxport.export.targets.onnx.registry import registry_read_once
 
 
 def test_a_graph_computes_what_it_holds_when_it_is_called() -> None:

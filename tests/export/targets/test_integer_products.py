@@ -8,9 +8,9 @@ import pytest
 import torch
 from support.export.rounding import float32_bar
 
-from voxport.export.targets.onnx.float_activations import FloatActivationsEngine
 from voxport.export.targets.onnx.kernels import TRANSLATIONS, lower_linear
 from voxport.export.targets.onnx.lowering import OPSET, pack_weights
+from voxport.export.targets.onnx.read_back import FloatActivationsEngine
 from voxport.quantize.modules import QuantizedLinear, float_activations, int8_per_block, linear_kernel
 from voxport.quantize.schemes import IntegerScheme
 from voxport.runtime.engines.base import EngineOptions
