@@ -27,7 +27,9 @@ def emitted(*folders: Path) -> Inputs:
 
 
 def implemented() -> Inputs:
-    return STRUCTURAL | {name: {*signature.parameters, *signature.fixed} for name, signature in SIGNATURES.items()}
+    return STRUCTURAL | {
+        name: {*signature.parameters, *signature.fixed} for name, signature in SIGNATURES.items()
+    }
 
 
 def test_the_executor_implements_what_exports_emit(
