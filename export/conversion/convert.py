@@ -11,13 +11,13 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import README, file_entry
 from voxport.bundle.progress import Progress, advance
+from voxport.export.code_key import source_key
 from voxport.export.conversion.card import conversion_card
 from voxport.export.conversion.files import check_files, write_files
 from voxport.export.conversion.job import Job
 from voxport.export.conversion.outputs import Conversion, Output
 from voxport.export.conversion.plan import NO_GROUP, make_plan, shards
 from voxport.export.conversion.write import write_index, write_weights
-from voxport.export.job import code_hash
 from voxport.export.output_folder import staging
 from voxport.export.resume import RECORD, ResumeCache
 from voxport.model.checkpoint_format import RANDOM_WEIGHTS
@@ -152,6 +152,6 @@ def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conver
         conversion.recipe.to_entry().model_dump(mode="json"),
         [output.entries for output in outputs],
         metadata,
-        code_hash(),
+        source_key("export/conversion", "model", "quantize"),
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

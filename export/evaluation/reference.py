@@ -3,7 +3,7 @@
 import torch
 
 from voxport.bundle.manifest import Bundle
-from voxport.export.job import code_hash
+from voxport.export.code_key import code_key
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
@@ -24,6 +24,6 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
     # stored rows of prompts depend on all of it
-    engine.identity = f"eager, voxport {code_hash()}, torch {torch.__version__}, {recipes}"
+    engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
     family = open_family(bundle.job.family)
     return family.open(bundle, engine, read_constants(bundle.job))
