@@ -18,7 +18,6 @@ import torch
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
 from voxport.export.targets.base import Graph
-from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from voxport.export.targets.onnx.kernels import (
     TRANSLATIONS,
     SharedBufferAttention,
@@ -85,8 +84,6 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
     names = [state.name for state in signature.states]
     with (
         without_warnings("torch.onnx", "onnxscript"),
-        lazily_compiled_graphs(),
-        without_stack_traces(),
         target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):
         # not strict, because strict tracing renames states, which modules take as *args

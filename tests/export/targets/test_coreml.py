@@ -20,13 +20,10 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import dequantized_linear
-from voxport.export.targets.coreml.lowering import STATE_PASSES
 from voxport.export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget
-from voxport.model.component import Component
 from voxport.model.layers.attention import ReferenceAttention
-from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.quantize.modules import QuantizedLinear, linear_kernel
 from voxport.runtime.mil import Executor, Package
 
@@ -177,31 +174,6 @@ def test_merged_packages_equal_those_of_coremltools(w4: Graphs, again: Path) -> 
         assert found.keys() == expected.keys() and all(
             np.array_equal(found[name], expected[name]) for name in found
         )
-
-
-@pytest.mark.parametrize(
-    ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
-)
-def test_the_skipped_passes_would_change_nothing(
-    key: str, name: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
-    graph = Model(
-        resolve(Source(random_checkpoint(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
-    ).graph(name)
-    step = replace(graph, components=graph.components[-1:])
-    lower({name: step}, tmp_path)
-
-    def every(component: Component) -> ct.PassPipeline:
-        pipeline = ct.PassPipeline()
-        left_out = set() if all(state.cache for state in component.signature.states) else STATE_PASSES
-        pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
-        return pipeline
-
-    monkeypatch.setattr("voxport.export.targets.coreml.lowering.pass_pipeline", every)
-    (tmp_path / "every").mkdir()
-    lower({name: step}, tmp_path / "every")
-    assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
 def test_no_call_widens_a_compressed_weight(realtime_bundles: Path) -> None:

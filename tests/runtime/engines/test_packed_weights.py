@@ -11,7 +11,7 @@ from executorch.exir import EdgeCompileConfig, to_edge
 from executorch.extension.pybindings import _portable_lib
 from torch import Tensor, nn
 
-from voxport.export.targets.executorch.partitioner import LinearPartitioner
+from voxport.export.targets.executorch.lowering import LinearPartitioner
 from voxport.quantize.modules import QuantizedLinear, int8_per_token, linear_kernel
 from voxport.quantize.schemes import IntegerScheme
 from voxport.runtime.engines import packed_weights
