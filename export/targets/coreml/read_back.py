@@ -38,7 +38,7 @@ STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32, "int32": ArrayType.INT32}
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
-Array = npt.NDArray[Any]  # of integers or floats
+Array = npt.NDArray[Any]  # integers or floats
 Weight = Callable[[], tuple[Array, Array]]
 # Integers and scales of a constant expression, or indices and palettes.
 READERS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
@@ -196,12 +196,12 @@ def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
 
 
 def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
-    """Compares the weights of a function with those of `module`. `where` starts the ExportError."""
+    """Compares the weights of a function with the weights of `module`. `where` starts the ExportError."""
     expected = _called_modules(component, module)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for weight, (name, part) in zip(found, expected, strict=True):
         if not all(map(np.array_equal, weight(), _integers_and_scales(part))):
-            raise ExportError(f"{where}: the integers or scales of {name} differ from those of the module")
+            raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
 
 
 def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:

@@ -55,7 +55,7 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
         from voxport.export.targets.coreml.read_back import check_package
 
         check_package(folder / f"{graph.name}.mlpackage", graph, self._precision(graph))
-        return "functions, states, integers and scales equal those of the module"
+        return "functions, states, integers and scales equal the module"
 
     def _precision(self, graph: Graph) -> Precision:
         return "float32" if graph.exceeds_float16 else self.compute_precision

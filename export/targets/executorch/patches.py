@@ -95,7 +95,7 @@ def move_late_nodes(module: GraphModule) -> GraphModule:
     """Moves the nodes that need the newest `call_module` node, but precede it, behind it.
 
     ExecuTorch inserts that node behind the last result of the part, so nodes that need another result may
-    come before it. Where an input of the part comes behind it, sorts the whole graph, as ExecuTorch does.
+    come before it. If an input of the part comes behind it, sorts the whole graph, as ExecuTorch does.
     ExecuTorch checks the order after the last part.
     """
     call = module.graph.find_nodes(op="call_module", sort=False)[-1]
@@ -120,7 +120,7 @@ class FastPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch h
     """Partitioner that makes the partitions of `XnnpackPartitioner` in less time."""
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
-        """Merges parts that can be computed at once.
+        """Merges parts that can be one part.
 
         `GroupBasedPartitioner` of ExecuTorch makes the same choice, but reads the set of all nodes that
         follow a part anew for each pair of parts.

@@ -24,7 +24,7 @@ from voxport.quantize.modules import SMALLEST, QuantizedLinear
 MICROSOFT = "com.microsoft"  # the operator domain of ONNX Runtime
 # Accuracy level: activations of 8 bits. Lower levels dequantise the weight in every call.
 INTEGER_ACTIVATIONS = 4
-CHANNEL_BLOCK = 128  # of a per-channel weight in `MatMulNBits`, which has no larger one
+CHANNEL_BLOCK = 128  # block of a per-channel weight: `MatMulNBits` has no larger one
 UINT8_ZERO = onnx.helper.make_tensor("zero", onnx.TensorProto.UINT8, (), [128])
 op: Any = opset23  # its annotations take only constants that are tensors
 CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]

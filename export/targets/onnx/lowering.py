@@ -121,7 +121,7 @@ def _by_parameter(module: torch.nn.Module, dynamic: Axes) -> tuple[Any, ...]:
 
 
 def _name_dimensions(model: ir.Model, dynamic: Axes) -> None:
-    """Replaces the names of sizes that torch made up (`s79`) by those of the component.
+    """Replaces the names of sizes that torch made up (`s79`) by the names of the component.
 
     Shapes of values inside the graph are removed; ONNX Runtime infers them.
     """

@@ -58,7 +58,7 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
             return onnx.numpy_helper.to_array(constant)
         # `to_array` refuses files with several hard links, as `cp -l` makes them
         dtype = onnx.helper.tensor_dtype_to_np_dtype(constant.data_type)
-        # of the file that export writes: the engine refuses other places
+        # the file that export writes: the engine refuses other places
         file, offset = path.with_name(f"{path.name}.data"), int(place.get("offset", 0))
         return np.fromfile(file, dtype, prod(constant.dims), offset=offset).reshape(constant.dims)
 

@@ -16,7 +16,7 @@ ROUNDS = 2
 AXIS = 2  # values [B, C, T] and weights [C', C / groups, kernel] get an axis of size 1 here
 PER_AXIS = ("dilations", "strides", "kernel_shape")
 FLOAT_ACTIVATIONS = 1  # accuracy level of MatMulNBits: it multiplies dequantised weights, as CUDA does
-SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # of value names, in artifacts
+SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # suffixes of value names in artifacts
 
 
 # The rules that match graphs of torch. With all 46 rules of the exporter the published code predictor of

@@ -2,8 +2,8 @@
 
 An operation receives floats as float32 whatever type the program declares, integers and booleans in their own
 type, and strings as `str`. A parameter has the name and the default of the op set. Its annotation is an
-array, a Python number, a string, a list of integers, or a list of arrays; each may be optional. Inputs that
-exports do not emit are no parameters. NumPy types the result of most arithmetic as Any, so operations wrap
+array, a Python number, a string, a list of integers, or a list of arrays; each may be optional. Only inputs
+that exports emit are parameters. NumPy types the result of most arithmetic as Any, so operations wrap
 such a result in `np.asarray`.
 """
 

@@ -143,7 +143,7 @@ def matmul(x: Array, y: Array, transpose_y: bool = False) -> Array:
 def scaled_dot_product_attention(
     query: Array, key: Array, value: Array, attn_mask: Array | None = None
 ) -> Array:
-    """softmax(q k^T / sqrt(E)) v. The score is -inf where the mask is false.
+    """softmax(q k^T / sqrt(E)) v. A score whose mask is false is -inf.
 
     query [..., L, E], key [..., S, E], value [..., S, V], mask [..., L, S] -> [..., L, V].
     """

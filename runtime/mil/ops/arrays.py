@@ -8,7 +8,7 @@ import numpy as np
 from voxport.runtime.mil.errors import MilError, UnsupportedError, require
 from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
 
-MAX_VALUES = 2**28  # of an array whose shape an operation computes: 1 GB of float32
+MAX_VALUES = 2**28  # largest array whose shape an operation computes: 1 GB of float32
 ZERO = np.zeros((), np.float32)
 
 

@@ -203,7 +203,7 @@ def test_the_read_back_detects_a_changed_integer(packages: Path, w4: Graphs) -> 
     linear.weight[0, 0] ^= 1
     try:
         with pytest.raises(
-            ExportError, match=r"acoustic_step: the integers or scales of .* differ from those of the module"
+            ExportError, match=r"acoustic_step: the integers or scales of .* differ from the module"
         ):
             check_package(packages / "acoustic_step.mlpackage", w4["acoustic_step"], "float16")
     finally:
@@ -235,7 +235,7 @@ def test_the_read_back_detects_swapped_weights_in_the_second_function(
         other.inputs[part].CopyFrom(before.inputs[part])
     model.write_bytes(spec.SerializeToString())
     with pytest.raises(
-        ExportError, match=r"decode_step: the integers or scales of .* differ from those of the module"
+        ExportError, match=r"decode_step: the integers or scales of .* differ from the module"
     ):
         check_package(path, w4["backbone"], "float16")
 
@@ -289,7 +289,7 @@ def test_a_failed_conversion_is_a_one_line_error_and_does_not_change_the_modules
 def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
     checkpoint: Path, tmp_path: Path, recipe: str
 ) -> None:
-    """Exported and read back; then calls with the same weights, where only rounding of float32 differs.
+    """Exported and read back; then calls with the same weights, which differ in the rounding of float32 only.
 
     A tie of integer activations would move a call further. One call in 12 meets one, so one of three may.
     Dynamic activations are lowered to plain operators.

@@ -1,4 +1,4 @@
-"""Kernels of the Core ML target: equal to those of the model, and finite in half precision."""
+"""Kernels of the Core ML target: equal to the kernels of the model, and finite in half precision."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_linears_equal_the_shared_kernels() -> None:
 
 
 def test_a_trace_dequantises_a_weight_once() -> None:
-    """Also where it calls a linear several times. The arithmetic is that of eager PyTorch."""
+    """Also if it calls a linear several times. The arithmetic equals eager PyTorch."""
     torch.manual_seed(0)
     linears: list[Any] = []
     for recipe in ("w4", "8da4w"):

@@ -32,7 +32,7 @@ def linear() -> QuantizedLinear:
 
 @pytest.fixture(scope="module")
 def sessions(linear: QuantizedLinear, tmp_path_factory: pytest.TempPathFactory) -> list[ort.InferenceSession]:
-    """Of the engine, and of the engine with float activations."""
+    """Sessions of the engine, and of the engine with float activations."""
     with linear_kernel(linear, lower_linear):
         shapes = ({0: torch.export.Dim("B")},)
         program = torch.export.export(linear, (torch.rand(3, COLUMNS),), dynamic_shapes=shapes)

@@ -9,7 +9,7 @@ from voxport.runtime.mil.check import STRUCTURAL
 from voxport.runtime.mil.ops import SIGNATURES
 
 pytestmark = pytest.mark.slow
-Inputs = dict[str, set[str]]  # of each operation
+Inputs = dict[str, set[str]]  # operation -> names of its inputs
 # Operations that no shared bundle has, with the option of `voxport export` that emits them.
 ELSEWHERE: dict[str, tuple[str, set[str]]] = {
     "constexpr_lut_to_dense": ("--quant lut4", {"indices", "lut"}),
