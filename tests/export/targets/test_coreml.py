@@ -20,7 +20,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import dequantized_linear
-from voxport.export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
+from voxport.export.targets.coreml.package import WEIGHTS, blob_values, merge
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget
 from voxport.model.layers.attention import ReferenceAttention
@@ -58,49 +58,6 @@ def w4(checkpoint: Path) -> Graphs:
 @pytest.fixture(scope="module")
 def packages(bundles: Path) -> Path:
     return bundles / "coreml"
-
-
-def test_there_is_one_package_per_graph_and_one_function_per_component(packages: Path, w4: Graphs) -> None:
-    assert sorted(path.stem for path in packages.glob("*.mlpackage")) == sorted(w4)
-    for name, graph in w4.items():
-        assert set(Package(packages / f"{name}.mlpackage").function_names) == {
-            component.name for component in graph.components
-        }
-
-
-def test_functions_take_exactly_the_sizes_of_their_component(packages: Path) -> None:
-    spec = ct.utils.load_spec(str(packages / "backbone.mlpackage" / MODEL))
-    sizes = {
-        f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][
-            1:2
-        ]
-        for f in spec.description.functions
-    }
-    assert sizes == {"prefill": [(1, CACHE)], "decode_step": []}
-
-
-@pytest.mark.parametrize(
-    ("graph", "function", "bits"),
-    [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)],
-)
-def test_weights_that_are_read_back_equal_those_of_the_modules(
-    packages: Path, w4: Graphs, graph: str, function: str, bits: int
-) -> None:
-    found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
-    linears = [part for part in w4[graph].module.modules() if isinstance(part, QuantizedLinear)]
-    assert len(found) == len(linears)
-    for linear in linears:
-        assert linear.scheme.bits == bits
-        weight, scale = linear.weight.numpy(), linear.scale.numpy()
-        same = [np.array_equal(i, weight) and np.array_equal(s, scale) for i, s in found]
-        assert sum(same) == 1
-
-
-def test_tables_stay_int8(packages: Path, w4: Graphs) -> None:
-    ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
-    table: Any = w4["embed_text"].module.table
-    assert integers.dtype == np.int8 and np.array_equal(integers, table.weight.numpy())
-    assert np.array_equal(scale, table.scale.numpy())
 
 
 @pytest.fixture(scope="module")
