@@ -267,9 +267,8 @@ def test_attention_equals_torch(batch: tuple[int, ...], data: st.DataObject, mas
     shapes = (queries, width), (keys, width), (keys, values)
     arrays = [normal(*batch, *shape, seed=seed) for seed, shape in enumerate(shapes)]
     mask = np.arange(keys) <= np.arange(queries)[:, None] if masked else None
-    expected = F.scaled_dot_product_attention(
-        *map(torch.from_numpy, arrays), attn_mask=None if mask is None else torch.from_numpy(mask)
-    )
+    q, k, v = map(torch.from_numpy, arrays)
+    expected = F.scaled_dot_product_attention(q, k, v, None if mask is None else torch.from_numpy(mask))
     same(op("scaled_dot_product_attention")(*arrays, mask), expected, GROWN)
     with pytest.raises(UnsupportedError, match="attn_mask of float32"):
         op("scaled_dot_product_attention")(*arrays, normal(queries, keys))
@@ -284,9 +283,13 @@ def test_attention_equals_torch(batch: tuple[int, ...], data: st.DataObject, mas
 )
 def test_convolutions_equal_torch(groups: int, stride: int, dilation: int, width: int, biased: bool) -> None:
     x, weight, bias = normal(2, 4, 6), normal(6, 4 // groups, width, seed=1), normal(6, seed=2)
-    exact = [torch.from_numpy(array) for array in (x, weight, bias)]
     expected = F.conv1d(
-        *exact[:2], exact[2] if biased else None, stride=stride, dilation=dilation, groups=groups
+        torch.from_numpy(x),
+        torch.from_numpy(weight),
+        torch.from_numpy(bias) if biased else None,
+        stride=stride,
+        dilation=dilation,
+        groups=groups,
     )
     found = op("conv")(x, weight, bias if biased else None, [stride], [0, 0], [dilation], groups)
     same(found, expected, GROWN)
