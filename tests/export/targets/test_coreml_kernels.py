@@ -18,8 +18,6 @@ from voxport.quantize.recipe import find_recipe
 from voxport.quantize.schemes import PaletteScheme
 from voxport.runtime.mil import Package
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
 def test_one_hot_attention_equals_the_reference(start: int, rows: int) -> None:
