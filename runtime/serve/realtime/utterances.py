@@ -88,8 +88,8 @@ class Utterances:
     async def begin(self, rate: int, delay_ms: int | None) -> Utterance:
         """Starts an utterance of audio at `rate`. Waits while two others are not transcribed to their end.
 
-        Raises ApiError where no live stream is free, SocketError where the wait takes too long, and
-        SocketClosed. The rest of an utterance that is refused is refused as well.
+        Raises ApiError if no live stream is free, and SocketError if the wait takes too long. The rest of an
+        utterance that is refused is refused as well.
         """
         if self._refusal:
             raise self._refusal
@@ -112,7 +112,7 @@ class Utterances:
     async def append(self, samples: np.ndarray) -> None:
         """samples float32 [n] of the current utterance. Waits while too much audio is ahead.
 
-        Raises SocketError where that takes too long, and SocketClosed.
+        Raises SocketError if that takes too long.
         """
         assert self.current is not None
         utterance = self.current
@@ -127,11 +127,11 @@ class Utterances:
             await asyncio.wait((self._all[0].reading,))
 
     async def _with_timeout(self, waiting: Coroutine[object, object, None]) -> None:
-        """Awaits `waiting` for at most `ahead_s`. Raises SocketError or SocketClosed."""
+        """Awaits `waiting` for at most `ahead_s`. Raises SocketError."""
         ahead_s = self._context.limits.ahead_s
         try:
             async with asyncio.timeout(ahead_s):
-                await self._context.connection.while_connected(waiting)
+                await waiting
         except TimeoutError:
             message = f"audio is more than {ahead_s:g} s ahead of its transcription"
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None

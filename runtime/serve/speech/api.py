@@ -128,7 +128,7 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:
         body = parse_body(
-            await with_body_limits(request, limits.body_kib * 1024, "body", limits.header_s).body()
+            await with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s).body()
         )
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)

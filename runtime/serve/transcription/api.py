@@ -94,7 +94,7 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
     )
     async def transcribe(request: Request) -> Response:
-        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s)
         form, upload = await read_form(body, "file")
         options = _parse(form)
         worker = models.transcription_worker(options.model)

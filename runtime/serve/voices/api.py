@@ -101,7 +101,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
             raise _not_stored()
         store.check_room()
         form, upload = await read_form(
-            with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
+            with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s), FILE
         )
         voice_request = _parse(form, models, limits)
         async with StoredUpload(upload, FILE) as path:

@@ -87,7 +87,7 @@ class Session:
     def _check_time(self, since: float) -> None:
         """`since`: when the client had to send the next event. Raises ApiError."""
         now, limits = time.monotonic(), self._context.limits
-        silence = limits.header_s if self._is_first else limits.silent_socket_s
+        silence = limits.body_s if self._is_first else limits.silent_socket_s
         if self._context.is_closing() or (self._models.is_draining and self._replies.are_done):
             raise draining()
         if now - since > silence:

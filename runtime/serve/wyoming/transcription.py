@@ -113,7 +113,7 @@ class AudioEvents:
                 audio = self._audio or self._begin(chunk, worker(self._name))
                 if _format(chunk) != _format(audio.form):
                     raise ApiError(400, "audio-chunk: its format is not that of audio-start", INVALID)
-                await self._connection.while_connected(audio.feed(chunk.audio))
+                await audio.feed(chunk.audio)
             case _:
                 if self._audio is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)

@@ -205,8 +205,7 @@ def test_1000_cancelled_jobs_leave_nothing() -> None:
 
 
 def test_a_connection_whose_client_does_not_receive_is_closed() -> None:
-    limits = Limits(send_s=0.3)
-    with running({"tone": ToneSpeech()}, limits) as server, asking(server, "tone", input="a" * 4000):
+    with running({"tone": ToneSpeech()}, send_s=0.3) as server, asking(server, "tone", input="a" * 4000):
         wait_until(lambda: server.connections)
         wait_until(lambda: not server.connections)
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
@@ -215,8 +214,7 @@ def test_a_connection_whose_client_does_not_receive_is_closed() -> None:
 
 def test_a_connection_is_closed_whose_client_does_not_receive_the_end() -> None:
     """The answer is made and in the buffer of the connection, which would be closed when it is empty."""
-    limits = Limits(send_s=0.3)
-    with running({"tone": ToneSpeech()}, limits) as server, socket.socket() as client:
+    with running({"tone": ToneSpeech()}, send_s=0.3) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
         wait_until(lambda: server.connections)
@@ -233,7 +231,7 @@ def test_a_socket_whose_client_does_not_receive_is_closed() -> None:
     """The client reads 16 answers ahead. Each repeats what was wrong in the message."""
 
     message = json.dumps({"type": "x", "event_id": "a" * 900_000})
-    with running({"loud": LoudToText()}, Limits(send_s=0.3)) as server:
+    with running({"loud": LoudToText()}, send_s=0.3) as server:
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription&model=loud"
         with connect(url, compression=None, ping_interval=None) as client:
             timer = threading.Timer(5, client.socket.shutdown, (socket.SHUT_RDWR,))

@@ -152,7 +152,7 @@ def test_slots_and_the_queue_are_counted() -> None:
 
 
 def test_unsent_samples_are_counted_until_they_are_sent_or_dropped() -> None:
-    with running({"tone": ToneSpeech()}, Limits(send_s=60)) as server:
+    with running({"tone": ToneSpeech()}) as server:
         url, body = f"{server.url}/v1/audio/speech", {"model": "tone", "input": "a" * 2000}
         with httpx2.stream("POST", url, json={**body, "response_format": "pcm"}) as response:
             assert response.status_code == 200

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from voxport.runtime.serve.address import bind
+from voxport.runtime.serve.address import SEND_S, bind
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.http.server import Server, configuration
@@ -52,6 +52,7 @@ def running(
     origins: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
     tls: ssl.SSLContext | None = None,
+    send_s: float = SEND_S,
 ) -> Iterator[RunningServer]:
     metrics = Metrics()
     models = Models(tasks, limits, metrics, slots, voices)
@@ -60,7 +61,7 @@ def running(
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
     server = Server(config, models, limits)
-    listener = bind("127.0.0.1", 0)
+    listener = bind("127.0.0.1", 0, send_s=send_s)
     thread = threading.Thread(target=server.run, args=(listener.sockets,), daemon=True)
     thread.start()
     wait_until(lambda: server.started and models.is_ready)

@@ -4,26 +4,33 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
 import websockets
 from starlette.websockets import WebSocket
+from support.serve import http_server
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
+from uvicorn.config import Config
 
 from voxport.runtime.serve.errors import overloaded
 from voxport.runtime.serve.http.keys import Keys
-from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.http.server import configuration
+from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.realtime.connection import Connection, SocketError
 from voxport.runtime.serve.realtime.openai_dialect import TEXT
+
+PING_S = 0.2
 
 
 def test_keys_and_origins_of_sockets() -> None:
     key = "k" * 20
-    hashes = {"anna": __import__("hashlib").sha256(key.encode()).digest()}
+    hashes = {"anna": sha256(key.encode()).digest()}
     with running({"loud": LoudToText()}, keys=Keys(hashes)) as server:
         for options, status in (({}, 401), ({"origin": "http://evil.example"}, 403)):
             with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
@@ -77,7 +84,7 @@ DIALECTS = [
 
 @pytest.mark.parametrize("path, update, expected", DIALECTS)
 def test_a_socket_that_sends_nothing_ends(path: str, update: dict[str, str], expected: str | int) -> None:
-    with running({"loud": LoudToText()}, Limits(header_s=0.2)) as server:
+    with running({"loud": LoudToText()}, Limits(body_s=0.2)) as server:
         code, messages = closing_code(server, path=path)
         assert code == 1000 and error_code(messages[-1]) == expected
 
@@ -89,7 +96,7 @@ def test_a_silent_socket_ends(path: str, update: dict[str, str], expected: str |
     async def conversation(socket: Socket) -> None:
         await socket.send("session.update", **update)
 
-    with running({"loud": LoudToText()}, Limits(silent_socket_s=0.2, header_s=60)) as server:
+    with running({"loud": LoudToText()}, Limits(silent_socket_s=0.2, body_s=60)) as server:
         code, messages = closing_code(server, conversation, path)
         assert code == 1000 and error_code(messages[-1]) == expected
 
@@ -141,30 +148,10 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(
     assert raised.value.code == 1009
 
 
-@pytest.mark.parametrize("content", [{"text": 5000 * "\u00e9"}, {"bytes": bytes(10_000)}])
-def test_a_socket_is_not_read_without_a_limit_while_something_waits(content: dict[str, str | bytes]) -> None:
-    """It may have one message more than the limit of one. Most messages come in the second wait."""
-    received = []
-
-    class OtherServer:
-        async def receive(self) -> dict[str, Any]:
-            await asyncio.sleep(0)
-            received.append(content)
-            return {"type": "websocket.receive", **content}
-
-    async def wait_twice() -> None:
-        connection = Connection(cast(Any, OtherServer()), Limits(message_mib=0.1), lambda: False)
-        for _ in range(2):
-            await connection.while_connected(asyncio.sleep(0.2))
-
-    asyncio.run(wait_twice())
-    assert 80_000 < 10_000 * len(received) < 0.1 * MIB + 10_000
-
-
 def test_audio_that_is_too_far_ahead_ends_the_session() -> None:
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5)) as server:
-        task.before_feed = lambda: __import__("time").sleep(1)
+        task.before_feed = lambda: time.sleep(1)
 
         async def conversation(socket: Socket) -> None:
             for _ in range(3):
@@ -172,6 +159,31 @@ def test_audio_that_is_too_far_ahead_ends_the_session() -> None:
 
         code, messages = closing_code(server, conversation)
         assert code == 1013 and messages[-1]["error"]["code"] == "audio_too_far_ahead"
+
+
+def test_a_client_that_sends_faster_than_real_time_gets_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers to pings wait behind its own audio, which the server reads as it transcribes."""
+
+    def quick(*arguments: Any) -> Config:
+        """Both times of pings are a hundredth."""
+        config = configuration(*arguments)
+        config.ws_ping_interval, config.ws_ping_timeout = PING_S, (config.ws_ping_timeout or 0) / 100
+        return config
+
+    monkeypatch.setattr(http_server, "configuration", quick)
+    task = LoudToText()
+    with running({"loud": task}, Limits(ahead_s=0.5)) as server:
+        task.before_feed = lambda: time.sleep(0.02)
+
+        async def conversation(socket: Socket) -> list[dict[str, Any]]:
+            for block in 12 * pcm(24000):
+                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await socket.send("input_audio_buffer.commit")
+            return await socket.until(f"{TEXT}.completed")
+
+        started = time.monotonic()
+        text = talk(server, conversation, OPENAI)[-1]["transcript"]
+        assert len(text.split()) == 36 and time.monotonic() - started > 5 * PING_S
 
 
 def test_a_client_that_leaves_frees_its_stream(server: RunningServer) -> None:

@@ -267,8 +267,7 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped() -> None:
     """The text has three parts of about 30 s. One part waits in the buffer; the next one does not start."""
     task = ToneSpeech()
     text = " ".join(f"{'a' * 280}." for _ in range(6))
-    limits = Limits(job_buffer_mib=2, send_s=0.5)
-    with running({"tone": task}, limits, slots=1) as server:
+    with running({"tone": task}, Limits(job_buffer_mib=2), slots=1, send_s=0.5) as server:
         with httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input=text)) as response:
             assert response.status_code == 200
             wait_until(lambda: not task.running)
