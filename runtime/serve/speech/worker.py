@@ -16,7 +16,7 @@ import numpy as np
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
 from voxport.runtime.batching import Status, StepEvent, Ticket
-from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
@@ -87,12 +87,9 @@ class SpeechWorker(Worker[SpeechJob]):
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
     def check_room(self, key: str) -> None:
-        """Raises ApiError where a request of the key has no place in the queue."""
+        """Raises ApiError if a request of the key has no place in the queue."""
         with self._changed:
-            self._check_open()
-            if not self._may_wait(key, self._active_jobs()):
-                message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
-                raise overloaded(message, self._queued_s())
+            self._check_room(key, self._active_jobs())
 
     def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
@@ -105,7 +102,6 @@ class SpeechWorker(Worker[SpeechJob]):
         return job
 
     def _queued_s(self) -> float:
-        """Estimated seconds to compute the remaining frames of all jobs. Called with `_changed`."""
         frames: float = sum(job.frames_left for job in (*self._waiting, *self._active_jobs()))
         return frames / self._rate
 
@@ -170,18 +166,11 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and those that waited too long."""
-        now = time.monotonic()
-        for job in self._waiting.remove(lambda job: job.is_cancelled):
-            self._metrics.cancelled.labels("client").inc()
-            job.end()
-        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
-            self._metrics.cancelled.labels("queue_timeout").inc()
-            job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
+        self._end_waiting()
         for jobs in (self._waiting_for_text, self._waiting_for_slot):
             for job in [job for job in jobs if job.is_cancelled]:
-                self._metrics.cancelled.labels("client").inc()
                 jobs.remove(job)
-                job.end()
+                self._end_early(job, "client")
 
     def _admit(self) -> None:
         """Fills free slots."""
@@ -261,8 +250,7 @@ class SpeechWorker(Worker[SpeechJob]):
             job.end(from_exception(ticket.error))
             return
         if ticket.status == Status.CANCELLED or job.is_cancelled:
-            self._metrics.cancelled.labels("client").inc()
-            job.end()
+            self._end_early(job, "client")
             return
         if ticket.status in TRUNCATED:
             log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
