@@ -92,18 +92,6 @@ def test_the_dashboard_shows_every_metric_with_labels_that_it_has() -> None:
         assert each.count("(") == each.count(")") and matched >= SCRAPED
 
 
-def test_the_panels_do_not_overlap() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    places = [
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in panels
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    ]
-    assert len(set(places)) == len(places) and max(x for x, _ in places) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels)
-
-
 def test_requests_are_counted_by_route_and_status() -> None:
     with running({"tone": ToneSpeech()}) as server:
         assert post(server.url).status_code == 200
