@@ -23,7 +23,7 @@ class Watched:
 
 def opened(page: Any, url: str) -> Any:
     page.goto(url)
-    page.wait_for_selector("#server-rows tr")
+    page.wait_for_selector("#speech-model:enabled")
     return page
 
 

@@ -11,15 +11,6 @@ from support.serve.page import DESKTOP, KEY, PHONE, opened, speak, wait_for_text
 pytestmark = pytest.mark.slow
 
 
-def test_the_server_is_shown(page: Any) -> None:
-    assert page.locator("#server-rows th").all_inner_texts() == ["tone", "count"]
-    assert page.locator("#server-rows tr:first-child td").all_inner_texts()[:2] == ["0", "0 of 4"]
-    speak(page, "c" * 300)
-    wait_for_text(page, "#server-rows tr:first-child", r"1 of 4\s+0\.[2-4]\d")
-    page.click("#speech-stop")
-    wait_for_text(page, "#server-rows tr:first-child", "0 of 4")
-
-
 def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: RunningServer) -> None:
     context = browser.new_context()
     page = opened(context.new_page(), server.url)
@@ -48,7 +39,7 @@ def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_k
     assert page.evaluate("document.activeElement.id") == "key"
     page.keyboard.type(KEY)
     page.keyboard.press("Enter")
-    page.wait_for_selector("#server-rows tr")
+    page.wait_for_selector("#speech-model:enabled")
     assert page.is_hidden("#page-error")
     speak(page, "Short.")
     wait_for_text(page, "#speech-status", "First sound")
