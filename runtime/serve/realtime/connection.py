@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic_core import from_json
@@ -13,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.models import Models
 
 NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down
@@ -139,6 +141,17 @@ class Connection:
                 )
             except Exception:  # it is closed already
                 return
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """What a session needs besides the messages of its client. `number` differs for each socket."""
+
+    connection: Connection
+    models: Models
+    limits: Limits
+    key: str
+    number: str
 
 
 def _size(frame: AsgiMessage) -> int:

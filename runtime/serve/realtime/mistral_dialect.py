@@ -2,8 +2,7 @@
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.connection import Message, SessionContext
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.realtime.utterances import Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker

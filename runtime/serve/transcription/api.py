@@ -27,10 +27,10 @@ from voxport.runtime.serve.http.responses import (
     with_body_limits,
 )
 from voxport.runtime.serve.http.uploads import (
-    StoredUpload,
     in_upload_thread,
     path_hidden,
     read_form,
+    stored_upload,
     text_fields,
 )
 from voxport.runtime.serve.limits import MIB, Limits
@@ -209,7 +209,7 @@ async def _open(upload: UploadFile, rate: int, limits: Limits) -> OpenRecording:
             raise ClientLeft
         _check_length(seconds, limits)
 
-    async with StoredUpload(upload, "file") as path:
+    async with stored_upload(upload, "file") as path:
         try:
             with path_hidden(path, "file"):
                 return await in_upload_thread(_measured, path, rate, check)

@@ -13,10 +13,10 @@ from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
 from voxport.runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
 from voxport.runtime.serve.http.uploads import (
-    StoredUpload,
     in_upload_thread,
     path_hidden,
     read_form,
+    stored_upload,
     text_fields,
 )
 from voxport.runtime.serve.limits import MIB, Limits
@@ -104,7 +104,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
             with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s), FILE
         )
         voice_request = _parse(form, models, limits)
-        async with StoredUpload(upload, FILE) as path:
+        async with stored_upload(upload, FILE) as path:
             try:
                 voice = await while_connected(request.receive, maker.make(voice_request, path))
             except ClientLeft:

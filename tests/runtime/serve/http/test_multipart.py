@@ -201,17 +201,6 @@ def test_any_body_with_a_voice_is_served_or_refused(http: httpx2.Client, sent: B
     check(http, VOICES, sent)
 
 
-@pytest.mark.parametrize("path", RIGHT)
-@pytest.mark.parametrize("length", [5, 12, 100], ids=["boundary", "last text", "before"])
-def test_a_body_that_ends_before_its_closing_boundary_is_refused(
-    http: httpx2.Client, path: str, length: int
-) -> None:
-    """Its last part would be missing without an error."""
-    response = send(http, path, Body(body(right_parts(path)).content[:-length]))
-    assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_multipart"
-    assert "ends before its closing boundary" in response.json()["error"]["message"]
-
-
 def test_text_after_the_closing_boundary_is_ignored(http: httpx2.Client) -> None:
     content = body(right_parts(TRANSCRIPTIONS)).content + b"epilogue\r\n"
     assert send(http, TRANSCRIPTIONS, Body(content)).json()["text"] == "one two three"

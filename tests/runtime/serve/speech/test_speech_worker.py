@@ -1,6 +1,7 @@
 """The engine thread of a bundle that speaks: readiness, turns of keys, and time to a retry."""
 
 import asyncio
+import io
 import logging
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.datastructures import UploadFile
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import FRAME, ToneSpeech
@@ -213,8 +215,8 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(
     monkeypatch.setattr(shutil, "copyfileobj", copy)
 
     async def cancelled() -> None:
-        upload = type("Upload", (), {"file": None})()
-        storing = asyncio.ensure_future(uploads.StoredUpload(upload, "file").__aenter__())
+        upload: Any = UploadFile(io.BytesIO())
+        storing = asyncio.ensure_future(uploads.stored_upload(upload, "file").__aenter__())
         await asyncio.to_thread(begun.wait, 10)
         storing.cancel()
         await asyncio.sleep(0)
