@@ -51,41 +51,35 @@ def test_every_path_but_the_probes_needs_a_key(keys: Keys) -> None:
             assert httpx2.get(f"{server.url}/v1/models", headers=bearer(key)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]"]
-)
-def test_a_foreign_host_name_is_refused(host: str) -> None:
-    with running({"tone": ToneSpeech()}) as server:
-        response = httpx2.get(f"{server.url}/v1/models", headers={"host": host})
-        assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_allowed"
+def test_hosts_and_origins_that_are_foreign_are_refused() -> None:
+    foreign = ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]")
+    with (
+        running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
+        httpx2.Client() as client,
+    ):
+        cases = [({"host": host}, "host_not_allowed") for host in foreign]
+        cases += [({"origin": origin}, "origin_not_allowed") for origin in ("http://evil.example", "null")]
+        for headers, code in cases:
+            answer = client.get(f"{server.url}/v1/models", headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, code), headers
+        for headers in ({"origin": "https://page.example"}, {"origin": server.url}, {"host": "page.example"}):
+            assert client.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "origin, status", [("http://evil.example", 403), ("null", 403), ("https://page.example", 200)]
-)
-def test_a_web_page_needs_permission(origin: str, status: int) -> None:
-    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
-        answer = httpx2.get(f"{server.url}/v1/models", headers={"origin": origin})
-        assert answer.status_code == status
-        if status == 403:
-            assert answer.json()["error"]["code"] == "origin_not_allowed"
-        assert httpx2.get(f"{server.url}/v1/models", headers={"origin": server.url}).status_code == 200
-        named = {"host": "page.example"}
-        assert httpx2.get(f"{server.url}/v1/models", headers=named).status_code == 200
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "https://page.example"])
-def test_no_answer_lets_a_web_page_read_it(origin: str) -> None:
+def test_no_answer_lets_a_web_page_read_it() -> None:
     """Neither to a request nor to the question of a browser that comes before it."""
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
-    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
+    with (
+        running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
+        httpx2.Client() as client,
+    ):
         answers = [
-            httpx2.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
+            client.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
+            for origin in ("http://evil.example", "https://page.example")
             for method in ("GET", "POST", "OPTIONS")
-            for path in ("/", "/healthz", "/v1/models", "/v1/audio/speech", "/v1/nothing")
+            for path in ("/", "/v1/models", "/v1/audio/speech", "/v1/nothing")
         ]
-    names = {name.lower() for answer in answers for name in answer.headers}
-    assert {name for name in names if name.startswith("access-control-")} == set()
+    assert not [name for answer in answers for name in answer.headers if name.startswith("access-control-")]
 
 
 def test_every_answer_has_an_id_of_its_own() -> None:

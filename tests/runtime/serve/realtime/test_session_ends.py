@@ -139,7 +139,7 @@ def test_a_client_that_waits_for_its_text_is_not_silent(
 
         async def conversation(socket: Socket) -> list[dict[str, Any]]:
             await send(socket)
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(0.6)
             gate.set()
             return await socket.until(kind)
 
