@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.errors import ApiError
+from voxport.bundle.json_types import Json
+from voxport.runtime.serve.errors import ApiError, wrong_fields
 
 MAX_FIELDS = 64
 # Threads that store, measure and encode uploads. The default ones would be occupied, and speech would wait.
 THREADS = ThreadPoolExecutor(2, "upload")
+LIST = "[]"  # the end of the names of fields that may be repeated
 Result = TypeVar("Result")
+Fields = TypeVar("Fields", bound=BaseModel)
 log = logging.getLogger(__name__)
 
 
@@ -54,16 +58,27 @@ def _check_unicode(form: FormData) -> None:
         f"{name}{value}".encode()
 
 
-def text_fields(form: FormData, names: tuple[str, ...]) -> dict[str, str]:
-    """The last text of each field. Raises ApiError on a field that is not one of `names`."""
-    values: dict[str, str] = {}
+def parse_form(form: FormData, kind: type[Fields]) -> Fields:
+    """The texts of a form. The last text of a field counts, unless the field is a list. Raises ApiError."""
+    texts: dict[str, str] = {}
+    lists: dict[str, list[str]] = {}
     for name, value in form.multi_items():
-        if name not in names:
-            short = name[:50]
-            raise ApiError(400, f"{short}: expected one of {', '.join(names)}", "unknown_field", short)
-        if isinstance(value, str):
-            values[name] = value
-    return values
+        if isinstance(value, str) and name.endswith(LIST):
+            lists.setdefault(name, []).append(value)
+        elif isinstance(value, str):
+            texts[name] = value
+    try:
+        return kind.model_validate({**texts, **lists})
+    except ValidationError as error:
+        raise wrong_fields(error) from None
+
+
+def form_schema(kind: type[BaseModel], file: str) -> Json:
+    """The description of a form with the fields of `kind` and an upload."""
+    schema = kind.model_json_schema()
+    schema["properties"][file] = {"type": "string", "format": "binary"}
+    schema["required"].append(file)
+    return {"requestBody": {"content": {"multipart/form-data": {"schema": schema}}, "required": True}}
 
 
 @asynccontextmanager

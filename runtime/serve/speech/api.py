@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import find_name
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError, from_exception, wrong_fields
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
@@ -64,10 +64,7 @@ def parse_body(content: bytes) -> SpeechBody:
     try:
         return SpeechBody.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        names = [str(part) for part in first["loc"] if part not in ("str", "VoiceId")]
-        param = names[0] if names else None
-        raise ApiError(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
+        raise wrong_fields(error) from None
 
 
 def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:

@@ -21,8 +21,8 @@ from support.serve.tone_speech import ToneSpeech
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.http.openapi import ERROR
 from voxport.runtime.serve.http.uploads import MAX_FIELDS
-from voxport.runtime.serve.transcription.api import FIELDS as TRANSCRIPTION_FIELDS
-from voxport.runtime.serve.voices.api import FIELDS as VOICE_FIELDS
+from voxport.runtime.serve.transcription.api import TranscriptionBody
+from voxport.runtime.serve.voices.api import VoiceBody
 from voxport.runtime.serve.voices.store import VoiceStore
 
 BOUNDARY = b"boundary"
@@ -92,11 +92,14 @@ def right_parts(path: str) -> list[Part]:
     return [upload(file), *(field(name, value.encode()) for name, value in fields.items())]
 
 
-FIELDS_OF = {TRANSCRIPTIONS: TRANSCRIPTION_FIELDS, VOICES: VOICE_FIELDS}
+FIELDS_OF = {
+    path: [RIGHT[path][0], *(field.alias or name for name, field in kind.model_fields.items())]
+    for path, kind in ((TRANSCRIPTIONS, TranscriptionBody), (VOICES, VoiceBody))
+}
 TEXTS = ("loud", "tone", "Anna", "json", "srt", "verbose_json", "word", "true", "false", "0", "480", "80")
 WRONG_TEXTS = ("", "null", "[]", '{"a": 1}', "-1", "1e999", "NaN", "true\n", "\x00", "../x", "9" * 5000)
 VALUES = st.sampled_from((*TEXTS, *WRONG_TEXTS)).map(str.encode) | st.binary(max_size=20)
-NAMES = st.sampled_from((*TRANSCRIPTION_FIELDS, *VOICE_FIELDS)) | st.text(max_size=8)
+NAMES = st.sampled_from((*FIELDS_OF[TRANSCRIPTIONS], *FIELDS_OF[VOICES])) | st.text(max_size=8)
 NAME = NAMES.map(str.encode) | st.binary(max_size=8)
 CONTENTS = st.just(RECORDING) | st.binary(max_size=50) | st.integers(1, 999).map(lambda end: RECORDING[:end])
 HEADS = (

@@ -117,7 +117,7 @@ WRONG = [
     ({"seed": "3"}, 400, "invalid_value", "seed"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
     ({"language": "klingon"}, 400, "invalid_value", "language"),
-    ({"pitch": 2}, 400, "invalid_value", "pitch"),
+    ({"pitch": 2}, 400, "unknown_field", "pitch"),
 ]
 
 

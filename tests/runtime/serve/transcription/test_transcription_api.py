@@ -108,7 +108,7 @@ WRONG = [
         "invalid_value",
         "timestamp_granularities[]",
     ),
-    ({"stream": "yes"}, 400, "invalid_value", "stream"),
+    ({"stream": "maybe"}, 400, "invalid_value", "stream"),
     ({"stream": "true", "response_format": "srt"}, 400, "invalid_value", "response_format"),
     (
         {"stream": "true", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
@@ -273,15 +273,15 @@ def test_nothing_of_an_upload_is_left(
 
 
 def test_a_client_that_leaves_frees_its_place() -> None:
-    task, gate = LoudToText(), threading.Event()
-    task.before_feed = lambda: gate.is_set() or gate.wait(0.05)
+    task = LoudToText()
+    task.before_feed = lambda: time.sleep(0.1)
     with running({"loud": task}) as server:
         with pytest.raises(httpx2.TimeoutException):
             httpx2.post(
                 f"{server.url}/v1/audio/transcriptions",
                 data={"model": "loud"},
                 files={"file": recording(200)},
-                timeout=0.3,
+                timeout=1,
             )
         wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 1)
         assert server.metric("cancelled_total", reason="client") == 1
