@@ -49,7 +49,7 @@ class ApiError(Exception):
 def from_exception(error: Exception, param: str | None = None) -> ApiError:
     """A UsageError is a fault of the request; every other exception is one of the server.
 
-    `param` is the field of the request where the error names none.
+    `param` is the field of the request if the error names none.
     """
     if isinstance(error, ApiError):
         return error

@@ -42,9 +42,9 @@ class FairQueue(Generic[Item]):
         return [queue[0] for queue in self._queues.values()]
 
     def take(self, key: str | None = None) -> Item:
-        """The next item, or that of `key`. Its key moves behind the others.
+        """The next item, or the next of `key`. Its key moves behind the others.
 
-        Raises IndexError where the queue is empty.
+        Raises IndexError if the queue is empty.
         """
         if not self._queues:
             raise IndexError("the queue is empty")

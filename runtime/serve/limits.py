@@ -25,14 +25,14 @@ class Limits:
     drain_s: float = _option(30, "seconds that running work has after SIGTERM")
     connections: int = 256  # requests and sockets at a time
     stored_voices: int = 1000  # that clients may store
-    body_kib: int = 64  # of JSON
+    body_kib: int = 64  # JSON
     body_s: float = 10  # for more of a body, and for the first message of a socket
     job_buffer_mib: int = 8  # unsent samples of one request
     buffers_mib: int = 256  # unsent samples of all requests
-    message_mib: float = 1  # of a socket
-    ahead_s: float = 10  # of audio that a socket is ahead of its transcription
+    message_mib: float = 1  # one message of a socket
+    ahead_s: float = 10  # audio that a socket is ahead of its transcription
     silent_socket_s: float = 60  # without a message
-    session_s: float = 14400  # of a socket
+    session_s: float = 14400  # the whole session of a socket
 
 
 LIMITS = {each.name: each for each in fields(Limits) if each.metadata}  # that are options

@@ -70,7 +70,7 @@ class Worker(ABC, Generic[AnyJob]):
             self._thread.join(timeout=10)
 
     def check_open(self) -> None:
-        """Raises ApiError where new work is not taken."""
+        """Raises ApiError if new work is not taken."""
         with self._changed:
             self._check_open()
 

@@ -1,4 +1,4 @@
-"""Runs the server and the clients, writes the results and fails where a bar is missed."""
+"""Runs the server and the clients, writes the results and fails if a bar is missed."""
 
 import argparse
 import asyncio
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="JSON to write")
     arguments = parser.parse_args()
     random.seed(1)
-    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    load = round(os.getloadavg()[0], 1)  # other work on the machine
     options = LoadOptions(arguments.seconds, arguments.clients, arguments.sockets)
     found = run(options) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"

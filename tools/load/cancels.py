@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run(count: int) -> dict[str, Any]:
-    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    load = round(os.getloadavg()[0], 1)  # other work on the machine
     task = ToneSpeech(pass_s=PASS_S)
     tasks: Tasks = {"tone": task, "loud": LoudToText()}
     with running(tasks, Limits(jobs_per_key=100, waiting=100), slots=SLOTS) as server:

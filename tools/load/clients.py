@@ -39,8 +39,8 @@ class Results:
     refusal_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    loop_lag_ms: list[float] = field(default_factory=list)  # of the clients
-    memory_mb: list[float] = field(default_factory=list)  # of the server, resident, at each second
+    loop_lag_ms: list[float] = field(default_factory=list)  # measured in the clients
+    memory_mb: list[float] = field(default_factory=list)  # resident memory of the server at each second
 
     def refusal(self, answer: Answer, started: float) -> float:
         """Notes a refusal; returns the seconds to wait."""
@@ -100,7 +100,7 @@ async def speak(port: int, name: str, kind: str, results: Results) -> None:
 
 
 def _check_start(kind: str, text: str, answer: Answer, results: Results) -> None:
-    """Of an answer that is not read to its end."""
+    """Checks an answer that is not read to its end."""
     results.served[f"{kind}, a part"] += 1
     if not expected(text).startswith(answer.body):
         results.wrong.append(f"{kind}: the first {len(answer.body)} bytes differ")

@@ -65,7 +65,7 @@ class LoopLag(AbstractAsyncContextManager["LoopLag"]):
 
 
 class RefusalTimes:
-    """Measures how long the server takes to refuse: from the head of a request to that of the answer.
+    """Measures how long the server takes to refuse: from the head of a request to the head of the answer.
 
     What the clients measure has also the time in which neither of the two processes runs. What waits when
     the server shuts down was not refused on arrival, and is left out.

@@ -68,7 +68,7 @@ class AccessMiddleware:
                 headers = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
                 message = {**message, "headers": headers}
             elif message["type"] == "websocket.close" and status == 500:
-                status = 403  # the answer of ASGI servers where a socket is closed before it is accepted
+                status = 403  # the answer of ASGI servers if a socket is closed before it is accepted
             await send(message)
 
         try:

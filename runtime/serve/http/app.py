@@ -28,7 +28,7 @@ from voxport.runtime.serve.transcription.api import transcription_router
 from voxport.runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that the framework raises
+CODES = {404: "not_found", 405: "method_not_allowed"}  # for errors that the framework raises
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def build_app(
 
 
 def _allowed_methods(app: FastAPI, scope: Scope) -> str:
-    """The methods of a path, also of one with several routes: the framework names those of the first."""
+    """The methods of a path, also if it has several routes: the framework names the first one only."""
 
     def has(method: str) -> bool:
         return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)

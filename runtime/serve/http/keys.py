@@ -18,7 +18,7 @@ class Keys:
         self._hashes = hashes
 
     def name(self, key: str | None) -> str | None:
-        """The name of a key; None where it is not one of them."""
+        """The name of a key; None if it is not one of them."""
         if self._hashes is None:
             return ANONYMOUS
         found, given = None, sha256((key or "").encode()).digest()

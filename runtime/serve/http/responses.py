@@ -94,7 +94,7 @@ class StreamedResponse(Response):
 def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
     """The request with a body whose reading may raise ApiError.
 
-    413: beyond `size` bytes. 408: where nothing arrives for `seconds`, or less than `LEAST_RATE` on average.
+    413: beyond `size` bytes. 408: if nothing arrives for `seconds`, or less than `LEAST_RATE` on average.
     """
     too_large = ApiError(413, f"the {what} has more than {size} bytes", "request_too_large")
     length = request.headers.get("content-length", "0")

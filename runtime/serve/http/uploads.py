@@ -39,7 +39,7 @@ async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
     try:
         form = await request.form(max_files=1, max_fields=MAX_FIELDS)
         _check_unicode(form)
-    except UnicodeError:  # of another `charset`, which the client may name in the media type
+    except UnicodeError:  # in another `charset`, which the client may name in the media type
         raise ApiError(400, "body: expected texts in UTF-8", "invalid_multipart") from None
     except (MultiPartException, HTTPException) as error:
         detail = error.message if isinstance(error, MultiPartException) else error.detail
@@ -53,7 +53,7 @@ async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
 
 
 def _check_unicode(form: FormData) -> None:
-    """Raises UnicodeError where a name or a text has no UTF-8, so no answer can have it."""
+    """Raises UnicodeError if a name or a text has no UTF-8, so no answer can have it."""
     for name, value in form.multi_items():
         f"{name}{value}".encode()
 

@@ -18,7 +18,7 @@ from voxport.runtime.serve.models import Models
 
 NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down
-Message = Json  # of a client or of the server
+Message = Json  # from a client or from the server
 
 
 class SocketClosed(Exception):
@@ -60,7 +60,7 @@ class Connection:
         self._is_first = True
 
     def end(self) -> None:
-        """Ends the session: `receive` raises SessionEnded, also where it waits already."""
+        """Ends the session: `receive` raises SessionEnded, also if it waits already."""
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -85,7 +85,7 @@ class Connection:
         return message
 
     def _check_size(self, frame: AsgiMessage) -> None:
-        """Servers other than ours may take larger messages, such as that of Ray. Raises SocketError."""
+        """Servers other than ours may take larger messages, as the server of Ray does. Raises SocketError."""
         size, most = _size(frame), int(self._limits.message_mib * MIB)
         if size > most:
             message = f"a message of {size} bytes; expected at most {most}"

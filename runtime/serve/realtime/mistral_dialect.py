@@ -10,7 +10,7 @@ from voxport.runtime.transcription import TranscriptDelta
 
 ENCODING = "pcm_s16le"
 MAX_APPEND = 262_144  # bytes
-CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API documents only that they are ints
+CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # error codes; the API documents only that they are ints
 
 
 class MistralSession(Session):

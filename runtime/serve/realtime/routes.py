@@ -16,7 +16,7 @@ from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
-SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
+SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 
 def realtime_router(models: Models, limits: Limits) -> APIRouter:

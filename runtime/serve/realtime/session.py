@@ -29,7 +29,7 @@ class Session(ABC):
     def __init__(self, context: SessionContext):
         self.context, self.connection = context, context.connection
         self.utterances: Utterances | None = None
-        self._numbers, self._events = itertools.count(1), 0  # of utterances, of events
+        self._numbers, self._events = itertools.count(1), 0  # numbers of utterances and of events
 
     @property
     def is_busy(self) -> bool:

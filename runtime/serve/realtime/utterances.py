@@ -79,7 +79,7 @@ class Utterances:
         self._context, self.worker, self._numbers, self._handler = context, worker, numbers, handler
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
-        self._refusal: ApiError | None = None  # of the utterance whose audio arrives
+        self._refusal: ApiError | None = None  # for the utterance whose audio arrives
 
     @property
     def are_pending(self) -> bool:
@@ -138,7 +138,7 @@ class Utterances:
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
 
     def finish(self) -> Utterance | None:
-        """Ends the current utterance; its text is complete later. Raises ApiError where it was refused."""
+        """Ends the current utterance; its text is complete later. Raises ApiError if it was refused."""
         self.check_refused()
         utterance, self.current = self.current, None
         if utterance:
@@ -147,7 +147,7 @@ class Utterances:
         return utterance
 
     def check_refused(self) -> None:
-        """Raises ApiError where the audio since the last utterance was refused.
+        """Raises ApiError if the audio since the last utterance was refused.
 
         The next audio begins another one.
         """

@@ -26,7 +26,7 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
-CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
+CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
 class VoiceId(BaseModel):
@@ -55,7 +55,7 @@ class SpeechBody(BaseModel):
 
     @property
     def instruct(self) -> str | None:
-        """Some clients send an empty text where there are no instructions."""
+        """Some clients send an empty text if there are no instructions."""
         return self.instructions or None
 
 

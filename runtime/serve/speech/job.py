@@ -34,7 +34,7 @@ class BufferPool:
 class PreparedSpeech(NamedTuple):
     """A text that was checked, the ticket of its first part, and about how many frames it will have.
 
-    `threads` wait for the later parts of a text that still arrives. Its frames are those of the parts so far.
+    `threads` wait for the later parts of a text that still arrives. Its frames belong to the parts so far.
     """
 
     speech: Speech

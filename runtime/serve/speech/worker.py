@@ -26,7 +26,7 @@ from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
-WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
+WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # a tone from which a voice is made if the model has none
 TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class SpeechWorker(Worker[SpeechJob]):
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def default_voice(self) -> str | None:
-        """The voice of a request that names none; None where the model chooses one. Raises ApiError."""
+        """The voice of a request that names none; None if the model chooses one. Raises ApiError."""
         try:
             return self.task.default_bundle_voice()
         except UsageError:
@@ -92,7 +92,7 @@ class SpeechWorker(Worker[SpeechJob]):
             self._check_room(key, self._active_jobs())
 
     def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
-        """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
+        """Queues a prepared text. Called on the event loop. Raises ApiError if there is no room."""
         job = SpeechJob(prepared, key, self._pool, self._wake)
         with self._changed:
             self.check_room(key)
@@ -263,7 +263,7 @@ class SpeechWorker(Worker[SpeechJob]):
             part.add_done_callback(lambda part: self._queue_next_part(job, part))
 
     def _next_part(self, job: SpeechJob) -> Ticket | None:
-        """Prepares the next part of a text; None at the end. Waits where it is still to come."""
+        """Prepares the next part of a text; None at the end. Waits if it is still to come."""
         part = job.speech.next_part()
         if part is None:
             return None

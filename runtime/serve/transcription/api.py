@@ -130,7 +130,7 @@ def _check_room(worker: TranscriptionWorker, key: str, options: TranscriptionBod
 
 @dataclass(frozen=True)
 class OpenRecording:
-    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None where the header has none."""
+    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None if the header has none."""
 
     path: Path
     length_s: float | None

@@ -30,9 +30,9 @@ class TranscriptionJob(Job[TranscriptDelta]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
         super().__init__(key, wake)
         self.delay_ms, self.is_running = delay_ms, False
-        self.session: object = None  # of live audio: the session whose live stream the utterance uses
+        self.session: object = None  # for live audio: the session whose live stream the utterance uses
         self.length_s = 0.0  # estimated length of a recording
-        self.transcribed_s = 0.0  # of the recording
+        self.transcribed_s = 0.0  # how much of the recording
         self._max_waiting, self._has_room = int(ahead_s * rate), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
         self._waiting = 0  # samples

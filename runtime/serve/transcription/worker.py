@@ -17,9 +17,9 @@ from voxport.runtime.serve.transcription.live_streams import STEP_S, Capacity, L
 from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText
 
-RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
+RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most
-DEFAULT_RECORDING_S = 60.0  # of a recording whose header has no length
+DEFAULT_RECORDING_S = 60.0  # assumed if the header of a recording has no length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         return False
 
     def check_live_slots(self) -> None:
-        """Raises ApiError where the bundle is no model for live audio."""
+        """Raises ApiError if the bundle is no model for live audio."""
         if not self.live_slots:
             raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
 
@@ -75,7 +75,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             raise ApiError(400, reason, "invalid_value", param)
 
     def check_room(self, key: str, delay_ms: int | None = None) -> None:
-        """Raises ApiError or UsageError where `submit` would refuse a recording."""
+        """Raises ApiError or UsageError if `submit` would refuse a recording."""
         self._check_delay(delay_ms)
         with self._changed:
             self._check_room(key, self._recordings)

@@ -13,7 +13,7 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import MIB
 
-HEADER_BYTES, PART_BYTES = 65_536, MIB  # of an event; its parts are its data and its payload
+HEADER_BYTES, PART_BYTES = 65_536, MIB  # limits of an event; its parts are its data and its payload
 LINGER_S = 2.0  # for which input is read and dropped before a close
 DROPPED_BYTES = 65_536  # at a time
 INVALID = "invalid_event"
@@ -43,7 +43,7 @@ async def read_event(reader: asyncio.StreamReader) -> Event | None:
         event = await async_read_event(reader)
     except (asyncio.IncompleteReadError, OSError):
         return None
-    except (AttributeError, KeyError, RecursionError, TypeError):  # other JSON than that of an event
+    except (AttributeError, KeyError, RecursionError, TypeError):  # JSON that is no event
         event = None
     else:
         if event is None and reader.at_eof():

@@ -23,7 +23,7 @@ from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 from voxport.runtime.speech_request import SpeechRequest
 
-PIECES = 3  # of a prompt
+PIECES = 3  # parts of a prompt
 
 
 class SteppedSpeech(ToneSpeech):

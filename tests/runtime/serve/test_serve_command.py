@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 class Process:
-    """A server on a port of this machine. `lines` are those of its stderr when it has ended."""
+    """A server on a port of this machine."""
 
     def __init__(self, log: Path, *arguments: object, scheme: str = "http") -> None:
         self.port, self._log = free_port(), log
@@ -36,7 +36,7 @@ class Process:
         return self._log.read_text()
 
     def wait(self, client: httpx2.Client) -> None:
-        """Until it is ready. Raises AssertionError where it ends."""
+        """Until it is ready. Raises AssertionError if it ends."""
 
         def is_ready() -> bool:
             assert self.process.poll() is None, self.output

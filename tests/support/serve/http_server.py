@@ -29,7 +29,7 @@ class RunningServer:
     port: int
     models: Models
     metrics: Metrics
-    connections: set[Any]  # of uvicorn's protocols, that are open
+    connections: set[Any]  # open protocols of uvicorn
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Raises AssertionError where `condition()` does not become true."""
+    """Raises AssertionError if `condition()` does not become true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"

@@ -220,5 +220,5 @@ def test_a_client_that_leaves_in_a_body_is_no_fault_of_the_server(
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head + b"content-length: %d\r\n\r\n" % len(content) + content[:end])
     check(http, path, body(right_parts(path)))
-    wait_until(lambda: len(server.connections) <= 1)  # that of `http`
+    wait_until(lambda: len(server.connections) <= 1)  # the connection of `http`
     assert server.metric("requests_total", route=path, code="500") == faults

@@ -1,4 +1,4 @@
-"""Requests that are refused for want of room need no thread: those of the server may all be busy."""
+"""Requests that are refused for lack of room need no thread: all threads of the server may be busy."""
 
 import asyncio
 import io
@@ -52,7 +52,7 @@ def recording() -> bytes:
 
 
 async def refused(models: Models, path: str, **body: Any) -> httpx2.Response:
-    """The answer to a request while all threads are busy. Raises TimeoutError where it needs one."""
+    """The answer to a request while all threads are busy. Raises TimeoutError if it needs one."""
     asyncio.get_running_loop().set_default_executor(Occupied(1))
     app = build_app(models, Metrics(), LIMITS, Keys())
     transport = httpx2.ASGITransport(app=app)

@@ -13,7 +13,7 @@ from support.serve.loud_to_text import LOUD
 from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
 
 pytestmark = pytest.mark.slow
-SENT_RATE = 24000  # of the microphone's audio
+SENT_RATE = 24000  # rate of the microphone's audio
 
 
 def word_times(page: Any) -> list[float]:

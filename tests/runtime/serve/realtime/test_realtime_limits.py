@@ -69,7 +69,7 @@ def closing_code(
 
 
 def error_code(message: dict[str, Any]) -> str | int:
-    """Of an error event; vLLM's dialect has it beside the text of the error."""
+    """The code of an error event; vLLM's dialect has it beside the text of the error."""
     assert message["type"] == "error"
     found: str | int = message["code"] if isinstance(message["error"], str) else message["error"]["code"]
     return found

@@ -204,7 +204,7 @@ def test_audio_after_a_clear_needs_no_second_live_stream(slow: RunningServer, ga
 
 
 def test_a_third_utterance_waits_for_the_first(gate: threading.Event) -> None:
-    """So a client cannot make the server keep more audio than that of two utterances."""
+    """So a client cannot make the server keep more audio than two utterances have."""
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5)) as server:
         task.before_feed = lambda: gate.wait(10)

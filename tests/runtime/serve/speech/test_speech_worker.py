@@ -80,7 +80,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
 
 
 def test_keys_take_turns_between_the_parts_of_a_long_text() -> None:
-    """The second text of one key waits for the first; that of the other key is spoken after one part."""
+    """The second text of one key waits for the first; the text of the other key is spoken after one part."""
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
     task.gate.clear()

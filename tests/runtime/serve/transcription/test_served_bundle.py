@@ -1,4 +1,4 @@
-"""The embedded speech-to-text bundle on a server: its transcripts are those of the runtime."""
+"""The embedded speech-to-text bundle on a server: the runtime gives the same transcripts."""
 
 import io
 from collections.abc import Callable, Iterator
