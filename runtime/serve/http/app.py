@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware
@@ -72,7 +73,7 @@ def build_app(
     async def ignore(request: HTTPConnection, raised: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)  # is not sent
 
-    for kind in (ApiError, HTTPException, RequestValidationError, Exception):
+    for kind in (ApiError, UsageError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, ignore)  # before the whole body arrived
     return AccessMiddleware(app, keys, limits, metrics, origins, host)

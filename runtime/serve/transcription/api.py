@@ -18,7 +18,7 @@ from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.http.responses import (
     CLIENT_LEFT,
     ClientLeft,
@@ -38,7 +38,6 @@ from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.api import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 LIST_FIELD = "timestamp_granularities[]"
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
@@ -92,7 +91,7 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         worker = models.transcription_worker(options.model)
         worker.check_language(options.language or None)
         key = request.scope["voxport"]["key"]
-        _check_room(worker, key, options)
+        worker.check_room(key, options.delay_ms)  # before the recording is stored and read
         try:
             found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
         except ClientLeft:
@@ -118,14 +117,6 @@ def _check_combination(body: TranscriptionBody) -> None:
         needed = "a request without stream" if body.stream else "response_format verbose_json"
         reason = f"{LIST_FIELD}: needs {needed}"
         raise ApiError(400, reason, "invalid_value", "timestamp_granularities")
-
-
-def _check_room(worker: TranscriptionWorker, key: str, options: TranscriptionBody) -> None:
-    """Before the recording is stored and read. Raises ApiError."""
-    try:
-        worker.check_room(key, options.delay_ms)
-    except UsageError as error:
-        raise from_exception(error) from None
 
 
 @dataclass(frozen=True)
