@@ -1,6 +1,5 @@
 """Clients that leave: their slots are free within one pass in every state, and nothing of them is left."""
 
-import asyncio
 import json
 import socket
 import threading
@@ -176,32 +175,6 @@ def test_sockets_that_are_cut_leave_nothing() -> None:
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
         assert server.metric("sockets") == 0
-
-
-def test_many_cancelled_jobs_leave_nothing() -> None:
-    """Each is cancelled at another time: in the queue, at its first frames, and while its text is read."""
-    with running({"tone": ToneSpeech()}, Limits(waiting=100), slots=2) as server:
-        worker = server.models.speech_workers["tone"]
-
-        async def one(index: int) -> None:
-            job = worker.submit(worker.prepare("a" * 20, {"chunk_frames": 1}), f"key {index % 3}")
-            for _ in range(index % 4):
-                await job.read()
-            job.cancel()
-
-        async def run() -> None:
-            for start in range(0, 200, 50):
-                await asyncio.gather(*(one(index) for index in range(start, start + 50)))
-
-        before = settled(worker)
-        asyncio.run(run())
-        after = settled(worker)
-        assert {name for name, count in after.items() if count > before[name]} == set()
-        assert (
-            worker._pool.used == 0
-            and not cast(ToneSpeech, worker.task).running
-            and not worker._decoder.unfinished()
-        )
 
 
 def test_a_connection_whose_client_does_not_receive_is_closed() -> None:
