@@ -39,7 +39,6 @@ from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.api import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
-LIST_FIELD = "timestamp_granularities[]"
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 
@@ -50,7 +49,7 @@ class TranscriptionBody(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
     model: str
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-    granularities: tuple[Literal["word", "segment"], ...] = Field((), alias=LIST_FIELD)
+    granularities: tuple[Literal["word", "segment"], ...] = Field((), alias="timestamp_granularities[]")
     stream: bool = False
     delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     language: str = ""
@@ -115,7 +114,7 @@ def _check_combination(body: TranscriptionBody) -> None:
         raise ApiError(400, reason, "invalid_value", "response_format")
     if body.granularities and (body.stream or body.response_format != "verbose_json"):
         needed = "a request without stream" if body.stream else "response_format verbose_json"
-        reason = f"{LIST_FIELD}: needs {needed}"
+        reason = f"timestamp_granularities[]: needs {needed}"
         raise ApiError(400, reason, "invalid_value", "timestamp_granularities")
 
 

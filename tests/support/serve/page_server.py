@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from support.serve.http_server import DEFAULT, RunningServer, running
+from support.serve.http_server import DEFAULT, RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.page import FOREIGN
 from support.serve.tone_speech import ToneSpeech
@@ -20,6 +20,6 @@ def break_off(text: str, frame: int) -> None:
 
 @contextmanager
 def page_server(keys: Keys | None = None, pace_s: float = 0.02) -> Iterator[RunningServer]:
-    tasks = {"tone": ToneSpeech(pace_s, break_off), "count": LoudToText(whole_sounds=True)}
+    tasks: Tasks = {"tone": ToneSpeech(pace_s, break_off), "count": LoudToText(whole_sounds=True)}
     with running(tasks, DEFAULT, keys, slots=4, origins=(FOREIGN,)) as server:
         yield server
