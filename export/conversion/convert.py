@@ -10,7 +10,7 @@ from pathlib import Path
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import README, file_entry
-from voxport.bundle.progress import Progress, advance
+from voxport.bundle.progress import advance, progress
 from voxport.export.code_key import source_key
 from voxport.export.conversion.card import conversion_card
 from voxport.export.conversion.files import check_files, write_files
@@ -79,7 +79,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
         log.info("%s: dropped, a model computes it", name)
     size = sum(output.size for outputs in plan.files.values() for output in outputs)
     job = Job(folder, family, config, source, conversion, plan)
-    with staging(out) as partial, Progress(size / 1e6, "MB"):
+    with staging(out) as partial, progress(size / 1e6, "MB"):
         _write_weights(job, partial)
         write_files(job, partial)
         card = conversion_card(family, config, source, conversion, plan)

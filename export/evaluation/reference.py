@@ -2,7 +2,7 @@
 
 import torch
 
-from voxport.bundle.manifest import Bundle
+from voxport.bundle.manifest import Bundle, Precision
 from voxport.export.code_key import code_key
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
@@ -18,12 +18,21 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
 
     Its tokenizer and voices are those of the bundle.
     """
-    model = Model(resolved, target.layout)
+    family = open_family(bundle.job.family)
+    return family.open(bundle, eager_engine(bundle, resolved, target), read_constants(bundle.job))
+
+
+def eager_engine(
+    bundle: Bundle, resolved: Resolved, target: Target, precision: Precision = "float32"
+) -> EagerEngine:
+    """The components of the bundle, with the weights and recipes of `resolved` and the arithmetic of the
+    target. Unquantised weights are rounded to `precision`.
+    """
+    model = Model(resolved, target.layout, precision)
     names = {entry.name for entry in bundle.components}
     components = [component for component in model.components if component.name in names]
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
     # stored rows of prompts depend on all of it
     engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
-    family = open_family(bundle.job.family)
-    return family.open(bundle, engine, read_constants(bundle.job))
+    return engine

@@ -8,7 +8,7 @@ from typing import cast
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from voxport.bundle.progress import Progress
+from voxport.bundle.progress import progress
 from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
 from voxport.export.evaluation.recognition import evaluate_recognition
 from voxport.export.evaluation.reference import open_eager
@@ -73,7 +73,7 @@ def evaluate(
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
     elif resolved:
         reference = open_eager(bundle, resolved.in_full_precision(), target)
-    with Progress(len(options.utterances), "sentences"):
+    with progress(len(options.utterances), "sentences"):
         if isinstance(task, TextToSpeech):
             assert options.recogniser
             name, full = options.recogniser.name, cast("TextToSpeech | None", reference)

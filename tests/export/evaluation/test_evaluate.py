@@ -24,7 +24,6 @@ from voxport.export.verify.manifest_check import check_manifest
 from voxport.model.embedded import trained_checkpoint
 from voxport.runtime.text_to_speech import TextToSpeech
 
-pytestmark = pytest.mark.slow
 TEXT = "Hello there."
 
 
@@ -94,7 +93,7 @@ def test_parts_cover_the_quantised_weights_once(resolved: Resolved) -> None:
     by_graph = {part.name: set(next(iter(part.paths.values()))) for part in graphs}
     for part in inside:
         ((graph, paths),) = part.paths.items()
-        assert set(paths) < by_graph[graph]
+        assert set(paths) <= by_graph[graph]
 
 
 def test_a_part_alone_is_quantised_as_in_the_bundle(resolved: Resolved) -> None:
@@ -181,6 +180,7 @@ def test_the_commands_judge_speech_to_text(
     assert "no weight of this bundle is quantised" in error_line(capsys)
 
 
+@pytest.mark.slow
 def test_an_export_can_be_evaluated(
     recordings: Path,
     monkeypatch: pytest.MonkeyPatch,

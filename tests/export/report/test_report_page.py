@@ -14,7 +14,6 @@ from support.export.short_verification import shorten_verification
 
 from voxport.export.__main__ import main as export
 
-pytestmark = pytest.mark.slow
 PHONE, DESKTOP = 390, 1280  # pixels
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic", "--disable-sync"),

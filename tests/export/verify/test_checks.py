@@ -112,7 +112,7 @@ def test_a_cache_row_that_is_not_written_fails(engines: Engines) -> None:
 
     def fault(stream: Any, name: str, inputs: Arrays, outputs: Arrays) -> None:
         if name == "decode_step":
-            stream.change_states(lambda states: states["k_cache_1"][:, inputs["position"][0]].fill(0))
+            stream.change_states(lambda states: states["k_cache_0"][:, inputs["position"][0]].fill(0))
 
     assert failed(components_of(engines.context(fault), "decode_step")) == ["decode_step.states"]
 

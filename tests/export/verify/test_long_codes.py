@@ -27,7 +27,6 @@ from voxport.runtime.families import open_family
 from voxport.runtime.runaway import FRAMES
 
 CACHE, STEPS = 128, 90
-pytestmark = pytest.mark.slow
 LATE = 30  # calls of a component after which a fault begins
 
 
@@ -139,6 +138,7 @@ def test_a_fault_of_later_frames_is_found(engines: Engines, fault: Fault, check:
     assert failed(results_of(engines, fault)) == [check]
 
 
+@pytest.mark.slow
 def test_a_tie_of_integer_activations_is_no_drift(engines: Engines, rounded: Engines) -> None:
     assert failed(results_of(engines, _tie)) == [DRIFT]
     assert failed(results_of(rounded, _tie)) == []
@@ -180,6 +180,7 @@ def test_fewer_equal_codes_in_later_frames_are_a_warning(
     assert "100.0 % are those of full precision in the first quarter, 83.3 % in the last" in warning
 
 
+@pytest.mark.slow
 def test_equal_codes_in_all_quarters_are_no_warning(
     engines: Engines, rounded: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,6 +189,7 @@ def test_equal_codes_in_all_quarters_are_no_warning(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--long-codes",)])
 def test_codes_of_a_large_model_are_compared_where_it_is_asked_for(
     qwen_bundles: Path,

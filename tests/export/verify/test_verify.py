@@ -22,8 +22,6 @@ from voxport.export.verify.manifest_check import check_weight_errors
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
 
-pytestmark = pytest.mark.slow
-
 
 def verify(bundle: Path, *more: str) -> int:
     return export(["verify", str(bundle), "--steps", "20", *more])
@@ -55,6 +53,7 @@ def offset_output(graph: onnx.GraphProto, name: str, amount: float) -> None:
     graph.node.append(onnx.helper.make_node("Add", [f"{name}.before", "fault"], [name]))
 
 
+@pytest.mark.slow
 def test_a_bundle_passes_and_the_report_is_kept(
     onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
