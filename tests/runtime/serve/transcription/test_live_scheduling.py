@@ -18,8 +18,8 @@ from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import RECORDING_TOKENS, TranscriptionWorker
 from voxport.runtime.transcription import LiveBatch, LiveStream, TranscriptDelta
 
-ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names are those of live clients
-ARRIVALS = [(ANNA, BOB), (BOB, ANNA), (ANNA, BOB)]  # of live audio in each turn of the recording
+ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names belong to live clients
+ARRIVALS = [(ANNA, BOB), (BOB, ANNA), (ANNA, BOB)]  # live audio in each turn of the recording
 
 
 class OrderedToText(LoudToText):

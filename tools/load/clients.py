@@ -17,14 +17,15 @@ from support.serve.loud_to_text import BLOCK, square_wave
 from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
-from load.server import LIMITS, REFUSED, key_of
+from load.server import REFUSED, SEND_S, key_of
 from voxport.runtime.audio.files import pcm16
 
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
 FRAMES = (9, 19, 29, 39)
-SLOW_FRAMES = (9, 29, 38)  # the server stops to write all but the first, which ends within the load
-UNREAD_S = 2 * LIMITS.send_s + 5  # the server looks after each `send_s`, and the first look may find progress
+SLOW_FRAMES = (9, 29, 38)
+UNREAD_S = 2 * SEND_S
+HALF_OPEN_S = 10.0
 ARRIVAL_S = 3.0  # in which the clients arrive
 LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays
 WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
@@ -38,8 +39,8 @@ class Results:
     refusal_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    loop_lag_ms: list[float] = field(default_factory=list)  # of the clients
-    memory_mb: list[float] = field(default_factory=list)  # of the server, resident, at each second
+    loop_lag_ms: list[float] = field(default_factory=list)  # measured in the clients
+    memory_mb: list[float] = field(default_factory=list)  # resident memory of the server at each second
 
     def refusal(self, answer: Answer, started: float) -> float:
         """Notes a refusal; returns the seconds to wait."""
@@ -99,7 +100,7 @@ async def speak(port: int, name: str, kind: str, results: Results) -> None:
 
 
 def _check_start(kind: str, text: str, answer: Answer, results: Results) -> None:
-    """Of an answer that is not read to its end."""
+    """Checks an answer that is not read to its end."""
     results.served[f"{kind}, a part"] += 1
     if not expected(text).startswith(answer.body):
         results.wrong.append(f"{kind}: the first {len(answer.body)} bytes differ")
@@ -144,11 +145,12 @@ async def leave_early(port: int, results: Results) -> None:
 
 
 async def half_open(port: int, results: Results) -> None:
-    """Sends a part of a request, and waits until the server closes."""
+    """Sends a part of a request, and waits."""
     async with Connection(port, key_of("half-open"), is_slow=True) as connection:
         start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 50\r\n"
         connection.writer.write(start[: random.randrange(len(start))] if random.random() < 0.7 else start)
-        await connection.reader.read(2**16)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connection.reader.read(2**16), HALF_OPEN_S)
         results.served["half-open"] += 1
 
 

@@ -6,10 +6,8 @@ import json
 import socket
 import sys
 import time
-from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-from typing import ClassVar
 
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,7 +17,6 @@ from support.serve.tone_speech import ToneSpeech
 
 from voxport.runtime.machine import describe_machine
 from voxport.runtime.serve.address import bind
-from voxport.runtime.serve.http import protocol
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.http.server import serve
@@ -29,8 +26,10 @@ from voxport.runtime.serve.models import Models
 
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02
-# Of each connection, in bytes: by default the kernel takes megabytes for a client that reads nothing.
-SEND_BUFFER = 8192
+SEND_BUFFER = (
+    8192  # bytes of a connection: by default the kernel takes megabytes for a client that reads nothing
+)
+SEND_S = 20.0
 TALKERS = ("anna", "bob")  # whose shares are compared
 REFUSED = (429, 503)
 OTHERS = ("slow", "leaving", "half-open", "garbage")
@@ -66,7 +65,7 @@ class LoopLag(AbstractAsyncContextManager["LoopLag"]):
 
 
 class RefusalTimes:
-    """Measures how long the server takes to refuse: from the head of a request to that of the answer.
+    """Measures how long the server takes to refuse: from the head of a request to the head of the answer.
 
     What the clients measure has also the time in which neither of the two processes runs. What waits when
     the server shuts down was not refused on arrival, and is left out.
@@ -85,17 +84,6 @@ class RefusalTimes:
             await send(message)
 
         await self._app(scope, receive, timed)
-
-
-class PauseCounter(protocol.TimedHttp):
-    """Counts by the name of the client how often it receives so slowly that the server stops to write."""
-
-    pauses: ClassVar[Counter[str]] = Counter()
-
-    def pause_writing(self) -> None:
-        token = dict(self.scope["headers"])[b"authorization"].decode().removeprefix("Bearer ")
-        self.pauses[NAMES[token]] += 1
-        super().pause_writing()
 
 
 def machine() -> dict[str, str | int | None]:
@@ -117,15 +105,13 @@ def main() -> None:
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
     app = RefusalTimes(build_app(models, metrics, LIMITS, keys), models)
-    listener = bind("127.0.0.1", int(sys.argv[1]))
+    listener = bind("127.0.0.1", int(sys.argv[1]), send_s=SEND_S)
     for each in listener.sockets:  # the connections have what the listener has
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-    vars(protocol)["TimedHttp"] = PauseCounter
     serve(app, models, LIMITS, listener, lag)
     found = {
         "loop_lag_ms": percentiles(lag.lags),
         "server_refusal_ms": percentiles(app.times),
-        "pauses": PauseCounter.pauses,
         "objects_without_collection": gc.get_freeze_count(),
     }
     print(json.dumps(found), flush=True)

@@ -1,6 +1,6 @@
 """Requests for speech and sockets whose clients leave, and what the server has before and after.
 
-    cd tests && PYTHONPATH=.. python -m load.cancels -o ../docs/bench/serving/cancels.json
+    PYTHONPATH=tests:tools python -m load.cancels -o docs/bench/serving/cancels.json
 
 Fails if more is left. The server runs in this process, so that its tasks, threads and descriptors can be
 counted.
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run(count: int) -> dict[str, Any]:
-    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    load = round(os.getloadavg()[0], 1)  # other work on the machine
     task = ToneSpeech(pass_s=PASS_S)
     tasks: Tasks = {"tone": task, "loud": LoudToText()}
     with running(tasks, Limits(jobs_per_key=100, waiting=100), slots=SLOTS) as server:

