@@ -31,7 +31,7 @@ CALLS = (
     ("synth", "out/checkpoint"),
     ("verify", "TTS --checkpoint CHECKPOINT --steps 3 --report out/report.html"),
     ("evaluate", "TTS --alone --count 1 -o out/evaluation.json"),
-    ("sweep", "TTS --checkpoint CHECKPOINT --count 1 --plot out/sweep.svg"),
+    ("sweep", "TTS --checkpoint CHECKPOINT --count 1"),
     ("list", "--json"),
     ("bench", "TTS --frames 3"),
     ("trace-eager", "--checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),

@@ -32,9 +32,8 @@ from voxport.export.targets import target_of_job
 from voxport.export.targets.base import Target
 from voxport.export.verify.comparison import Comparison
 from voxport.export.verify.component_checks import check_components
-from voxport.export.verify.context import Context, Extent
-from voxport.export.verify.modes import VerifyOptions, modes
-from voxport.export.verify.run import open_context
+from voxport.export.verify.context import Context, open_context
+from voxport.export.verify.modes import Extent, VerifyOptions, modes
 from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.model.voxtral_tts import sizes
 from voxport.quantize.modules import QuantizedLinear

@@ -42,12 +42,6 @@ COMMANDS = (
         example="--json",
     ),
     Command(
-        "bench",
-        "measure the speed of a bundle, and of eager PyTorch",
-        "voxport.export.commands.bench",
-        example=f"{EXAMPLE_BUNDLE} --frames 20 --compare eager",
-    ),
-    Command(
         "trace",
         "write all intermediate values of eager PyTorch",
         "voxport.export.commands.trace",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.completion import complete_values
-from voxport.bundle.errors import UsageError
-from voxport.bundle.files import check_writable, folder_name
+from voxport.bundle.files import folder_name
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
 from voxport.export.commands.request import add_request_arguments, resolve_arguments
@@ -21,7 +19,6 @@ from voxport.export.targets import TARGETS, check_recipes, open_target, parse_ta
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
     from voxport.export.targets.base import Target
-    from voxport.export.verify.comparison import Report
 
 ARTIFACTS = Path("artifacts")
 log = logging.getLogger(__name__)
@@ -43,11 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the bundle, or of all bundles if there are several targets "
         f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE, and each option that differs from its default)",
     )
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE.html", help="write a page of charts about the verification"
-    )
     for flag, help_text in (
-        ("--evaluate", "also measure word error rates beside full precision, as `voxport evaluate`"),
         ("--force", "replace another bundle in the output folder; other files there stay"),
         ("--keep-going", "check all graphs even if one does not match eager PyTorch"),
         ("--no-verify", "skip verification; the manifest says unverified"),
@@ -59,14 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
-    if arguments.report:
-        if len(targets) > 1 or arguments.no_verify:
-            raise UsageError(
-                "export: --report is for one target that is verified; leave it out", field="report"
-            )
-        check_writable(arguments.report)
-    if arguments.evaluate and arguments.no_verify:
-        raise UsageError("export: --evaluate needs verification; leave one of the two out", field="evaluate")
     resolved = resolve_arguments(arguments)
     for target in targets:  # a wrong rule fails before anything is lowered
         check_recipes(target, resolved.recipes.values())
@@ -125,33 +110,12 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
         verifies,
         arguments.keep_going,
         expected.memory_bytes,
-        arguments.report,
-        _evaluation(resolved, target) if arguments.evaluate else None,
     )
     made = build(resolved, job, target, output)
-    if arguments.evaluate and not made:
-        log.warning("%s: not evaluated, because it is not exported again; run: voxport evaluate %s", out, out)
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)
     return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
-
-
-def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report]:
-    """The function that evaluates a bundle with held-out sentences."""
-    from voxport.export.evaluation.result import summary
-    from voxport.export.evaluation.run import evaluate, evaluation_options
-    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
-    from voxport.export.verify.comparison import Report
-
-    options = evaluation_options(resolved.source.family.name, read_utterances(HELD_OUT))
-
-    def run_evaluation(bundle: Bundle) -> Report:
-        found = evaluate(bundle, resolved, target, options)
-        log.info("%s", summary(found))
-        return Report("evaluation", found.figures)
-
-    return run_evaluation
 
 
 def _model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:

@@ -15,18 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
     add_evaluation_arguments(parser, count=20)
     parser.add_argument("--layers", action="store_true", help="also each layer of each component alone")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a plot")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the rows as JSON")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
-    for path in (arguments.output, arguments.plot):
-        if path:
-            check_writable(path)
+    if arguments.output:
+        check_writable(arguments.output)
     bundle.check_hashes()
-    from voxport.export.evaluation.plot import check_plot, plot_sweep
     from voxport.export.evaluation.result import sweep_table
     from voxport.export.evaluation.run import evaluation_options
     from voxport.export.evaluation.sweep import sweep
@@ -34,18 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.export.targets import target_of_job
     from voxport.export.verify.manifest_check import check_manifest
 
-    if arguments.plot:
-        check_plot(arguments.plot)
     utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
     source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
     resolved = check_manifest(bundle, source, target)
     family = bundle.job.family
     options = evaluation_options(family, utterances, arguments.recogniser, arguments.voice)
-    rows = [row.as_row() for row in sweep(bundle, resolved, target, options, arguments.layers)]
+    rows = sweep(bundle, resolved, target, options, arguments.layers)
     content = json.dumps(rows, indent=1) + "\n"
     if arguments.output:
         write_whole(arguments.output, content.encode())
     print(content.strip() if arguments.json else sweep_table(rows))
-    if arguments.plot:
-        plot_sweep(arguments.plot, rows)
     return 0

@@ -9,12 +9,13 @@ from math import sqrt
 
 import numpy as np
 
-from voxport.export.verify.comparison import Check, Report, measure
+from voxport.export.verify.comparison import Assertion, Measurement, measure
 from voxport.export.verify.context import Context
+from voxport.export.verify.modes import MAX_ROWS
 from voxport.export.verify.run_checks import check_drift
 from voxport.runtime.batching import Status
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
+from voxport.runtime.families.base import ForcedRun, Rollout
 from voxport.runtime.runaway import RunawayGuard
 
 QUARTERS = 4
@@ -23,17 +24,16 @@ LEAST_FRAMES = 40  # of a run whose quarters are compared
 log = logging.getLogger(__name__)
 
 
-def check_long_codes(
-    context: Context, workload: VerificationWorkload[Constants], constants: Constants, frames: int
-) -> Iterable[Check | Report]:
-    """`frames` frames with the history of full precision, and as many that continue from their own codes.
+def check_long_codes(context: Context) -> Iterable[Assertion | Measurement]:
+    """Frames with the history of full precision, and as many that continue from their own codes.
 
     The cache holds a prompt of `MAX_ROWS` rows and them. Drift from eager with the same integers is left out
-    where a large model is sampled: its eager steps take seconds.
+    if a large model is sampled: its eager steps take seconds.
     """
+    workload, constants, engines = context.workload, context.constants, context.engines
     if workload.rollout is None:
         return
-    engines = context.engines
+    frames = min(context.extent.frames, context.cache_length - MAX_ROWS)
     full = engines.full or engines.eager
     reference = workload.teacher_forced_run(full.stream(), constants, frames, None)
     forced: Callable[[Engine], ForcedRun] = lambda engine: workload.teacher_forced_run(
@@ -49,9 +49,9 @@ def check_long_codes(
     yield from _equal_codes(found, reference)
     spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
     yield _check_end(*spoken)
-    yield Report(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
+    yield Measurement(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
     for name, run in zip(("artifact", "full precision"), spoken, strict=True):
-        yield Report(f"free run of {frames} frames, {name}", _describe(run))
+        yield Measurement(f"free run of {frames} frames, {name}", _describe(run))
 
 
 def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
@@ -59,17 +59,17 @@ def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
     return [measure(*rows).largest for rows in zip(found.hidden, expected.hidden, strict=True)]
 
 
-def _equal_codes(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
+def _equal_codes(found: ForcedRun, reference: ForcedRun) -> Iterable[Measurement]:
     """Shares of the codes that are equal to those of full precision."""
     equal = found.codes == reference.codes
     frames, books = equal.shape
     by_book = {f"code_{book}": float(equal[:, book].mean()) for book in range(books)}
-    yield Report(f"codes over {frames} frames, artifact and full precision", by_book)
+    yield Measurement(f"codes over {frames} frames, artifact and full precision", by_book)
     if frames < QUARTERS:
         return
     quarters = np.array_split(equal, QUARTERS)
     by_quarter = {f"quarter_{index + 1}": float(part.mean()) for index, part in enumerate(quarters)}
-    yield Report(f"codes over {frames} frames by quarter", by_quarter)
+    yield Measurement(f"codes over {frames} frames by quarter", by_quarter)
     if frames >= LEAST_FRAMES:
         _warn_of_fewer(quarters[0].mean(axis=1), quarters[-1].mean(axis=1))
 
@@ -94,12 +94,12 @@ def equal_frames(first: Rollout, second: Rollout) -> int:
     return int(differ[0]) if len(differ) else len(first.codes)
 
 
-def _check_end(artifact: Rollout, full: Rollout) -> Check:
-    """The artifact repeats itself or falls silent only where full precision does."""
+def _check_end(artifact: Rollout, full: Rollout) -> Assertion:
+    """The artifact repeats itself or falls silent only if full precision does."""
     found, expected = (_runaway(run) for run in (artifact, full))
     passed = found is None or expected is not None
     texts = ["neither" if end is None else f"{end[0]} after {end[1]} frames" for end in (found, expected)]
-    return Check(
+    return Assertion(
         f"repetition or silence within {len(artifact.codes)} frames",
         passed,
         f"artifact: {texts[0]}; full precision: {texts[1]}",

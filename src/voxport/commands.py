@@ -1,7 +1,7 @@
 """The commands of `voxport`. Some differ from those of the packages:
 
-`trace` runs a bundle, and `trace-eager` the model in PyTorch. `bench` has the exporter's option
-`--compare eager`. `say`, `transcribe` and `serve` use the embedded models where no bundle is given.
+`trace` runs a bundle, and `trace-eager` the model in PyTorch. `say`, `transcribe` and `serve` use the
+embedded models if no bundle is given.
 """
 
 from dataclasses import replace
@@ -17,7 +17,6 @@ COMMANDS = (
     *(
         replace(command, module=f"voxport.{command.name}") if command.name in WITHOUT_BUNDLE else command
         for command in RUNTIME
-        if command.name != "bench"
     ),
     *MODEL,
     Command("completion", "print the completion script of a shell", "voxport.completion", example="bash"),

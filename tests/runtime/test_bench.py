@@ -1,7 +1,6 @@
 """The output of `bench`, and the tables made of it. Figures must be consistent; no test depends on speed."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 from support.paths import ROOT
 
 from voxport.bundle.manifest import Bundle
-from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.machine import measure_bandwidth
 
@@ -103,51 +100,6 @@ def test_invalid_numbers_are_usage_errors(bundles: Path, capsys: pytest.CaptureF
 
 def test_the_measured_bandwidth_is_finite_and_positive() -> None:
     assert np.isfinite(measure_bandwidth(1, rounds=1)) and measure_bandwidth(1, rounds=1) > 0
-
-
-def test_eager_is_timed_beside_a_bundle(
-    bundles: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--frames", "2", "--prompt-tokens", "3", "--threads", "1", "--compare", "eager", "--json"]
-    assert export(["bench", str(bundles / "onnx"), *arguments]) == 0
-    found = json.loads(capfd.readouterr().out)
-    eager = found["eager"]
-    assert eager["bundle"]["target"] == "eager" and eager["bundle"]["recipe"] == "bfloat16"
-    same = ("prompt_tokens", "voice_rows")
-    assert {key: eager[key] for key in same} == {key: found[key] for key in same} and eager["frame"][
-        "frames"
-    ] == 2
-    assert {name: row["calls"] for name, row in eager["components"].items()} == {
-        name: row["calls"] for name, row in found["components"].items()
-    }
-    stored = {
-        name: 2 * array.numel() for name, array in load_file(checkpoint / "consolidated.safetensors").items()
-    }
-    backbone = (
-        "layers.",
-        "norm.",
-        "acoustic_transformer.semantic_codebook_output",
-        "acoustic_transformer.llm_projection",
-    )
-    assert eager["components"]["decode_step"]["weight_bytes"] == sum(
-        size for name, size in stored.items() if name.startswith(backbone)
-    )
-    assert eager["components"]["codec_step"]["weight_bytes"] == sum(
-        size for name, size in stored.items() if name.startswith("audio_tokenizer.")
-    )
-    assert export(["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", "/nowhere"]) == 2
-    assert "/nowhere" in capfd.readouterr().err
-
-
-def test_eager_of_another_checkpoint_is_refused(
-    bundles: Path, checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    other = shutil.copytree(checkpoint, tmp_path / "other")
-    with (other / "params.json").open("a") as file:
-        file.write(" ")
-    command = ["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", str(other)]
-    assert export(command) == 2
-    assert "params.json is not the file that the bundle was made from" in capfd.readouterr().err
 
 
 def run_of(frame: float, recipe: str, **more: object) -> dict[str, Any]:

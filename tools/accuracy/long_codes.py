@@ -27,14 +27,13 @@ from voxport.export.__main__ import main as export
 from voxport.export.model import Export
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target, target_of_job
-from voxport.export.verify.comparison import Check, Report
+from voxport.export.verify.comparison import Assertion, Measurement, Result
+from voxport.export.verify.context import open_context
 from voxport.export.verify.long_codes import check_long_codes
 from voxport.export.verify.modes import VerifyOptions, modes
-from voxport.export.verify.run import open_context
 from voxport.model.qwen3_tts import sizes
 from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.quantize.recipe import RECIPES
-from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.machine import describe_machine
 
 FAMILY, SIZE = "qwen3_tts", "wide-custom-voice"
@@ -92,29 +91,29 @@ def measure(settings: Settings, target: str, recipe: str) -> dict[str, Row]:
     made = Export(resolved, lowered, bundle.job)
     for graph in made.model.graphs():  # loads it
         log.info("%s %s: %s", target, recipe, graph.name)
-    workload, constants = open_family(FAMILY).verification, read_constants(bundle.job)
     found: dict[str, Row] = {}
     is_float16 = bundle.job.compute_precision == "float16"
     for mode in modes(resolved, lowered, VerifyOptions()):
         # no runtime has float activations in place of integers, or rounds values of a float32 bundle
         if not mode.float_activations and (is_float16 or mode.engine.compute_precision != "float16"):
             started = time.perf_counter()
-            context = open_context(bundle, made, mode)
-            row = summary(check_long_codes(context, workload, constants, frames))
+            extent = replace(mode.extent, frames=frames)
+            context = open_context(bundle, made, replace(mode, extent=extent))
+            row = summary(check_long_codes(context))
             precision = mode.engine.compute_precision or bundle.job.compute_precision
             found[precision] = row | {"seconds": round(time.perf_counter() - started, 1)}
     shutil.rmtree(folder)
     return found
 
 
-def summary(results: Iterable[Check | Report]) -> Row:
+def summary(results: Iterable[Result]) -> Row:
     """Checks by name, and the values of each report by the end of its name."""
     row: Row = {"checks": {}}
     for result in results:
-        if isinstance(result, Check):
+        if isinstance(result, Assertion):
             row["checks"][result.name] = {"passed": result.passed, "detail": result.detail}
         for key, end in REPORTS.items():
-            if isinstance(result, Report) and result.name.endswith(end):
+            if isinstance(result, Measurement) and result.name.endswith(end):
                 row[key] = result.values
     return row
 

@@ -30,9 +30,8 @@ from voxport.export.resolve import Source, resolve
 from voxport.export.targets import target_of_job
 from voxport.export.verify.code_checks import compare_values
 from voxport.export.verify.comparison import ROUNDING_FACTOR
-from voxport.export.verify.context import WHOLE, Context
-from voxport.export.verify.modes import VerifyOptions, modes
-from voxport.export.verify.run import open_context
+from voxport.export.verify.context import Context, open_context
+from voxport.export.verify.modes import WHOLE, VerifyOptions, modes
 from voxport.model.embedded import trained_checkpoint
 from voxport.runtime.families import read_constants
 from voxport.runtime.families.base import ForcedRun

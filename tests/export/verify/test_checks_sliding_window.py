@@ -28,8 +28,8 @@ def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     assert failed(check_last_positions(context)) == []
     assert failed(check_replay(context)) == []
     assert failed(check_streaming(context)) == []
-    codes = list(check_codes(context, engines.workload, engines.constants))
-    free_run = list(check_free_run(context, engines.workload, engines.constants))
+    codes = list(check_codes(context))
+    free_run = list(check_free_run(context))
     assert failed(codes) == failed(free_run) == []
     assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
     assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
@@ -98,4 +98,4 @@ def test_a_token_that_is_not_fed_back_fails(engines: Engines) -> None:
     context = engines.with_inputs(
         lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
     )
-    assert "codes, teacher-forced" in failed(check_codes(context, engines.workload, engines.constants))
+    assert "codes, teacher-forced" in failed(check_codes(context))

@@ -71,7 +71,10 @@ WORKLOAD = replace(
 def results_of(
     engines: Engines, fault: Fault, full: EagerEngine | StreamEngine | None = None, steps: int = STEPS
 ) -> list[Result]:
-    return list(check_long_codes(engines.context(fault, full=full), WORKLOAD, engines.constants, steps))
+    context = engines.context(fault, full=full)
+    return list(
+        check_long_codes(replace(context, workload=WORKLOAD, extent=replace(context.extent, frames=steps)))
+    )
 
 
 def late(stream: Stream, component: str) -> bool:

@@ -1,1 +1,0 @@
-"""The page of charts about a verified bundle."""
