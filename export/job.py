@@ -2,27 +2,24 @@
 
 import hashlib
 import json
-from functools import cache
-from pathlib import Path
 
 from pydantic import JsonValue
 
 from voxport.bundle.manifest import ComponentEntry, ExportJob
 from voxport.bundle.manifest import Source as SourceEntry
 from voxport.bundle.versions import package_version
+from voxport.export.code_key import code_key
 from voxport.export.estimate import GraphWeights, graph_weights
 from voxport.export.resolve import Resolved
 from voxport.export.targets import check_recipes
 from voxport.export.targets.base import Target
 from voxport.model.component import Component
 
-PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
-
 
 def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
-    """The job of an export to `target`; `name` is the checkpoint's.
+    """The job of an export to `target`; `name` is the name of the checkpoint.
 
-    Raises RecipeError where the target cannot hold a scheme.
+    Raises RecipeError if the target cannot hold a scheme.
     """
     source, recipes = resolved.source, resolved.recipes
     check_recipes(target, recipes.values())
@@ -47,7 +44,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         ),
         licence=source.licence,
         languages=source.languages,
-        tools=versions | {"voxport": code_hash()},
+        tools=versions | {"voxport": code_key(target)},
     )
 
 
@@ -76,16 +73,8 @@ def graph_key(job: ExportJob, graph: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-@cache
-def code_hash() -> str:
-    """The version of voxport, because its code decides the bytes of an artifact."""
-    root = Path(__file__).resolve().parent.parent
-    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
-
-
 def difference_path(found: JsonValue, expected: JsonValue, path: str) -> str | None:
-    """Path of the first value in which two JSON values differ, below `path`; None where they are equal."""
+    """Path of the first value in which two JSON values differ, below `path`; None if they are equal."""
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted(found.keys() | expected.keys())
         pairs = [(f"{path}.{key}", found.get(key), expected.get(key)) for key in keys]

@@ -1,31 +1,29 @@
-"""Bundles of the embedded default, made once for all tests with the command line."""
+"""Bundles and checkpoints that tests share, made once for all tests."""
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from hypothesis import settings
 from support.bundle_options import QUANT
+from support.export.cache import SHARED, ExportCache, SharedBundles, content_hash, key_of
 from support.export.faulty_engines import Engines
 from support.export.golden_qwen3 import golden_bundle
-from support.export.short_verification import shorten_verification
+from support.export.short_verification import few_calls, shorten_verification
+from support.model.micro import micro_checkpoint
 
-from voxport.export.__main__ import main as export
+from voxport.bundle.user_cache import private_folder
 from voxport.export.embedded_bundle import embedded_bundle
 from voxport.export.memory import COLLECTION_THRESHOLD
-from voxport.export.verify.modes import VerifyOptions
 from voxport.model import embedded
-from voxport.model.families import DEFAULT_OF_TASK
-from voxport.model.synthetic.checkpoint import random_checkpoint
+from voxport.model.families import DEFAULT, DEFAULT_OF_TASK
 
-TARGETS = ("onnx", "executorch", "coreml")
-# The shared ONNX bundles are verified as those of a user, the others with fewer steps or calls.
-SHORT_RUN = VerifyOptions(steps=200)
 # Files that take longest, the longest first. They start first, so that no process ends with one of them.
 LONGEST = (
     "test_golden_qwen3_bundles.py",
@@ -65,6 +63,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
+    logging.getLogger("torch.__trace").propagate = False  # thousands of lines below every failed test
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,17 +77,18 @@ def private_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session", autouse=True)
 def random_weights() -> Iterator[None]:
-    """Commands in this process that are given no checkpoint use random weights: they are smaller and exported
-    in less time than the trained ones.
+    """Commands in this process that are given no checkpoint use the smallest random weights: they are
+    exported in less time than the trained ones.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "has_trained", lambda family: False)
+        patch.setattr("voxport.model.synthetic.checkpoint.random_checkpoint", micro_checkpoint)
         yield
 
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    return random_checkpoint()
+    return micro_checkpoint(DEFAULT)
 
 
 def _shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -97,79 +97,74 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-def exported_once(
-    factory: pytest.TempPathFactory, name: str, arguments: list[str], is_short: bool = True
-) -> Path:
-    """A verified bundle per target. Several test processes share the exports, and each makes some of them."""
-    shared = _shared_folder(factory) / name
-    shared.mkdir(exist_ok=True)
-    for seconds in (0, -1):  # first the targets that no other process makes, then waits for the others
-        for target in TARGETS:
-            with suppress(Timeout), FileLock(shared / f"{target}.lock", timeout=seconds):
-                if not (shared / target).exists():
-                    command = ["--target", target, *arguments, "--out", str(shared / target)]
-                    with _verification(target, is_short):
-                        assert export(command) == 0
-    return shared
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExportCache]:
+    """Exports of this run and of earlier ones."""
+    is_off = os.environ.get("VOXPORT_TEST_CACHE") == "off"
+    cache = ExportCache(_shared_folder(tmp_path_factory) / "exports" if is_off else SHARED)
+    yield cache
+    cache.prune()
 
 
-@contextmanager
-def _verification(target: str, is_short: bool) -> Iterator[None]:
-    """How much of a shared bundle is verified."""
-    with ExitStack() as stack:
-        if target != "onnx":
-            stack.enter_context(pytest.MonkeyPatch.context()).setattr(
-                "voxport.export.build.DEFAULTS", SHORT_RUN
-            )
-            if is_short:
-                stack.enter_context(shorten_verification())
-        yield
+def shared_bundles(
+    factory: pytest.TempPathFactory, exports: ExportCache, name: str, arguments: list[str]
+) -> SharedBundles:
+    """Verified bundles by target. ONNX is verified as for a user, the others with fewer steps and calls."""
+    folder = _shared_folder(factory) / name
+    folder.mkdir(exist_ok=True)
+
+    def make(target: str) -> Path:
+        with FileLock(folder / f"{target}.lock"):
+            if (folder / target).exists():
+                return folder / target
+            checks = nullcontext if target == "onnx" else few_calls
+            return exports.export(folder / target, "--target", target, *arguments, checks=checks)
+
+    return SharedBundles.of(folder, make)
 
 
 @pytest.fixture(scope="session")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported_once(tmp_path_factory, "bundles", QUANT, is_short=False)
+def bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> SharedBundles:
+    return shared_bundles(tmp_path_factory, exports, "bundles", QUANT)
 
 
 @pytest.fixture(scope="session")
-def realtime_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def realtime_bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> SharedBundles:
     """Bundles of the speech-to-text family with integer activations on every target."""
-    arguments = [
-        "--model",
-        "voxtral-realtime",
-        "--quant",
-        "8da4w",
-        "--quant-for",
-        "audio_encoder=w8",
-        "--streaming",
-        "--delay-ms",
-        "480,80",
-    ]
-    return exported_once(tmp_path_factory, "realtime_bundles", arguments)
+    arguments = ["--model", "voxtral-realtime", "--quant", "8da4w", "--quant-for", "audio_encoder=w8"]
+    arguments += ["--streaming", "--delay-ms", "480,80"]
+    return shared_bundles(tmp_path_factory, exports, "realtime_bundles", arguments)
 
 
 @pytest.fixture(scope="session")
-def qwen_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
+def qwen_bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> SharedBundles:
+    """Bundles of the Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
-    return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+    return shared_bundles(tmp_path_factory, exports, "qwen_bundles", arguments)
 
 
 @pytest.fixture(scope="session")
-def golden_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def golden_base(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> Path:
     """The ONNX bundle of the golden Base checkpoint of Qwen3-TTS, with float weights and unverified."""
     shared = _shared_folder(tmp_path_factory)
-    with FileLock(shared / "golden_base.lock"):
+    with FileLock(shared / "golden_base.lock"), exports.artifacts():
         golden_bundle("base", "onnx", shared / "golden_base")
     return shared / "golden_base"
 
 
 @pytest.fixture(scope="session")
-def trained_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The bundles, by family, that commands use where they are given none. Their models are trained."""
-    families = tuple(DEFAULT_OF_TASK.values())
+def trained_bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> dict[str, Path]:
+    """The bundles, by family, that commands use if they are given none. Their models are trained."""
+    folders = {family: embedded.trained_checkpoint(family) for family in DEFAULT_OF_TASK.values()}
+    key = key_of("embedded", [content_hash(folder) for folder in folders.values()])
     with FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
-        return {family: embedded_bundle(family, embedded.trained_checkpoint(family)) for family in families}
+        kept = private_folder("bundles")
+        is_kept = any(kept.iterdir()) or exports.restore(key, kept)
+        with exports.artifacts():
+            found = {family: embedded_bundle(family, folder) for family, folder in folders.items()}
+        if not is_kept:
+            exports.store(key, kept)
+    return found
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import README, file_entry
 from voxport.bundle.progress import Progress, advance
+from voxport.export.code_key import source_key
 from voxport.export.conversion.files import (
     check_files,
     conversion_card,
@@ -21,7 +22,6 @@ from voxport.export.conversion.files import (
 )
 from voxport.export.conversion.outputs import Conversion, Output
 from voxport.export.conversion.plan import NO_GROUP, Plan, make_plan, shards
-from voxport.export.job import code_hash
 from voxport.export.output_folder import staging
 from voxport.export.resume import RECORD, ResumeCache
 from voxport.model.checkpoint_format import RANDOM_WEIGHTS
@@ -143,6 +143,6 @@ def _key(hashes: list[str], outputs: list[Output], metadata: object, conversion:
         conversion.recipe.to_entry().model_dump(mode="json"),
         [output.entries for output in outputs],
         metadata,
-        code_hash(),
+        source_key("export/conversion", "model", "quantize"),
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -11,12 +11,12 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
 from voxport.bundle.progress import Progress
+from voxport.export.code_key import code_key
 from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
 from voxport.export.evaluation.recognition import evaluate_recognition
 from voxport.export.evaluation.result import Evaluation
 from voxport.export.evaluation.speech import evaluate_speech
 from voxport.export.evaluation.utterances import Utterance
-from voxport.export.job import code_hash
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
@@ -104,6 +104,6 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
     # stored rows of prompts depend on all of it
-    engine.identity = f"eager, voxport {code_hash()}, torch {torch.__version__}, {recipes}"
+    engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
     family = open_family(bundle.job.family)
     return family.open(bundle, engine, read_constants(bundle.job))

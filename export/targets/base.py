@@ -14,12 +14,12 @@ from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype, LayoutName, Signature
 from voxport.model.component import Component
 from voxport.quantize.schemes import Scheme
-from voxport.runtime.engines.base import Engine, EngineOptions
 
 if TYPE_CHECKING:
     from torch import nn
 
     from voxport.quantize.modules import LinearKernel
+    from voxport.runtime.engines.base import Engine, EngineOptions
 
 
 RING_NOTES = """\

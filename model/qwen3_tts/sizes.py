@@ -236,6 +236,51 @@ SIZES = {
         codes=256,
         books=6,
     ),
+    # one layer and one stage of the codec: for tests of lowering
+    "micro": Size(
+        talker=_TINY_HEADS
+        | {
+            "hidden_size": 96,
+            "intermediate_size": 192,
+            "num_hidden_layers": 1,
+            "text_vocab_size": 1536,
+            "text_hidden_size": 128,
+        },
+        predictor=_TINY_BLOCK | {"num_hidden_layers": 1},
+        speaker={
+            "enc_channels": [64, 64, 64, 64, 192],
+            "enc_attention_channels": 32,
+            "enc_se_channels": 32,
+        },
+        decoder={
+            "codebook_dim": 32,
+            "latent_dim": 64,
+            "decoder_dim": 64,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 24,
+            "sliding_window": 20,
+            "upsample_rates": [480],
+            "upsampling_ratios": [4],
+        },
+        encoder={
+            "codebook_dim": 16,
+            "num_quantizers": 8,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "head_dim": 16,
+            "num_filters": 4,
+        },
+        model_size="1b7",
+        specials=1400,
+        codes=256,
+        books=3,
+    ),
     "small": Size(
         talker=_SMALL_HEADS
         | {

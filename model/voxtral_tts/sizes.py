@@ -164,6 +164,25 @@ SIZES = {
         num_vocab_tokens=600,
         voices={"casual_male": 12, "neutral_female": 17, "fr_male": 9},
     ),
+    # one layer and one upsampler of the codec: for tests of lowering
+    "micro": Size(
+        backbone=_TINY_BLOCK | {"n_layers": 1, "vocab_size": 1536},
+        acoustic=_TINY_BLOCK | {"n_layers": 1},
+        codec={
+            "dim": 64,
+            "hidden_dim": 128,
+            "head_dim": 16,
+            "n_heads": 4,
+            "n_kv_heads": 4,
+            "semantic_dim": 28,
+            "decoder_transformer_lengths_str": "1,1",
+            "decoder_convs_kernels_str": "3,16",
+            "decoder_convs_strides_str": "1,8",
+        },
+        semantic_codes=254,
+        num_vocab_tokens=600,
+        voices={"casual_male": 12, "neutral_female": 17, "fr_male": 9},
+    ),
     "small": Size(
         backbone=_SMALL_BLOCK | {"vocab_size": 8192},
         acoustic=_SMALL_BLOCK | {"n_layers": 3},

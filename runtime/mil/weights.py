@@ -1,26 +1,16 @@
-"""The weight file of a package, in MILBlob's storage format.
-
-The file starts with a header of 64 bytes: blob count (uint32), version (uint32, 2), reserved bytes. Each blob
-has a descriptor of 64 bytes. Its fields are a mark (uint32, 0xDEADBEEF), a data type (uint32), and three
-uint64 values: the size in bytes, the offset of the data, and the number of padding bits. Programs refer to a
-blob by the offset of its descriptor.
-"""
+"""Reads the weight file of a package: `bundle.weight_blobs` defines its layout."""
 
 import mmap
-import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
 from voxport.runtime.mil.errors import PackageError, require
 from voxport.runtime.mil.types import Array, ScalarType, TensorType
 
-HEADER = struct.Struct("<II")
-ENTRY = struct.Struct("<IIQQQ")
-MARK, VERSION = 0xDEADBEEF, 2
-BLOCK = 64  # bytes of the header and of a descriptor
 # MILBlob's numbers of data types.
 NAMES = {
     1: "fp16",

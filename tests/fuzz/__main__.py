@@ -1,67 +1,36 @@
 """Runs seeded cases of hostile input: `python -m fuzz --cases 100 --seed 1`, from the folder `tests`.
 
-Each failure is printed with its area, seed and number, which make the same case again.
+Each case is a command in a forked child with limits of time and memory. It passes if the exit code is 0, 2,
+3 or 5, with at most one line of error and no traceback. A failure is printed with its area and number, which
+make the same case again; its files stay in --folder.
 """
 
 import argparse
-import json
 import os
 import random
+import re
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass
+import traceback
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from fuzz.areas import AREAS
-from fuzz.files import Sources
-from fuzz.harness import Command, Outcome, fault_of, run
+from fuzz.areas import AREAS, CHECKPOINTS, SAY, Command, Sources
 from voxport.__main__ import main as voxport
-from voxport.export.__main__ import main as export
-from voxport.model.synthetic.checkpoint import random_checkpoint
 
-PRELOADED = (
-    "onnxruntime",
-    "executorch.runtime",
-    "coremltools",
-    "voxport.model.commands.inspect",
-    "voxport.export.commands.export",
-    "voxport.export.conversion.convert",
-)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case of each area")
-    parser.add_argument("--cases", type=int, default=10, help="cases of each area (default: 10)")
-    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
-    parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
-    parser.add_argument(
-        "--bundles", type=Path, help="folder of the undamaged bundles; made where they are missing"
-    )
-    parser.add_argument("--keep", type=Path, help="folder for the files of failed cases")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file with the counts and the failures")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
-        sources = _sources(arguments.bundles or Path(work), Path(work))
-        _preload()
-        result = _run_cases(arguments, sources, Path(work))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
-    cases, failures = sum(result["cases"].values()), len(result["failures"])
-    print(f"{cases} cases, {failures} failures, seed {arguments.seed}")
-    return 1 if failures else 0
-
-
+SECONDS, PEAK_BYTES = 60.0, 3 * 2**30
+ADDRESS_SPACE = 24 * 2**30  # above it a child cannot harm the machine; torch alone maps 8 GB
+GOOD_CODES = (0, 2, 3, 5)
+UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|\x1b|[\u202a-\u202e\u2066-\u2069]")
+PRELOADED = ("voxport.runtime.engines.ort", "executorch.runtime", "coremltools", "safetensors.torch")
 SMALL = ("--quant", "w4", "--cache-length", "256", "--euler-steps", "2")
+BUNDLE_FOLDER = Path(__file__).resolve().parents[2] / "artifacts" / "fuzz"
 BUNDLES = {
     "speech": ("--target", "onnx", *SMALL),
     "executorch": ("--target", "executorch", *SMALL),
@@ -71,118 +40,138 @@ BUNDLES = {
 }
 
 
-def _sources(folder: Path, work: Path) -> Sources:
-    """Exports the undamaged bundles where they are missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, options in BUNDLES.items():
-        if not (folder / name).exists() and export([*options, "--no-verify", "--out", str(folder / name)]):
-            sys.exit(f"fuzz: the export of {name} failed")
-    checkpoints = tuple(
-        random_checkpoint(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts")
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    converted = _converted(checkpoints, work)
-    prefixes = work / "prefixes"
-    os.environ["XDG_CACHE_HOME"] = str(prefixes)
-    command = Command(("say", "Hi.", "--bundle", str(folder / "speech"), "--max-frames", "1", "-o", "hi.wav"))
-    if run(voxport, command, work).code:
-        sys.exit("fuzz: the undamaged bundle does not speak")
-    os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
-    return Sources(
-        folder / "speech",
-        folder / "recognition",
-        folder / "executorch",
-        folder / "coreml",
-        folder / "cloning",
-        checkpoints,
-        converted,
-        prefixes,
-    )
-
-
-CONVERT = """
-import json, sys
-from voxport.__main__ import main
-sys.exit(max(main(argv) for argv in json.loads(sys.argv[1])))
-"""
-
-
-def _converted(checkpoints: tuple[Path, ...], work: Path) -> tuple[Path, ...]:
-    """Folders for mlx-audio: of floats and of integers.
-
-    Another process makes them all: torch's threads do not survive a fork.
-    """
-    made = {
-        work / "converted" / f"{path.name}-{quant}": ["convert", str(path), "--to", "mlx", "--quant", quant]
-        for path in checkpoints
-        for quant in ("none", "w4")
-    }
-    commands = json.dumps([[*command, str(out)] for out, command in made.items()])
-    subprocess.run([sys.executable, "-c", CONVERT, commands], check=True, capture_output=True)
-    return tuple(made)
-
-
-def _preload() -> None:
-    """Imports once what every child would import. No engine is opened: threads do not survive a fork."""
-    for name in PRELOADED:
-        __import__(name)
-
-
-def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict[str, Any]:
-    counts, codes, failures = Counter[str](), Counter[str](), []
-    started = time.monotonic()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case of each area")
+    parser.add_argument("--cases", type=int, default=10, help="cases of each area (default: 10)")
+    parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
+    parser.add_argument("--bundles", type=Path, default=BUNDLE_FOLDER, help="made if missing")
+    parser.add_argument("--folder", type=Path, help="a new folder for the cases (default: a temporary one)")
+    arguments = parser.parse_args()
+    work = arguments.folder.absolute() if arguments.folder else Path(tempfile.mkdtemp())
+    work.mkdir(parents=True, exist_ok=True)
+    sources = _sources(arguments.bundles.absolute(), work)
+    for name in PRELOADED:  # what every child would import
+        import_module(name)
+    failed = 0
     for index in range(arguments.first, arguments.first + arguments.cases):
         for area in arguments.areas:
-            if arguments.minutes and time.monotonic() - started > 60 * arguments.minutes:
-                break
-            folder = work / "case"
-            case = _run_case(area, arguments.seed, index, folder, sources)
-            counts[area] += 1
-            codes[f"{area} {case.outcome.code}"] += 1
-            if case.fault:
-                print(case.failure_text(), flush=True)
-                failures.append(case.failure())
-                if arguments.keep:
-                    shutil.copytree(
-                        folder, arguments.keep / f"{area}-{arguments.seed}-{index}", dirs_exist_ok=True
-                    )
-            shutil.rmtree(folder)
-    seconds = round(time.monotonic() - started)
-    return {
-        "seed": arguments.seed,
-        "seconds": seconds,
-        "cases": counts,
-        "exit_codes": codes,
-        "failures": failures,
+            folder = work / f"{area}-{arguments.seed}-{index}"
+            folder.mkdir()
+            command = AREAS[area](random.Random(f"{area} {arguments.seed} {index}"), folder, sources)
+            fault = run(command, folder)
+            if fault:
+                failed += 1
+                print(f"{folder.name}: {fault}\n  {' '.join(part[:60] for part in command.argv)!r}")
+            else:
+                shutil.rmtree(folder)
+    print(f"{arguments.cases * len(arguments.areas)} cases, {failed} failures, seed {arguments.seed}")
+    return 1 if failed else 0
+
+
+def _sources(bundles: Path, work: Path) -> Sources:
+    """Undamaged bundles, checkpoints and a cache. Children make them: threads do not survive a fork."""
+    sources = {name: bundles / name for name in BUNDLES} | {"prefixes": work / "prefixes"}
+    for name, options in BUNDLES.items():
+        if not sources[name].exists():
+            _prepare("export", *options, "--no-verify", "--out", str(sources[name]))
+    for name in CHECKPOINTS:
+        source, converted = work / name, work / f"{name} for MLX"
+        _prepare("synth", str(source), "--model", name, "--size", "tiny")
+        _prepare("convert", str(source), str(converted), "--to", "mlx", "--quant", "w4")
+        sources |= {source.name: source, converted.name: converted}
+    (work / "input").symlink_to(sources["speech"])
+    os.environ["XDG_CACHE_HOME"] = str(sources["prefixes"])
+    _prepare(*SAY)
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    return sources
+
+
+def _prepare(*argv: str) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(voxport(argv))
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        sys.exit(f"fuzz: failed: voxport {' '.join(argv)}")
+
+
+def run(command: Command, folder: Path) -> str | None:
+    """What is wrong with the way that a command ends in a child; None if nothing is."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as stdin:
+        stdin.write(command.stdin or b"")
+        stdin.seek(0)
+        started = time.monotonic()
+        child = os.fork()
+        if not child:
+            _run_child(command, folder, (stdin, out, err))
+        code, peak = _wait(child, started + SECONDS)
+        err.seek(0)
+        return _fault(code, peak, err.read(2**20).decode("utf-8", "replace"), command, folder)
+
+
+def _run_child(command: Command, folder: Path, files: tuple[IO[bytes], ...]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
+            os.dup2(file.fileno(), number)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+        if command.stdin is None:
+            os.close(0)
+            sys.stdin = None  # as Python starts with a closed stdin
+        os.chdir(folder)
+        os.environ.update(command.environment)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if command.file_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (command.file_bytes, command.file_bytes))
+        code = voxport(command.argv)
+        sys.stdout.flush()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        with suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)  # nothing of the parent's may run in the child
+
+
+def _wait(child: int, deadline: float) -> tuple[int, int]:
+    """The exit code, which is negative for a signal, and the peak of memory in bytes."""
+    while True:
+        done, status, used = os.wait4(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024
+        if time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)
+            deadline = float("inf")
+        time.sleep(0.004)
+
+
+def _fault(code: int, peak: int, stderr: str, command: Command, folder: Path) -> str | None:
+    lines = stderr.splitlines()
+    errors = [line for line in lines if line.startswith("voxport: ")]
+    written = folder / command.argv[command.argv.index("-o") + 1] if "-o" in command.argv[:-1] else None
+    checks = {
+        f"ended by signal {-code}, or after {SECONDS:.0f} s": code < 0,
+        f"took {peak / 1e9:.1f} GB": peak > PEAK_BYTES,
+        "traceback": "Traceback (most recent call last)" in stderr,
+        f"exit code {code}": code not in GOOD_CODES,
+        f"{len(errors)} lines of error": code > 0 and len(errors) != 1,
+        "error is not the last line": bool(errors) and lines[-1] != errors[-1],
+        "line of error is too long": any(len(line) > 2000 for line in errors),
+        "control characters in stderr": bool(UNPRINTABLE.search(stderr)),
+        "output of a failed command": bool(written and code and written.is_file()),
+        "temporary file is left": any(folder.rglob("*.part")),
     }
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case that ran; `fault` is None if it passed."""
-
-    area: str
-    seed: int
-    index: int
-    command: Command
-    outcome: Outcome
-    fault: str | None
-
-    def failure(self) -> dict[str, object]:
-        """The entry in the report."""
-        stderr = self.outcome.stderr[-2000:]
-        return {"area": self.area, "case": self.index, "fault": self.fault, "stderr": stderr}
-
-    def failure_text(self) -> str:
-        stderr = self.outcome.stderr[-600:].replace("\n", "\n  ")
-        command = " ".join(part[:60] for part in self.command.argv)
-        return f"{self.area} seed {self.seed} case {self.index}: {self.fault}\n  {command!r}\n  {stderr}"
-
-
-def _run_case(area: str, seed: int, index: int, folder: Path, sources: Sources) -> Case:
-    folder.mkdir()
-    command = AREAS[area](random.Random(f"{area} {seed} {index}"), folder, sources)
-    outcome = run(voxport, command, folder)
-    return Case(area, seed, index, command, outcome, fault_of(outcome, command, folder))
+    fault = next((what for what, holds in checks.items() if holds), None)
+    return fault and f"{fault}\n  {stderr[-600:]}"
 
 
 if __name__ == "__main__":

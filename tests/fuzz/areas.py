@@ -1,4 +1,4 @@
-"""Areas of hostile input. Each makes the files of one case in its folder and returns the command to run."""
+"""Kinds of hostile input. Each makes the files of one case and gives the arguments of the command."""
 
 import io
 import json
@@ -6,318 +6,205 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
+import torch
 
-from fuzz.cloning import cloning, codes, foreign_voice
-from fuzz.conversion import conversion
-from fuzz.files import OUT, SPEAK, Sources, copy, write_hash
-from fuzz.harness import Command
-from fuzz.mutate import (
-    hostile_value,
-    mutate_bytes,
-    mutate_json,
-    mutate_message,
-    mutate_safetensors,
-    write_json,
-)
-from voxport.bundle.manifest import MANIFEST
+from fuzz.mutate import TEXTS, hostile_value, mutate_bytes, mutate_file
+from voxport.bundle.manifest import MANIFEST, file_entry
 
-
-def manifest(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = copy(rng.choice([sources.speech, sources.speech, sources.recognition]), folder)
-    path = bundle / MANIFEST
-    document = json.loads(path.read_text())
-    part = rng.choice(["all", "job", "components", "constants", "files", "voices"])
-    if part == "components":
-        document["job"]["components"] = mutate_json(rng, document["job"]["components"])
-    elif part == "constants":
-        document["job"]["constants"] = mutate_json(rng, document["job"]["constants"])
-    elif part in document and rng.random() < 0.9:
-        document[part] = mutate_json(rng, document[part])
-    else:
-        document = mutate_json(rng, document)
-    path.write_bytes(write_json(rng, document))
-    return _use(rng, bundle)
+SPEAK = ("--max-frames", "2", "--threads", "1", "-o", "out.wav")
+SAY = ("say", "Hi.", "--bundle", "input", *SPEAK)
+TRANSCRIBE = ("transcribe", "sound.wav", "--bundle", "input", "--threads", "1", "-o", "out.txt")
+IMPORT = ("voice", "import", "anna", "voice{}", "-o", "new.safetensors", "--bundle", "input")
+TRACE = ("trace", "input", "--inputs", "in.npz", "-o", "out.npz")
+DECODE = ("codec", "decode", "in.npz", "out.wav", "--bundle", "input", "--threads", "1")
+EXPORT = ("export", "--checkpoint", "input", "--target", "onnx", "--quant", "w4", "--dry-run")
+CONVERT = ("convert", "input", "out", "--to")
+Sources = dict[str, Path]  # undamaged bundles and checkpoints
 
 
-def signature(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    """Lies about inputs, outputs, states and sizes of components, on every engine."""
-    bundle = copy(
-        rng.choice([sources.speech, sources.recognition, sources.executorch, sources.coreml]), folder
-    )
-    path = bundle / MANIFEST
-    document = json.loads(path.read_text())
-    component = rng.choice(document["job"]["components"])
-    component["signature"] = mutate_json(rng, component["signature"])
-    path.write_text(json.dumps(document))
-    return _use(rng, bundle)
+@dataclass(frozen=True)
+class Command:
+    """`stdin` None is closed. `file_bytes` bounds each file that the child writes, as a full disk does."""
+
+    argv: tuple[str, ...]
+    stdin: bytes | None = b""
+    environment: tuple[tuple[str, str], ...] = ()
+    file_bytes: int | None = None
 
 
-def voice(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = copy(sources.speech, folder)
-    own = sorted((bundle / "voices").iterdir())[0]
-    content = mutate_safetensors(rng, own.read_bytes())
-    if rng.random() < 0.5:
-        own.write_bytes(content)
-        write_hash(rng, bundle, own)
-        return _say(rng, bundle, "--voice", own.stem)
-    (folder / "voice.safetensors").write_bytes(content)
-    return _say(rng, bundle, "--voice", "voice.safetensors")
+def damaged(
+    sources: tuple[str, ...],
+    files: tuple[str, ...],
+    commands: tuple[tuple[str, ...], ...],
+    inside: tuple[str, ...],
+    rng: random.Random,
+    folder: Path,
+    places: Sources,
+) -> Command:
+    """A copy of a source in which one file is damaged. Its hash is usually written, as an author could."""
+    name = rng.choice(sources)
+    copy = Path(shutil.copytree(places[name], folder / "input"))
+    path = rng.choice([path for path in sorted(copy.glob(rng.choice(files))) if path.is_file()])
+    mutate_file(rng, path, rng.choice(inside))
+    if (copy / MANIFEST).exists() and path.name != MANIFEST and rng.random() < 0.85:
+        document = json.loads((copy / MANIFEST).read_text())
+        document["files"][path.relative_to(copy).as_posix()] = file_entry(path).model_dump()
+        (copy / MANIFEST).write_text(json.dumps(document))
+    argv = rng.choice(commands)
+    if name == "recognition" and argv == SAY:
+        soundfile.write(folder / "sound.wav", np.zeros(4800), 16000)
+        argv = TRANSCRIBE
+    check = ("--no-check",) if argv in (SAY, TRANSCRIBE) and rng.random() < 0.5 else ()
+    return Command((*argv, *check))
 
 
-def prefix(rng: random.Random, folder: Path, sources: Sources) -> Command:
+def prefix(rng: random.Random, folder: Path, places: Sources) -> Command:
     """Damaged rows in the user's own cache folder: speech goes on without them."""
-    bundle = copy(sources.speech, folder)
-    cache = Path(shutil.copytree(sources.prefixes, folder / "cache"))
+    (folder / "input").symlink_to(places["speech"])
+    cache = Path(shutil.copytree(places["prefixes"], folder / "cache"))
     for path in cache.rglob("*.safetensors"):
-        path.write_bytes(mutate_safetensors(rng, path.read_bytes()))
-    command = _say(rng, bundle)
-    return Command(command.argv, output=command.output, environment={"XDG_CACHE_HOME": str(cache)})
+        mutate_file(rng, path)
+    return Command(SAY, environment=(("XDG_CACHE_HOME", str(cache)),))
 
 
-def tokenizer(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = copy(rng.choice([sources.speech, sources.recognition]), folder)
-    path = bundle / "tekken.json"
-    document = json.loads(path.read_text())
-    part = rng.choice(["config", "special_tokens", "vocab", None])
-    if part:
-        document[part] = mutate_json(rng, document[part])
+def voice(rng: random.Random, folder: Path, places: Sources) -> Command:
+    """Voices of other programs: pickles, archives and vectors, with wrong values or damaged."""
+    (folder / "input").symlink_to(places["cloning"])
+    suffix, file = rng.choice([".pt", ".npy", ".safetensors"]), io.BytesIO()
+    if suffix == ".pt":
+        item = {"ref_code": torch.zeros(4, 6, dtype=torch.long), "ref_spk_embedding": torch.zeros(96)}
+        item |= {"x_vector_only_mode": False, "icl_mode": True, "ref_text": "Hello."}  # type: ignore[dict-item]
+        item[rng.choice(list(item))] = rng.choice([hostile_value(rng), torch.full((96,), torch.inf), None])
+        torch.save(rng.choice([{"items": [item]}, {"items": [item] * 2}, [item], item]), file)
+    elif suffix == ".npy":
+        shape, kind = rng.choice([(96,), (10**4,), (96, 96), ()]), rng.choice(["<f4", ">f8", "<i4", "U3"])
+        np.save(file, np.zeros(shape).astype(kind))
     else:
-        document = mutate_json(rng, document)
-    path.write_bytes(write_json(rng, document))
-    write_hash(rng, bundle, path)
-    return _use(rng, bundle)
-
-
-def onnx(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    import onnx as library
-
-    bundle = copy(rng.choice([sources.speech, sources.recognition]), folder)
-    path = rng.choice(sorted(bundle.glob("*.onnx*")))
-    if path.suffix == ".onnx" and rng.random() < 0.8:
-        model = library.load(path, load_external_data=False)
-        mutate_message(rng, model.graph if rng.random() < 0.9 else model)
-        path.write_bytes(model.SerializeToString())
-    else:
-        path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    write_hash(rng, bundle, path)
-    return _use(rng, bundle)
-
-
-def executorch(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    """Words of the flatbuffer, of its header and of the segments behind it."""
-    bundle = copy(sources.executorch, folder)
-    path = rng.choice(sorted(bundle.glob("*.pte")))
-    content = path.read_bytes()
-    program = int.from_bytes(content[16:24], "little")  # of the extended header: size of the flatbuffer
-    start, end = rng.choice([(0, 64), (32, program), (32, program), (program, len(content))])
-    path.write_bytes(mutate_bytes(rng, content, start, end))
-    write_hash(rng, bundle, path)
-    return _say(rng, bundle)
-
-
-def coreml(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    from coremltools.proto import Model_pb2
-
-    bundle = copy(sources.coreml, folder)
-    path = rng.choice([path for path in sorted(bundle.rglob("*.mlpackage/**/*")) if path.is_file()])
-    if path.suffix == ".mlmodel" and rng.random() < 0.8:
-        spec = Model_pb2.Model.FromString(path.read_bytes())
-        mutate_message(rng, spec.mlProgram if rng.random() < 0.9 else spec)
-        path.write_bytes(spec.SerializeToString())
-    elif path.suffix == ".json":
-        path.write_bytes(write_json(rng, mutate_json(rng, json.loads(path.read_text()))))
-    else:
-        path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    write_hash(rng, bundle, path)
-    package = next(part for part in path.parents if part.suffix == ".mlpackage")
-    if rng.random() < 0.3:
-        return Command(("mil", str(package.relative_to(folder))))
-    return _say(rng, bundle)
-
-
-def checkpoint(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    source = rng.choice(sources.checkpoints)
-    target = copy(source, folder)
-    path = rng.choice([path for path in sorted(target.rglob("*")) if path.is_file()])
-    content = path.read_bytes()
-    if path.suffix == ".json":
-        content = write_json(rng, mutate_json(rng, json.loads(content)))
-    elif path.suffix == ".safetensors":
-        content = mutate_safetensors(rng, content)
-    else:
-        content = mutate_bytes(rng, content)
-    path.write_bytes(content)
-    if rng.random() < 0.5:
-        return Command(("inspect", target.name))
-    quant = rng.choice(["w4", "w8", "8da4w", "none"])
-    return Command(("export", "--checkpoint", target.name, "--target", "onnx", "--quant", quant, "--dry-run"))
-
-
-def audio(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = copy(sources.recognition, folder)
-    rate = rng.choice([1, 100, 8000, 16000, 44100, 192000, 2**31 - 1])
-    frames = rng.choice([0, 1, 100, 4000])
-    samples = np.random.default_rng(rng.getrandbits(32)).standard_normal((frames, rng.choice([1, 1, 2, 7])))
-    name, subtype = rng.choice(
-        [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"), ("FLAC", None), ("OGG", None)]
-    )
-    scales = [0, 1e-6, 0.1, 1e30, np.inf, np.nan]
-    if name == "OGG":  # its encoder, which runs in this process, crashes on extreme values
-        rate, scales = min(rate, 192_000), scales[:3]
-    samples *= rng.choice(scales)
-    file = io.BytesIO()
-    try:
-        soundfile.write(file, samples, rate, format=name, subtype=subtype)
-    except (soundfile.LibsndfileError, AssertionError):  # not every format holds every rate or value
-        file = io.BytesIO()
-        soundfile.write(file, np.zeros(100), 16000, format="WAV", subtype="FLOAT")
+        shutil.copy(next((places["speech"] / "voices").iterdir()), folder / "voice.safetensors")
+        mutate_file(rng, folder / "voice.safetensors")
+        if rng.random() < 0.5:
+            return Command((*SAY, "--voice", "voice.safetensors"))
+        return Command(tuple(part.format(suffix) for part in IMPORT))
     content = file.getvalue()
-    if rng.random() < 0.7:
-        content = mutate_bytes(rng, content, 0, rng.choice([60, None]))
-    gain = rng.choice(["auto", "off", "-200", "40", "nan", "1e400"])
-    options = ("--bundle", bundle.name, "--threads", "1", "--gain", gain)
-    if rng.random() < 0.3:
-        return Command(("transcribe", "-", "--live", *options), stdin=content)
-    (folder / "sound.wav").write_bytes(content)
-    return Command(("transcribe", "sound.wav", "-o", "out.txt", *options), output="out.txt")
+    (folder / f"voice{suffix}").write_bytes(mutate_bytes(rng, content) if rng.random() < 0.6 else content)
+    return Command(tuple(part.format(suffix) for part in IMPORT))
 
 
-def trace(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    """Arrays of wrong names, types and shapes, and damaged files."""
-    bundle = copy(sources.recognition, folder)
-    sound = np.ones((rng.choice([0, 1, 1280, 4000]), *rng.choice([(), (), (1,)])))
-    arrays: dict[str, Any] = {
-        "audio": (sound * rng.choice([0, 0.1, 1e30, np.nan])).astype(rng.choice(["<f4", ">f8", "U9"]))
-    }
-    if rng.random() < 0.5:
-        arrays[rng.choice(["delay", "codes", "\x1b"])] = np.array(
-            rng.choice([[6], [10**6], [-1], [], [1e30]])
-        )
+def arrays(rng: random.Random, folder: Path, places: Sources) -> Command:
+    """Arrays of codes and of traces, with wrong names, types, shapes and values."""
+    argv, source = rng.choice([(TRACE, "recognition"), (DECODE, "cloning")])
+    (folder / "input").symlink_to(places[source])
+    kind = rng.choice(["<f4", ">f8", "<i8", ">i4", "U9"])
+    shape = rng.choice([(0,), (4000,), (1280, 1), (3, 6), (3, 7), (1, 3, 6)])
+    value = rng.choice([0, 5, -1, 2**31 - 1])
+    found = {"audio": np.full(shape, value).astype(kind), "codes": np.full(shape, value).astype(kind)}
+    found |= {"sample_rate": np.array(rng.choice([24_000, 0, -1]))}
+    found |= {rng.choice(["delay", "\x1b"]): found["codes"]}
     file = io.BytesIO()
-    np.savez(file, **arrays)
+    np.savez(file, **{name: array for name, array in found.items() if rng.random() < 0.8})
     content = file.getvalue()
     (folder / "in.npz").write_bytes(mutate_bytes(rng, content) if rng.random() < 0.6 else content)
-    return Command(("trace", bundle.name, "--inputs", "in.npz", "-o", "out.npz"), output="out.npz")
+    return Command(argv)
 
 
-def text(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = copy(sources.speech, folder)
-    content = _hostile_text(rng)
-    encoded = content.encode("utf-8", rng.choice(["surrogatepass", "replace"]))
+def audio(rng: random.Random, folder: Path, places: Sources) -> Command:
+    (folder / "input").symlink_to(places["recognition"])
+    rate, channels = rng.choice([1, 8000, 16000, 44100, 192_000]), rng.choice([1, 1, 2, 7])
+    samples = np.random.default_rng(rng.getrandbits(32)).standard_normal((rng.choice([0, 1, 4000]), channels))
+    name, subtype = rng.choice([("WAV", "PCM_16"), ("WAV", "FLOAT"), ("FLAC", None), ("OGG", None)])
+    scale = rng.choice([0, 0.1] if name == "OGG" else [0, 1e-6, 0.1, 1e30, np.inf, np.nan])
+    file = io.BytesIO()
+    try:
+        soundfile.write(file, samples * scale, rate, format=name, subtype=subtype)
+    except (soundfile.LibsndfileError, AssertionError):  # not every format holds every rate
+        file = io.BytesIO(b"RIFF")
+    content = file.getvalue()
+    content = mutate_bytes(rng, content, 0, rng.choice([60, None])) if rng.random() < 0.7 else content
+    gain = ("--gain", rng.choice(["auto", "off", "-200", "40", "nan", "1e400"]))
     if rng.random() < 0.3:
-        encoded = mutate_bytes(rng, encoded)
-    options = rng.choice([(), ("--verbatim",), ("--language", rng.choice(["fr", "hi", "xx", ""]))])
-    way = rng.choice(["argument", "stdin", "stream", "file", "closed"])
-    if way == "file":
-        (folder / "text.txt").write_bytes(encoded)
-        return _say(rng, bundle, "--file", "text.txt", *options, text=None)
-    if way == "argument":
-        argument = os.fsdecode(encoded).replace("\0", "")[:100_000]
-        return _say(rng, bundle, *options, text=argument)
-    command = _say(rng, bundle, *options, text="-")
-    argv, output = command.argv, command.output
-    if way == "stream":
-        argv, output = (*(part for part in argv if part not in ("-o", OUT)), "--stream"), None
-    return Command(argv, stdin=None if way == "closed" else encoded, output=output)
+        return Command((*TRANSCRIBE[:1], "-", "--live", *TRANSCRIBE[2:], *gain), stdin=content)
+    (folder / "sound.wav").write_bytes(content)
+    return Command((*TRANSCRIBE, *gain))
 
 
-def options(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    """Hostile values of options, and a disk that is full."""
-    bundle = copy(sources.speech, folder)
-    names = (
-        "--threads",
-        "--seed",
-        "--max-frames",
-        "--budget",
-        "--pause",
-        "--voice",
-        "--chunk-frames",
-        "--device",
-    )
-    argv = ["say", rng.choice(["Hello.", ""]), "--bundle", bundle.name, "--max-frames", "2", "-o", OUT]
-    for name in rng.sample(names, rng.choice([1, 1, 2])):
-        argv += [name, _argument(hostile_value(rng))]
-    if rng.random() < 0.2:
-        argv[-1 if rng.random() < 0.5 else 3] = rng.choice(
-            ["missing", "/dev/full", "", "a" * 300, ".", "out\x1b.wav"]
-        )
-    if rng.random() < 0.2:
-        argv = ["transcribe", "/dev/zero", "--bundle", bundle.name] if rng.random() < 0.5 else argv[:-1]
-    size = rng.choice([None, None, 4096])  # stderr is a file as well, and needs less
-    return Command(tuple(argv), output=OUT, file_bytes=size)
-
-
-AREAS: dict[str, Callable[[random.Random, Path, Sources], Command]] = {
-    area.__name__: area
-    for area in (
-        manifest,
-        signature,
-        voice,
-        prefix,
-        tokenizer,
-        onnx,
-        executorch,
-        coreml,
-        checkpoint,
-        audio,
-        trace,
-        text,
-        options,
-        cloning,
-        foreign_voice,
-        codes,
-        conversion,
-    )
-}
-
-
-def _argument(value: object) -> str:
-    return (
-        (value if isinstance(value, str) else json.dumps(value))
-        .replace("\0", "")[:1000]
-        .encode("utf-8", "replace")
-        .decode()
-    )
-
-
-def _use(rng: random.Random, bundle: Path) -> Command:
-    """One of the commands that open a bundle; mostly the one that runs it."""
-    if rng.random() < 0.2:
-        name = rng.choice(["info", "voices", "list"])
-        return Command((name, "." if name == "list" else bundle.name))
-    if not (bundle / "voices").exists():
-        seconds = rng.choice([0.05, 0.3])
-        soundfile.write(bundle.parent / "sound.wav", np.zeros(int(16000 * seconds)), 16000)
-        check = () if rng.random() < 0.5 else ("--no-check",)
-        argv = ("transcribe", "sound.wav", "--bundle", bundle.name, "--threads", "1", "-o", "out.txt")
-        return Command((*argv, *check), output="out.txt")
-    return _say(rng, bundle)
-
-
-def _say(rng: random.Random, bundle: Path, *options: str, text: str | None = "Hi.") -> Command:
-    check = () if rng.random() < 0.5 else ("--no-check",)
-    words = () if text is None else (text,)
-    return Command(("say", *words, "--bundle", bundle.name, *SPEAK, *options, *check), output=OUT)
-
-
-def _hostile_text(rng: random.Random) -> str:
+def text(rng: random.Random, folder: Path, places: Sources) -> Command:
+    (folder / "input").symlink_to(places["speech"])
     pools = (
-        lambda: "".join(
-            chr(rng.choice([rng.randrange(32), rng.randrange(0x300), 0x200D, 0x202E])) for _ in range(40)
-        ),
-        lambda: "".join(chr(rng.randrange(0x110000)) for _ in range(rng.choice([1, 30, 300]))),
-        lambda: rng.choice("a.,\"'*_`[(<#-😀\u0301\u0640") * rng.choice([1, 100, 5000]),
-        lambda: "[" * 2000 + "](" * 500,
-        lambda: "5,000.50 $ http://a.b/" + "%20" * rng.choice([1, 1000]),
-        lambda: "&" + "amp;" * 300 + "<b>" * 300,
-        lambda: "1" * rng.choice([10, 400, 5000]) + rng.choice(["€", "%", " $", "²"]),
-        lambda: "שלום مرحبا \u0627\u0644\u202e " * rng.choice([1, 50]),
-        lambda: " \u00a0\u2003\ufeff\u200b\t\n" * rng.choice([1, 200]),
-        lambda: "[AUDIO] </s> <s>[BEGIN_AUDIO] <SPECIAL_37>",
+        "".join(chr(rng.choice([rng.randrange(32), rng.randrange(0x300), 0x200D])) for _ in range(40)),
+        "".join(chr(rng.randrange(0x110000)) for _ in range(rng.choice([1, 30, 300]))),
+        rng.choice("a.,\"'*_`[(<#-😀\u0301\u0640") * rng.choice([1, 100, 5000]),
+        "[" * 2000 + "](" * 500 + "&" + "amp;" * 300 + "<b>" * 300,
+        "5,000.50 $ http://a.b/" + "%20" * 1000 + "1" * rng.choice([10, 5000]) + rng.choice("€%²"),
+        "שלום مرحبا \u0627\u0644\u202e \u00a0\u2003\ufeff\u200b\t\n" * rng.choice([1, 200]),
+        "[AUDIO] </s> <s>[BEGIN_AUDIO] <SPECIAL_37>",
     )
-    return " ".join(rng.choice(pools)() for _ in range(rng.choice([1, 1, 3])))
+    content = " ".join(rng.choices(pools, k=rng.choice([1, 1, 3]))).encode("utf-8", "surrogatepass")
+    content = mutate_bytes(rng, content) if rng.random() < 0.3 else content
+    options = rng.choice([(), ("--verbatim",), ("--language", rng.choice(["fr", "hi", "xx", ""]))])
+    match rng.choice(["argument", "stdin", "stream", "file", "closed"]):
+        case "argument":
+            argument = os.fsdecode(content).replace("\0", "")[:100_000]
+            return Command(("say", argument, *SAY[2:], *options))
+        case "file":
+            (folder / "text.txt").write_bytes(content)
+            return Command(("say", "--file", "text.txt", *SAY[2:], *options))
+        case "stream":
+            return Command(("say", "-", *SAY[2:-2], "--stream", *options), stdin=content)
+        case way:
+            return Command(("say", "-", *SAY[2:], *options), stdin=None if way == "closed" else content)
+
+
+def options(rng: random.Random, folder: Path, places: Sources) -> Command:
+    """Hostile values of options, and a disk that is full."""
+    (folder / "input").symlink_to(places["speech"])
+    argv = list(SAY)
+    names = ("--threads", "--seed", "--max-frames", "--budget", "--pause", "--voice", "--chunk-frames")
+    for name in rng.sample(names, rng.choice([1, 1, 2])):
+        value = hostile_value(rng)
+        shown = (value if isinstance(value, str) else json.dumps(value)).replace("\0", "")[:1000]
+        argv += [name, shown.encode("utf-8", "replace").decode()]
+    if rng.random() < 0.2:
+        argv[rng.choice([-1, 3])] = rng.choice([*TEXTS[:4], "missing", "/dev/full", "out\x1b.wav"])
+    elif rng.random() < 0.2:
+        argv = ["transcribe", "/dev/zero", "--bundle", "input"] if rng.random() < 0.5 else argv[:-1]
+    return Command(tuple(argv), file_bytes=rng.choice([None, None, 4096]))
+
+
+LOOK = (SAY, SAY, SAY, ("info", "input"), ("voices", "input"), ("list", "."))
+MANIFEST_PARTS = ("", "job", "job.components", "job.constants", "files", "voices")
+ANY = ("",)
+CHECKPOINTS = ("voxtral_tts", "voxtral_realtime", "qwen3_tts")
+CONVERTED = tuple(f"{name} for MLX" for name in CHECKPOINTS)
+TABLE: dict[str, tuple[Any, ...]] = {  # sources, files that are damaged, commands, parts of a JSON document
+    "manifest": (("speech", "recognition", "cloning"), (MANIFEST,), LOOK, MANIFEST_PARTS),
+    "signature": (("speech", "executorch", "coreml"), (MANIFEST,), (SAY,), ("job.components.signature",)),
+    "voice of the bundle": (("speech",), ("voices/*",), (SAY,), ANY),
+    "tokenizer": (
+        ("speech", "recognition"),
+        ("tekken.json",),
+        LOOK,
+        ("", "config", "special_tokens", "vocab"),
+    ),
+    "vocabulary": (("cloning",), ("vocab.json", "merges.txt", "tokenizer_config.json"), (SAY,), ANY),
+    "onnx": (("speech", "recognition"), ("*.onnx*",), (SAY,), ANY),
+    "executorch": (("executorch",), ("*.pte",), (SAY,), ANY),
+    "coreml": (("coreml",), ("*.mlpackage/**/*",), (SAY, SAY, ("mil", "input/backbone.mlpackage")), ANY),
+    "checkpoint": (CHECKPOINTS, ("**/*",), (("inspect", "input"), EXPORT), ANY),
+    "conversion": (
+        CONVERTED,
+        ("**/*",),
+        (("inspect", "input"), (*CONVERT, "published"), (*CONVERT, "mlx", "--dtype", "f16")),
+        ANY,
+    ),
+}
+AREAS: dict[str, Callable[[random.Random, Path, Sources], Command]] = {
+    **{name: partial(damaged, *row) for name, row in TABLE.items()},
+    **{make.__name__: make for make in (prefix, voice, arrays, audio, text, options)},
+}

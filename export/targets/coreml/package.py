@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from voxport.bundle.errors import ExportError
+from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
 from voxport.export.targets.coreml.tools import ct
-from voxport.runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
 
 CONTENT = "Data/com.apple.CoreML"
 MODEL, WEIGHTS = f"{CONTENT}/model.mlmodel", f"{CONTENT}/weights/weight.bin"
-ALIGNMENT = 64
 METADATA = "com.github.apple.coremltools."
 # Any in this module: protobuf messages, whose classes coremltools generates without types.
 
@@ -52,11 +51,11 @@ def merge(parts: dict[str, Path], default: str, path: Path) -> None:
 
 
 class _WeightWriter:
-    """Writes a weight file blob by blob, equal blobs once. `runtime.mil.weights` defines the layout."""
+    """Writes a weight file blob by blob, equal blobs once. `bundle.weight_blobs` defines the layout."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._places = file, dict[bytes, int]()
-        file.write(bytes(ALIGNMENT))
+        file.write(bytes(BLOCK))
 
     def write_header(self) -> None:
         self._file.seek(0)
@@ -80,9 +79,9 @@ class _WeightWriter:
         # BLAKE2 is three times as fast as SHA-256 on a processor without instructions for it
         key = hashlib.blake2b(data).digest() + bytes([kind, padding])
         if key not in self._places:
-            self._file.write(bytes(-self._file.tell() % ALIGNMENT))
+            self._file.write(bytes(-self._file.tell() % BLOCK))
             place = self._places[key] = self._file.tell()
-            self._file.write(ENTRY.pack(mark, kind, size, place + ALIGNMENT, padding).ljust(ALIGNMENT, b"\0"))
+            self._file.write(ENTRY.pack(mark, kind, size, place + BLOCK, padding).ljust(BLOCK, b"\0"))
             self._file.write(data)
         return self._places[key]
 

@@ -1,6 +1,9 @@
 """The target ONNX, for ONNX Runtime."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype
@@ -8,7 +11,9 @@ from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
 from voxport.export.targets.onnx.layout import LAYOUT
 from voxport.model.component import Component
 from voxport.quantize.schemes import Scheme
-from voxport.runtime.engines.base import Engine, EngineOptions
+
+if TYPE_CHECKING:
+    from voxport.runtime.engines.base import Engine, EngineOptions
 
 
 class OnnxTarget(Target):

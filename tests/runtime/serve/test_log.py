@@ -27,7 +27,7 @@ REFUSED = [  # path, headers, status
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Lines of the server, not those of its clients."""
-    return [each.getMessage() for each in caplog.records if each.name.startswith(("runtime", "uvicorn"))]
+    return [each.getMessage() for each in caplog.records if each.name.startswith(("voxport", "uvicorn"))]
 
 
 @pytest.mark.parametrize(("path", "headers", "status"), REFUSED)

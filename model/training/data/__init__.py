@@ -1,1 +1,0 @@
-"""Sentences, the recordings that espeak-ng makes of them, and their tokens."""

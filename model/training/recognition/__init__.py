@@ -1,1 +1,0 @@
-"""Speech to text: its model, its streams of tokens, and greedy transcription."""

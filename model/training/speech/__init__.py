@@ -1,1 +1,0 @@
-"""Text to speech: its codec, its language model, and their batches."""

@@ -1,0 +1,157 @@
+"""The training loop of every stage: resumes from its last checkpoint, logs, averages weights.
+
+A stage is a model and a function from a step to its losses. All randomness of a step comes from the seed and
+the number of the step, so a run that was interrupted continues as if it had not been.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+log = logging.getLogger(__name__)
+Losses = dict[str, torch.Tensor]  # "loss" is the one that is minimised
+AVERAGING = 0.999  # of the weights, per step
+MAX_GRADIENT_NORM = 1.0  # of the gradient
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate: rises during `warmup` steps, stays, falls to zero during the last `cooldown` of `steps`.
+
+    `steps` may be raised for a later run as long as the cooldown has not begun.
+    """
+
+    steps: int
+    rate: float = 1e-3
+    warmup: int = 200
+    cooldown: int = 0
+
+    def at(self, step: int) -> float:
+        """The learning rate of a step, from 0."""
+        left = (self.steps - step) / self.cooldown if self.cooldown else 1.0
+        return self.rate * min((step + 1) / self.warmup, left, 1.0)
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def bfloat16_autocast() -> AbstractContextManager[Any]:
+    """Matrix products in bfloat16, if the device has it: three times as fast on a CPU with AVX512_BF16."""
+    if torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported():
+        return torch.autocast(device().type, torch.bfloat16)
+    return nullcontext()
+
+
+class Trainer:
+    """A model with its optimisers and its averaged weights, in `folder`/`name`.pt.
+
+    Matrices inside of the blocks are trained with Muon, all other parameters with AdamW.
+    """
+
+    def __init__(self, model: nn.Module, folder: Path, name: str, schedule: Schedule):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model, self.schedule = model.to(device()), schedule
+        self.path, self.log_path = folder / f"{name}.pt", folder / f"{name}.jsonl"
+        inner, others = _by_optimiser(model)
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(others, lr=schedule.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+        ]
+        if inner:
+            muon = torch.optim.Muon(
+                inner, lr=schedule.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+            )
+            self.optimisers.append(muon)
+        self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.step, self.seconds = 0, 0.0
+        if self.path.exists():
+            self._resume()
+
+    def run(self, losses: Callable[[int], Losses], save_every: int = 200, log_every: int = 20) -> None:
+        """Trains from the last checkpoint to the end of the schedule."""
+        while self.step < self.schedule.steps:
+            started, processor = time.monotonic(), time.process_time()
+            found = self._train_step(losses)
+            self.seconds += time.process_time() - processor
+            is_last = self.step == self.schedule.steps
+            if is_last or self.step % log_every == 0:
+                values = {key: round(float(value.detach()), 4) for key, value in found.items()}
+                self.record({**values, "wall_s": round(time.monotonic() - started, 3)})
+            if is_last or self.step % save_every == 0:
+                self.save()
+
+    def record(self, values: Mapping[str, object]) -> None:
+        """Appends a line to the log, and logs it."""
+        line = {"step": self.step, "cpu_s": round(self.seconds, 1), **values}
+        with self.log_path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        log.info("%s", line)
+
+    def save(self) -> None:
+        """Writes the checkpoint to a file beside it and renames that: an interruption leaves the old one."""
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+        }
+        partial = self.path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, self.path)
+
+    def averaged(self) -> nn.Module:
+        """The model with its averaged weights, in place; for a program that trains no further."""
+        self.model.load_state_dict(self.average)
+        return self.model
+
+    def _train_step(self, losses: Callable[[int], Losses]) -> Losses:
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = self.schedule.at(self.step)
+        with bfloat16_autocast():
+            found = losses(self.step)
+        found["loss"].backward()
+        found["norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.step += 1
+        self._average()
+        return found
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        keep = min(AVERAGING, self.step / (self.step + 10))
+        for name, value in self.model.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - keep)
+            else:
+                self.average[name].copy_(value)
+
+    def _resume(self) -> None:
+        state = torch.load(self.path, map_location=device(), weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.average, self.step, self.seconds = state["average"], state["step"], state["seconds"]
+        log.info("%s: continues at step %d", self.path, self.step)
+
+
+def _by_optimiser(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Matrices of attention and feed-forward, and all other parameters."""
+    inner: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        is_inner = parameter.dim() == 2 and (".attention." in name or ".feed_forward." in name)
+        (inner if is_inner else others).append(parameter)
+    return inner, others

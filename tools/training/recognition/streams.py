@@ -1,0 +1,122 @@
+"""Streams of recognition: sentences in a row, with the tokens that are due at each 80 ms."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tools.training.data.clips import Clip
+from tools.training.data.espeak import SAMPLE_RATE, phoneme_at, phoneme_class
+from tools.training.data.sound import RECOGNITION_RATE, augment, samples_of
+from tools.training.data.tokens import Encoder
+from voxport.model.voxtral_realtime.config import Schedule
+
+TOKENS = 160  # of a stream: 12.8 s
+TOKEN_SAMPLES = 1280
+FRAMES_PER_TOKEN = 4  # encoder frames
+DELAYS = (1, 2, 3, 6, 6, 6, 12, 30, 30)  # in tokens, the two defaults more often
+MIN_LEFT_PADS = 4
+IGNORED = -100  # a target without a loss
+PHONEME_LAG = 0.06  # seconds of sound that the encoder has after the middle of a phoneme's frame
+TAIL_TOKENS = 6  # tokens for the last words of a stream
+SCHEDULE = Schedule()
+
+
+@dataclass(frozen=True)
+class StreamBatch:
+    """samples [B, T · 1280], fed and targets int64 [B, T], delay int64 [B], phonemes int64 [B, 4·T]."""
+
+    samples: torch.Tensor
+    fed: torch.Tensor
+    targets: torch.Tensor
+    delay: torch.Tensor
+    phonemes: torch.Tensor
+
+
+def stream_tokens(due: Sequence[tuple[int, Sequence[int]]], length: int) -> list[int]:
+    """The tokens of a stream: [STREAMING_WORD] at the position where a word is due, then its tokens, else
+    [STREAMING_PAD]. A word waits for the end of the word before. Words beyond `length` are left out.
+    """
+    tokens, free = [SCHEDULE.pad_id] * length, 0
+    for position, ids in due:
+        start = max(position, free)
+        free = start + 1 + len(ids)
+        if free > length:
+            break
+        tokens[start:free] = [SCHEDULE.word_id, *ids]
+    return tokens
+
+
+def fed_and_targets(tokens: Sequence[int], prompt: int) -> tuple[list[int], list[int]]:
+    """What each position is fed and what it must choose.
+
+    The prompt is BOS and `prompt - 1` times [STREAMING_PAD]; its last position chooses the first token.
+    """
+    fed = [SCHEDULE.bos_id, *[SCHEDULE.pad_id] * (prompt - 1), *tokens[prompt - 1 : -1]]
+    return fed, [IGNORED] * (prompt - 1) + list(tokens[prompt - 1 :])
+
+
+class _Stream:
+    """A stream while sentences are added."""
+
+    def __init__(self, left_pads: int, delay: int, length: int):
+        self.length, self.left_pads, self.delay = length, left_pads, delay
+        self.samples = np.zeros(length * TOKEN_SAMPLES, np.float32)
+        self.due: list[tuple[int, list[int]]] = []
+        self.phonemes = np.zeros(length * FRAMES_PER_TOKEN, np.int64)
+        self.end = left_pads * TOKEN_SAMPLES
+
+    def add(self, clip: Clip, gap: float, encoder: Encoder) -> bool:
+        """Adds a sentence after `gap` seconds if there is room for it and for its words."""
+        start = self.end + int(gap * RECOGNITION_RATE)
+        sound = samples_of(clip, RECOGNITION_RATE)
+        end = start + len(sound)
+        if -(-end // TOKEN_SAMPLES) + self.delay + TAIL_TOKENS > self.length:
+            return False
+        self.samples[start:end] = sound
+        self.end = end
+        for word, ended in zip(clip.utterance.text.split(), clip.utterance.words, strict=True):
+            last = -(-(start + ended * RECOGNITION_RATE // clip.rate) // TOKEN_SAMPLES) - 1
+            self.due.append((last + self.delay, encoder.encode(f" {word}")))
+        frame = TOKEN_SAMPLES // FRAMES_PER_TOKEN
+        covered = np.arange(start // frame, min(len(self.phonemes), -(-end // frame) + 3))
+        times = (
+            (covered * frame + frame // 2 - PHONEME_LAG * RECOGNITION_RATE - start)
+            * SAMPLE_RATE
+            / RECOGNITION_RATE
+        )
+        names = phoneme_at(clip.utterance.phonemes, times, len(clip.utterance.samples))
+        self.phonemes[covered] = [phoneme_class(name) for name in names]
+        return True
+
+
+def make_stream(
+    clips: Sequence[Clip], encoder: Encoder, seed: str, length: int = TOKENS
+) -> tuple[np.ndarray, list[int], list[int], int, np.ndarray]:
+    """Random sentences of `clips` with random pauses, loudness and noise: one row of a `StreamBatch`."""
+    rng, noise = random.Random(seed), np.random.default_rng(list(seed.encode()))
+    stream = _Stream(rng.randint(MIN_LEFT_PADS, SCHEDULE.left_pad_tokens), rng.choice(DELAYS), length)
+    while stream.add(rng.choice(clips), rng.uniform(0.0, 0.6), encoder):
+        pass
+    first = stream.left_pads * TOKEN_SAMPLES
+    last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * RECOGNITION_RATE))
+    stream.samples[first:last] = augment(stream.samples[first:last], noise)
+    fed, targets = fed_and_targets(stream_tokens(stream.due, length), 1 + stream.left_pads + stream.delay)
+    return stream.samples, fed, targets, stream.delay, stream.phonemes
+
+
+def make_batch(
+    clips: Sequence[Clip], encoder: Encoder, seed: str, size: int, length: int = TOKENS
+) -> StreamBatch:
+    """`size` streams; equal arguments give equal batches."""
+    rows = [make_stream(clips, encoder, f"{seed}:{row}", length) for row in range(size)]
+    samples, fed, targets, delays, phonemes = zip(*rows, strict=True)
+    return StreamBatch(
+        torch.from_numpy(np.stack(samples)),
+        torch.tensor(fed),
+        torch.tensor(targets),
+        torch.tensor(delays),
+        torch.from_numpy(np.stack(phonemes)),
+    )

@@ -1,0 +1,177 @@
+"""Backbone and acoustic transformer of Voxtral-TTS for training: batches of sentences, with gradients."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tools.training.data.tokens import VOCAB_SIZE
+from tools.training.layers import (
+    attend,
+    causal_block,
+    feed_forward,
+    head_scores,
+    initialise,
+    project,
+)
+from tools.training.speech.batches import NO_WORD
+from tools.training.speech.codec_model import CodecModel
+from voxport.bundle.json_types import Json
+from voxport.bundle.spec import MASKED_SCORE
+from voxport.model.layers.block import BlockWeights, parts_of
+from voxport.model.layers.rope import RotaryTable, Rotation
+from voxport.model.synthetic.tokenizer import SPECIALS
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.modules import TIME_BASE, VoxtralTTSWeights
+from voxport.model.voxtral_tts.sizes import Size
+
+LONGEST = 512  # positions of a sentence with its prompt
+DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
+READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
+REFERENCE_FRAMES = 12  # of a voice's prompt; one row more for the end
+VOICE_NAMES = ("clear_female", "clear_male")  # in the order of `clips.VOICES`
+ACOUSTIC_CODES = 24
+_BLOCK = {"dim": 256, "head_dim": 64, "n_heads": 4, "n_kv_heads": 2}
+
+TRAINED_SIZE = Size(  # 15.7 MB in bfloat16
+    backbone=_BLOCK | {"n_layers": 4, "hidden_dim": 640, "vocab_size": VOCAB_SIZE},
+    acoustic=_BLOCK | {"n_layers": 2, "hidden_dim": 512},
+    codec={
+        "dim": 192,
+        "hidden_dim": 384,
+        "head_dim": 32,
+        "n_heads": 6,
+        "n_kv_heads": 6,
+        "semantic_dim": 64,
+        "acoustic_dim": ACOUSTIC_CODES,
+        "decoder_transformer_lengths_str": "1,1,1,2",
+    },
+    semantic_codes=510,
+    num_vocab_tokens=VOCAB_SIZE - SPECIALS,
+    voices={name: REFERENCE_FRAMES + 1 for name in VOICE_NAMES},
+)
+
+
+class Velocities(NamedTuple):
+    """found and expected [frames, A]"""
+
+    found: torch.Tensor
+    expected: torch.Tensor
+
+
+class SpeechModel(nn.Module):
+    """The published tensors but for the codec, as `weights`."""
+
+    def __init__(self, config: VoxtralTTSConfig, seed: int = 0):
+        super().__init__()
+        self.config = config
+        self.weights = VoxtralTTSWeights(config)
+        del self.weights.audio_tokenizer
+        initialise(self, seed, config.n_layers)
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, LONGEST)
+        self.offsets = nn.Buffer(torch.tensor(config.code_offsets), persistent=False)
+
+    def embed(self, ids: torch.Tensor, codes: torch.Tensor, is_code: torch.Tensor) -> torch.Tensor:
+        """ids [B, S], codes [B, S, K], is_code [B, S]: which of both a position has -> [B, S, dim]."""
+        tables = self.weights.mm_audio_embeddings
+        texts: torch.Tensor = tables["tok_embeddings"](ids)
+        table = tables.get_submodule("audio_codebook_embeddings.embeddings")
+        return torch.where(is_code[..., None], table(codes + self.offsets).sum(dim=2), texts)
+
+    def states(self, embeddings: torch.Tensor) -> list[torch.Tensor]:
+        """embeddings [B, S, dim] -> the input of each block, and the output of the last one [B, S, dim]."""
+        found = [embeddings]
+        rotation = self._rotation(embeddings)
+        for block in parts_of(self.weights.layers, BlockWeights):
+            found.append(causal_block(block, found[-1], rotation, embeddings.shape[1]))
+        return found
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """The output of the last block [..., dim] -> final-normed hidden states [..., dim]."""
+        hidden: torch.Tensor = self.weights.norm(x)
+        return hidden
+
+    def reading_loss(
+        self, states: Sequence[torch.Tensor], word_of: torch.Tensor, reads: torch.Tensor
+    ) -> torch.Tensor:
+        """Cross-entropy of the attention of one head of `READING_LAYERS` with the word that is spoken next.
+
+        word_of and reads int64 [B, S] as in `speech_batches.PromptedSpeech`. Without this loss, the model
+        continues sounds for thousands of steps before it begins to attend to the text.
+        """
+        is_read = reads != NO_WORD
+        is_right = word_of[:, None, :] == reads[:, :, None]
+        losses = []
+        for layer in READING_LAYERS:
+            block = self.weights.layers[layer]
+            assert isinstance(block, BlockWeights)
+            scores = head_scores(block, states[layer], self._rotation(states[layer]))
+            of_word = scores.masked_fill(~is_right, MASKED_SCORE).logsumexp(-1)
+            losses.append((scores.logsumexp(-1) - of_word)[is_read].mean())
+        return torch.stack(losses).mean()
+
+    def _rotation(self, x: torch.Tensor) -> Rotation:
+        rotation: Rotation = self.rotary(torch.arange(x.shape[1], device=x.device)[None])
+        return rotation
+
+    def semantic(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [..., dim] -> logits [..., rows] of the next frame's semantic code."""
+        logits: torch.Tensor = self.weights.acoustic_transformer.semantic_codebook_output(hidden)
+        return logits
+
+    def velocity(self, x: torch.Tensor, t: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """x [N, A] at the times t [N], hidden [N, dim] (zeros: no condition) -> velocity [N, A]."""
+        head = self.weights.acoustic_transformer
+        time = head.time_projection(embed_times(t, self.config.acoustic.dim))
+        tokens = torch.stack((head.input_projection(x), time, head.llm_projection(hidden)), dim=1).float()
+        for block in parts_of(head.layers, BlockWeights):
+            q, k, v = project(block.attention, block.attention_norm(tokens))
+            tokens = tokens + block.attention.wo(attend(q, k, v).flatten(-2))
+            tokens = tokens + feed_forward(block.feed_forward, block.ffn_norm(tokens))
+        velocity: torch.Tensor = head.acoustic_codebook_output(head.norm(tokens[:, 0]))
+        return velocity
+
+    def velocities(self, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator) -> Velocities:
+        """Velocities at random times on straight lines from noise to `levels` [N, A], values in [-1, 1]."""
+        start = torch.randn(levels.shape, generator=noise).to(levels.device)
+        t = torch.rand(len(levels), generator=noise).to(levels.device)
+        kept = (torch.rand(len(levels), generator=noise) >= DROPPED_CONDITIONS).to(levels.device)
+        x = start + (levels - start) * t[:, None]
+        return Velocities(self.velocity(x, t, hidden * kept[:, None]), levels - start)
+
+
+def embed_times(t: torch.Tensor, dim: int) -> torch.Tensor:
+    """t [N] in [0, 1) -> cosines, then sines [N, dim]."""
+    half = dim // 2
+    frequency = torch.exp(-math.log(TIME_BASE) * torch.arange(half, device=t.device) / half)
+    angle = t[:, None] * frequency
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+def semantic_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of logits [N, rows] with semantic codes [N], END_AUDIO among them."""
+    return F.cross_entropy(logits.float(), targets)
+
+
+def trained_params() -> Json:
+    """The content of params.json."""
+    params = TRAINED_SIZE.params()
+    audio = params["multimodal"]["audio_model_args"]
+    encoding = audio["audio_encoding_args"] | {"num_codebooks": 1 + ACOUSTIC_CODES}
+    audio |= {"n_acoustic_codebook": ACOUSTIC_CODES, "audio_encoding_args": encoding}
+    return params
+
+
+def trained_config() -> VoxtralTTSConfig:
+    return parse_config(trained_params())
+
+
+class TrainedSpeech(NamedTuple):
+    """What speaks: the models in training. `voices`: the codes int64 [T, K] of each voice's prompt."""
+
+    model: SpeechModel
+    codec: CodecModel
+    voices: Sequence[torch.Tensor]

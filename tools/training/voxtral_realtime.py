@@ -1,0 +1,141 @@
+"""Trains voxtral-realtime-tiny: speech to text in the published architecture and format.
+
+    python -m tools.training.voxtral_realtime train --folder STATE           trains, or continues
+    python -m tools.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
+
+The data is made with espeak-ng while the model trains: see `tools.training`. `train` continues at the last
+checkpoint in STATE. By default it takes as many steps as that of the embedded model, which took 1.8 hours on
+one thread. To measure word error rates, export the written checkpoint and run `voxport evaluate`.
+"""
+
+import argparse
+import logging
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from tools.training.data.clips import Clip, Shards
+from tools.training.data.sound import log_mel
+from tools.training.data.tokens import Encoder, load_tokens
+from tools.training.loop import Losses, Schedule, Trainer, device
+from tools.training.recognition.model import RecognitionModel, trained_params
+from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch
+from tools.training.writing import write_recognition
+from voxport.model.voxtral_realtime.config import parse_config
+
+NAME = "voxtral_realtime"
+STEPS = (8_800, 0)  # of the embedded model, and how many of them had a falling learning rate
+STEPS_PER_SHARD = 12
+PHONEME_WEIGHT = 0.3
+PAD_WEIGHT = 0.3  # of [STREAMING_PAD], which is most of the targets
+
+
+def recognition_losses(
+    model: RecognitionModel, clips: list[Clip], encoder: Encoder, seed: str, size: int
+) -> Losses:
+    """Losses of a batch of `size` streams, and the share of text tokens that are chosen, teacher-forced."""
+    batch = make_batch(clips, encoder, seed, size)
+    logits = model(log_mel(batch.samples.to(device())), batch.fed.to(device()), batch.delay.to(device()))
+    weight = torch.ones(logits.tokens.shape[-1], device=device())
+    weight[SCHEDULE.pad_id] = PAD_WEIGHT
+    targets, phonemes = batch.targets.to(device()).flatten(), batch.phonemes.to(device()).flatten()
+    tokens, frames = logits.tokens.float().flatten(0, 1), logits.phonemes.float().flatten(0, 1)
+    token_loss = F.cross_entropy(tokens, targets, weight, ignore_index=IGNORED)
+    phoneme_loss = F.cross_entropy(frames, phonemes)
+    right = (tokens.argmax(-1) == targets)[targets >= SCHEDULE.first_text_id].float().mean()
+    phoneme_accuracy = (frames.argmax(-1) == phonemes).float().mean()
+    loss = token_loss + PHONEME_WEIGHT * phoneme_loss
+    return {
+        "loss": loss,
+        "tokens": token_loss,
+        "phonemes": phoneme_loss,
+        "right": right,
+        "phoneme_accuracy": phoneme_accuracy,
+    }
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Trains to the end of the schedule."""
+    model, trainer = _trainer(arguments)
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    shards = Shards(STEPS_PER_SHARD, varied=True, seed=arguments.seed)
+
+    def losses(step: int) -> Losses:
+        seed = f"{arguments.seed}:{step}"
+        return recognition_losses(model, shards.at(step), encoder, seed, arguments.batch)
+
+    trainer.run(losses, arguments.save_every)
+
+
+def write(arguments: argparse.Namespace) -> None:
+    """Writes the averaged weights in the published format."""
+    _, trainer = _trainer(arguments)
+    _check_trained(trainer)
+    model = trainer.averaged()
+    assert isinstance(model, RecognitionModel)
+    write_recognition(arguments.out, model, load_tokens(arguments.folder / "tokens.json"), trainer)
+
+
+def _check_trained(trainer: Trainer) -> None:
+    if not trainer.path.exists():
+        raise FileNotFoundError(
+            f"{trainer.path}: train it first, with `python -m tools.training.{NAME} train`"
+        )
+
+
+def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
+    schedule = schedule_of(arguments, *STEPS)
+    model = RecognitionModel(parse_config(trained_params()), arguments.seed)
+    return model, Trainer(model, arguments.folder, NAME, schedule)
+
+
+def schedule_of(arguments: argparse.Namespace, steps: int, cooldown: int) -> Schedule:
+    """The schedule that the arguments ask for. `steps` and `cooldown` are those of the embedded model."""
+    if arguments.steps is not None:
+        steps, cooldown = arguments.steps, 0
+    if arguments.cooldown is not None:
+        cooldown = arguments.cooldown
+    return Schedule(steps, arguments.rate, cooldown=cooldown)
+
+
+def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: float, batch: int) -> None:
+    """The arguments that every training has. `steps` says where it ends by default."""
+    state = "checkpoints and logs; outside of the repository"
+    parser.add_argument("--folder", type=Path, required=True, help=state)
+    parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
+    group = parser.add_argument_group("stages that train")
+    group.add_argument("--steps", type=int, help=f"where training ends (default: {steps})")
+    group.add_argument(
+        "--cooldown",
+        type=int,
+        help="last steps, over which the rate falls to zero "
+        "(default: 0 with --steps, else that of the embedded model)",
+    )
+    group.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
+    group.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")
+    group.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
+    group.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default: 100)")
+    parser.add_argument("--out", type=Path, help="a new folder for the checkpoint, for the stage `write`")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    stages = {"train": train, "write": write}
+    parser.add_argument("stage", choices=stages)
+    add_training_arguments(parser, str(STEPS[0]), rate=2e-3, batch=8)
+    arguments = parser.parse_args()
+    if arguments.stage == "write" and arguments.out is None:
+        parser.error("write needs --out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.threads)
+    try:
+        stages[arguments.stage](arguments)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

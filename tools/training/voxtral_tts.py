@@ -1,0 +1,205 @@
+"""Trains voxtral-tts-tiny: text to speech in the published architecture and format.
+
+The recipe, in order. STATE is a folder outside of the repository; every training continues at its last
+checkpoint.
+
+    python -m tools.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
+    python -m tools.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
+    python -m tools.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
+
+Data: sentences of `tools.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
+models train. Seeds: the data and the weights follow from --seed.
+
+Each stage has as many steps by default as the embedded model had, the last of them with a falling learning
+rate. Codec and language model take over two hours each, on one thread. The embedded language model was
+trained in phases, of which this recipe is the last one: see docs/training.md. To measure word error rates,
+export the written checkpoint and run `voxport evaluate`.
+"""
+
+import argparse
+import logging
+from hashlib import sha256
+
+import torch
+import torch.nn.functional as F
+
+from tools.training.data.clips import VOICES, Clip, Shard, Shards, make_shard
+from tools.training.data.tokens import Encoder, load_tokens
+from tools.training.loop import Losses, Trainer, device
+from tools.training.speech.batches import (
+    IGNORED,
+    PromptedSpeech,
+    Spoken,
+    encode_clips,
+    make_sequences,
+    reference_codes,
+    with_wrong_frames,
+)
+from tools.training.speech.codec_model import CodecModel
+from tools.training.speech.model import (
+    REFERENCE_FRAMES,
+    SpeechModel,
+    TrainedSpeech,
+    semantic_loss,
+    trained_config,
+)
+from tools.training.speech.sound_batches import make_sounds, spectral_distance
+from tools.training.voxtral_realtime import add_training_arguments, schedule_of
+from tools.training.writing import write_speech
+from voxport.model.voxtral_tts.config import FIRST_LEVEL
+
+CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
+CODEC_STEPS = (8_300, 1_000)  # of the embedded model, and how many of them had a falling learning rate
+LANGUAGE_STEPS = (11_400, 2_000)
+FRAMES = 24  # of a sound for the codec: 1.92 s
+STEPS_PER_SHARD = 16
+PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+READING_WEIGHT = 0.5
+REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
+
+
+def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
+    """Losses of `size` sounds through the codec, and the accuracy of the phonemes of its codes."""
+    batch = make_sounds(clips, seed, size, FRAMES)
+    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    found = model(samples, noise)
+    with torch.autocast(device().type, enabled=False):
+        logarithmic, linear = spectral_distance(found.samples, samples)
+    logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
+    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
+    phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
+    loss = (
+        logarithmic
+        + LINEAR_WEIGHT * linear
+        + PHONEME_WEIGHT * phoneme_loss
+        + COMMITMENT_WEIGHT * found.commitment
+    )
+    return {
+        "loss": loss,
+        "log_mel": logarithmic,
+        "linear": linear,
+        "phonemes": phoneme_loss,
+        "phoneme_accuracy": phoneme_accuracy,
+        "commitment": found.commitment,
+        "used": found.used,
+    }
+
+
+def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
+    """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced."""
+    codes, targets = batch.codes.to(device()), batch.targets.to(device())
+    chosen, is_code = targets != IGNORED, batch.is_code.to(device())
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    fed = with_wrong_frames(codes, is_code & chosen, noise)
+    states = model.states(model.embed(batch.ids.to(device()), fed, is_code))
+    hidden = model.normed(states[-1])
+    reading = model.reading_loss(states, batch.word_of.to(device()), batch.reads.to(device()))
+    logits = model.semantic(hidden[chosen])
+    semantic = semantic_loss(logits, targets[chosen])
+    right = (logits.argmax(-1) == targets[chosen]).float().mean()
+    is_frame = chosen & (targets >= FIRST_LEVEL)  # all but the one before the end
+    row, position = torch.nonzero(is_frame, as_tuple=True)
+    top = model.config.audio.acoustic_codebook_size - 1
+    levels = (codes[row, position + 1, 1:] - FIRST_LEVEL).float() * 2 / top - 1
+    velocities = model.velocities(levels, hidden[row, position], noise)
+    flow = F.mse_loss(velocities.found.float(), velocities.expected)
+    return {
+        "loss": semantic + flow + READING_WEIGHT * reading,
+        "semantic": semantic,
+        "flow": flow,
+        "reading": reading,
+        "right": right,
+    }
+
+
+def hash_of(seed: str) -> int:
+    """A number for a generator of torch, the same in every process."""
+    return int.from_bytes(sha256(seed.encode()).digest()[:7], "little")
+
+
+def train_codec(arguments: argparse.Namespace) -> None:
+    model, trainer = _codec(arguments)
+    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+
+    def losses(step: int) -> Losses:
+        return codec_losses(model, shards.at(step), f"{arguments.seed}:{step}", arguments.batch)
+
+    trainer.run(losses, arguments.save_every)
+
+
+def train_language(arguments: argparse.Namespace) -> None:
+    codec, model, trainer, voices = _language(arguments)
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+    encoded: dict[int, list[Spoken]] = {}
+
+    def losses(step: int) -> Losses:
+        clips, index = shards.at(step), shards.index(step)
+        if index not in encoded:
+            encoded.clear()
+            encoded[index] = encode_clips(clips, codec)
+        seed = f"{arguments.seed}:{step}"
+        batch = make_sequences(encoded[index], voices, encoder, seed, arguments.batch)
+        return language_losses(model, batch, seed)
+
+    trainer.run(losses, arguments.save_every)
+
+
+def write(arguments: argparse.Namespace) -> None:
+    """Writes codec, backbone and acoustic transformer with averaged weights in the published format."""
+    codec, _, trainer, voices = _language(arguments)
+    model = trainer.averaged()
+    assert isinstance(model, SpeechModel)
+    _, codec_trainer = _codec(arguments)
+    tokens = load_tokens(arguments.folder / "tokens.json")
+    write_speech(arguments.out, TrainedSpeech(model, codec, voices), tokens, [codec_trainer, trainer])
+
+
+def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
+    model = CodecModel(trained_config().codec, arguments.seed)
+    return model, Trainer(model, arguments.folder, CODEC, schedule_of(arguments, *CODEC_STEPS))
+
+
+def _language(
+    arguments: argparse.Namespace,
+) -> tuple[CodecModel, SpeechModel, Trainer, list[torch.Tensor]]:
+    """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
+    _, codec_trainer = _codec(arguments)
+    if not codec_trainer.path.exists():
+        raise FileNotFoundError(f"{codec_trainer.path}: train the codec first, with the stage `codec`")
+    codec = codec_trainer.averaged().eval()
+    assert isinstance(codec, CodecModel)
+    spoken = encode_clips(make_shard(REFERENCE_SHARD), codec)
+    voices = reference_codes(spoken, len(VOICES), REFERENCE_FRAMES)
+    model = SpeechModel(trained_config(), arguments.seed)
+    schedule = schedule_of(arguments, *LANGUAGE_STEPS)
+    return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
+
+
+STAGES = {
+    "codec": train_codec,
+    "language": train_language,
+    "write": write,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=STAGES)
+    add_training_arguments(parser, f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}", 1.5e-3, batch=16)
+    arguments = parser.parse_args()
+    if arguments.stage == "write" and arguments.out is None:
+        parser.error("write needs --out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.threads)
+    try:
+        STAGES[arguments.stage](arguments)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

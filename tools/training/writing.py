@@ -1,0 +1,112 @@
+"""Writes trained models as checkpoints in the published formats, in bfloat16."""
+
+import json
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tools.training.data.clips import VOICES
+from tools.training.data.tokens import tekken_document
+from tools.training.loop import Trainer
+from tools.training.recognition.model import RecognitionModel
+from tools.training.recognition.model import trained_params as recognition_params
+from tools.training.speech.model import VOICE_NAMES, TrainedSpeech
+from tools.training.speech.model import trained_params as speech_params
+from voxport.model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
+from voxport.model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
+from voxport.model.voxtral_realtime.synthetic import audio_document as recognition_audio
+from voxport.model.voxtral_tts.format import VOICES as VOICE_FOLDER
+from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
+from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
+
+CARD = "README.md"
+NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # of a line of a log, in the model card
+LICENCE = (
+    "Apache-2.0, as this project. The texts were written for it. espeak-ng made the sound. Its licence, the "
+    "GPL, covers the program and its data, not the sound. No recording and no other model was used."
+)
+
+
+def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes], trainer: Trainer) -> None:
+    """Writes voxtral-realtime-tiny. Raises FileExistsError where `out` exists."""
+    params = recognition_params()
+    tekken = tekken_document(tokens, RECOGNITION_SPECIALS, recognition_audio(params))
+    with_head = dict(model.weights.named_parameters())  # the tied head is listed once, as the token table
+    documents = {PARAMS: params, TOKENIZER: tekken}
+    _write(out, documents, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
+
+
+def write_speech(
+    out: Path, trained: TrainedSpeech, tokens: Sequence[bytes], trainers: Sequence[Trainer]
+) -> None:
+    """Writes voxtral-tts-tiny. Raises FileExistsError where `out` exists."""
+    (model, codec, voices), params = trained, speech_params()
+    tekken = tekken_document(
+        tokens, SPEECH_SPECIALS, speech_audio(params, {name: len(voices[0]) for name in VOICE_NAMES})
+    )
+    weights = dict(model.weights.named_parameters())
+    weights |= {f"audio_tokenizer.{name}": value for name, value in codec.weights.named_parameters()}
+    nothing = torch.zeros(1, len(voices[0]), dtype=torch.long)
+    rows = {
+        name: model.embed(
+            nothing, codes[None].to(nothing.device), torch.ones_like(nothing, dtype=torch.bool)
+        )[0]
+        for name, codes in zip(VOICE_NAMES, voices, strict=True)
+    }
+    documents = {PARAMS: params, TOKENIZER: tekken}
+    _write(out, documents, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
+
+
+def _write(
+    out: Path,
+    documents: Mapping[str, object],
+    weights: Mapping[str, torch.Tensor],
+    card: str,
+    voices: Mapping[str, torch.Tensor],
+) -> None:
+    """`documents` are the JSON files by name. To a folder beside `out`, which is renamed at the end."""
+    if out.exists():
+        raise FileExistsError(f"{out}: exists; choose another folder")
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / VOICE_FOLDER if voices else partial).mkdir(parents=True)
+    stored = {name: value.detach().cpu().to(torch.bfloat16).contiguous() for name, value in weights.items()}
+    save_file(stored, partial / WEIGHTS)
+    (partial / WEIGHTS).chmod(0o644)  # the library lets only the owner read
+    for name, document in documents.items():
+        (partial / name).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    for name, rows in voices.items():
+        torch.save(rows.detach().cpu().to(torch.bfloat16).clone(), partial / VOICE_FOLDER / "voice_embed.pt")
+        (partial / VOICE_FOLDER / "voice_embed.pt").rename(partial / VOICE_FOLDER / f"{name}.pt")
+    (partial / CARD).write_text(card)
+    partial.rename(out)
+
+
+def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
+    """The model card: data, steps, time, machine, last measurements with their steps, licence."""
+    lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
+    lines += [f"{purpose} Trained by `tools/training` of voxport.", ""]
+    lines += [
+        f"- Data: sentences of `tools/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
+    ]
+    for trainer in trainers:
+        last: dict[str, tuple[object, int]] = {}
+        for line in map(json.loads, trainer.log_path.read_text().splitlines()):
+            last |= {key: (value, line["step"]) for key, value in line.items() if key not in NOT_SHOWN}
+        hours = trainer.seconds / 3600
+        lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours. Last measurements:"]
+        lines += [f"  - `{key}`: {value}, after {step} steps" for key, (value, step) in last.items()]
+    return "\n".join([*lines, f"- Written on: {_processor()}", f"- Licence: {LICENCE}", ""])
+
+
+def _processor() -> str:
+    """The processor's name in Linux, and the instructions that torch uses."""
+    path, name = Path("/proc/cpuinfo"), platform.machine()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
