@@ -23,8 +23,8 @@ from support.files import contents
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import convert as converting
 from voxport.export.conversion import plan as planning
+from voxport.export.conversion.files import write_weights
 from voxport.export.conversion.outputs import Output
-from voxport.export.conversion.write import write_weights
 from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
 from voxport.model.mlx.layouts import LAYOUT_KEY, Stored, stored_tensors

@@ -46,7 +46,7 @@ def a_row_of_another_slot(stream: Any, name: str, inputs: Arrays, outputs: Array
     if name == "decode_step" and outputs:
         row = int(inputs["position"][-1])
         states = stream.slots[-1].snapshot()
-        states["v_cache_1"][:, row] = stream.slots[0].snapshot()["v_cache_1"][:, row]
+        states["v_cache_0"][:, row] = stream.slots[0].snapshot()["v_cache_0"][:, row]
         stream.slots[-1].restore(states)
 
 
