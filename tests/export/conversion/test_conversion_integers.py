@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,6 @@ def test_another_precision_keeps_integers(integers: Path, tmp_path: Path, dtype:
     assert "(recipe w4)" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_integers_of_another_recipe_are_quantised_again(integers: Path, tmp_path: Path) -> None:
-    assert convert(integers, tmp_path / "w8", "--to", "mlx", "--quant", "w8") == 0
-    entries = json.loads((tmp_path / "w8" / "config.json").read_text())["quantization"]
-    assert {entry["bits"] for entry in entries.values() if isinstance(entry, dict)} == {8}
-
-
 @pytest.mark.parametrize(("first", "second"), [("w8", "w8g128"), ("w8g128", "w8")])
 def test_integers_of_another_recipe_with_the_same_bits_and_group(
     tmp_path: Path, first: str, second: str
@@ -99,18 +92,6 @@ def test_integers_of_another_program_are_quantised_again(tmp_path: Path) -> None
     )
 
 
-def test_a_weight_whose_scales_a_precision_does_not_hold_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = shutil.copytree(FOLDERS["voxtral_realtime"], tmp_path / "source")
-    name = "layers.0.attention.wq.weight"
-    rewrite(folder / "consolidated.safetensors", lambda content: content[name].mul_(1e8))
-    assert convert(folder, tmp_path / "out", "--to", "mlx", "--quant", "w4", "--dtype", "f16") == 5
-    error = capsys.readouterr().err
-    assert f"{name}: a scale or bias of" in error and "exceeds float16; use bf16 or f32" in error
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(("scale", "says"), [(1e8, "exceeds float16"), (1e-9, "becomes 0 in float16")])
 def test_a_scale_of_a_folder_that_a_precision_does_not_hold_is_named(
     tmp_path: Path, scale: float, says: str, capsys: pytest.CaptureFixture[str]
@@ -146,23 +127,14 @@ def test_the_card_of_weights_of_a_release(tmp_path: Path, monkeypatch: pytest.Mo
     assert card_of(tmp_path / "w4")[0]["base_model_relation"] == "quantized"
 
 
-def test_the_card_lists_what_stays_a_float_and_why(integers: Path) -> None:
+def test_the_card_counts_integers_and_what_stays_a_float(integers: Path) -> None:
     entries = json.loads((integers / "config.json").read_text())["quantization"]
     head, text = card_of(integers)
     assert "license" not in head and "base_model" not in head  # not of the published shapes
     packed = sum(isinstance(entry, dict) for entry in entries.values())
     assert f"{packed} layers have integers (recipe w4): " in text
-    floats = [path for path, entry in entries.items() if entry is False]
-    for path in floats:
-        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", path)
-        reason, _, _ = text[: text.index(f"- `{pattern}`")].rpartition(":\n")
-        assert reason.endswith(
-            (
-                "because mlx-audio takes no integers there",
-                "of the recipe divides the inputs",
-                "because the family keeps them as floats",
-            )
-        )
+    counts = [int(count) for count in re.findall(r"(\d+) layers stay floats, because", text)]
+    assert sum(counts) == sum(entry is False for entry in entries.values())
 
 
 FLOATS = {  # a layer that the family keeps as a float, by MLX path
