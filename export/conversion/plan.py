@@ -53,10 +53,9 @@ class Plan:
 def make_plan(family: Family, config: Config, source: StoredWeights, conversion: Conversion) -> Plan:
     """Raises UsageError."""
     root = family.build_all(config)  # on the meta device
-    _check(family, conversion, root)
+    _check(family, source, conversion, root)
     modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
-    is_same_recipe = source.recipe == conversion.recipe.name
     integers: dict[str, tuple[int, int]] = {}
     floats, outputs = dict[str, str](), list[Output]()
     for name, found in source.tensors.items():
@@ -69,9 +68,7 @@ def make_plan(family: Family, config: Config, source: StoredWeights, conversion:
         if is_layer and not family.is_constant(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
         group = group_of(scheme, found.stored.shape) if scheme else None
-        has_them = scheme is not None and (found.bits, found.group) == (scheme.bits, group)
-        is_copied = conversion.keeps_integers or (is_same_recipe and has_them)
-        if found.bits and found.group and is_copied:
+        if found.bits and found.group and conversion.keeps_integers:
             integers[mlx_path] = (found.bits, found.group)
             outputs.append(maker.packed(name))
         elif isinstance(scheme, IntegerScheme) and group and family.mlx.takes_integers(path):
@@ -88,8 +85,13 @@ def make_plan(family: Family, config: Config, source: StoredWeights, conversion:
     return Plan(family, config, source, conversion, files, integers, floats, recipe if is_known else None)
 
 
-def _check(family: Family, conversion: Conversion, root: nn.Module) -> None:
-    """Raises UsageError if MLX cannot hold the model."""
+def _check(family: Family, source: StoredWeights, conversion: Conversion, root: nn.Module) -> None:
+    """Raises UsageError if MLX cannot hold the model, or if integers would be rounded again."""
+    if conversion.recipe.name != "none" and any(found.bits for found in source.tensors.values()):
+        raise UsageError(
+            f"{source.folder}: has integers already; leave the recipe out, or convert another folder",
+            field="quant",
+        )
     if conversion.to == "mlx" and not family.mlx.model_type:
         raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
     for path, module in root.named_modules() if conversion.is_for_modules else ():

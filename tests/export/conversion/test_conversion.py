@@ -95,20 +95,6 @@ def test_a_folder_of_mlx_audio_needs_no_published_configuration(
     assert family.load_config(tmp_path / "back") == family.load_config(source)
 
 
-def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source: Path, tmp_path: Path) -> None:
-    """Also those that mlx-audio takes as published."""
-    folder, seen = shutil.copytree(source, tmp_path / "mixed"), list[str]()
-
-    def reorder(name: str, stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
-        seen.extend([name] if stored.order else [])
-        return stored.converted(tensor, "pytorch", "mlx") if len(seen) % 2 else tensor
-
-    change_weights(folder, reorder)
-    assert len(seen) > 1
-    assert convert(folder, tmp_path / "back", "--to", "published") == 0
-    assert_equal(tensors(tmp_path / "back"), tensors(source))
-
-
 def export_says(folder: Path, says: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     """A refusal, or nothing."""
     capsys.readouterr()
