@@ -141,7 +141,7 @@ class Context:
 
 def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
     """The engines to compare in one mode, with their bars: for all graphs, or for one."""
-    resolved, target, model, job = export.resolved, export.target, export.model, bundle.job
+    resolved, target, model, job = export.resolved, export.target, export.model, export.job
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     names = {entry.name for entry in bundle.components}
     bars = _bars(graphs, target, target.runs_in_float16(mode.engine.compute_precision))
