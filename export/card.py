@@ -87,7 +87,7 @@ def model_card(manifest: Manifest, source: Source) -> str:
     )
 
 
-def _bytes(manifest: Manifest) -> dict[str, int]:
+def _bytes(manifest: Manifest) -> Json:
     """Sizes of the artifacts of each graph, and of all files but the README."""
     files = {name: entry.size for name, entry in manifest.files.items() if name != README}
     graphs = dict.fromkeys(entry.graph for entry in manifest.job.components)

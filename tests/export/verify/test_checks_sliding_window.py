@@ -8,6 +8,7 @@ from support.export.faulty_engines import Engines, failed, no_fault, reports, wi
 
 from voxport.export.verify.code_checks import check_codes
 from voxport.export.verify.component_checks import check_components, check_last_positions, check_streaming
+from voxport.export.verify.modes import Extent
 from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from voxport.model.layers.attention import Attention
 from voxport.model.synthetic.checkpoint import random_checkpoint
@@ -18,13 +19,15 @@ CACHE = 64
 
 @pytest.fixture(scope="module", params=["BSHD", "BHSD, staged"])
 def engines(request: pytest.FixtureRequest) -> Engines:
-    return Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+    found = Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+    found.extent = Extent(steps=300)
+    return found
 
 
 def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     context = engines.context(no_fault)
     assert failed(check_components(context)) == []
-    assert failed(check_long_runs(context, 300)) == []
+    assert failed(check_long_runs(context)) == []
     assert failed(check_last_positions(context)) == []
     assert failed(check_replay(context)) == []
     assert failed(check_streaming(context)) == []
@@ -42,7 +45,7 @@ def test_positions_that_restart_when_the_cache_is_full_fail(engines: Engines) ->
             {**inputs, "position": inputs["position"] % CACHE} if name == "decode_step" else inputs
         ),
     )
-    assert "decode_step.hidden" in failed(check_long_runs(context, 300))
+    assert "decode_step.hidden" in failed(check_long_runs(context))
     assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
 
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
     context = open_context(bundle, made, mode, "acoustic_step")
     artifact = context.engines.artifact
     for fault, found in ((no_fault, []), (gain, ["acoustic_step.next_x", "acoustic_step.velocity"])):
-        faulty = with_artifact(context, lambda fault=fault: FaultyStream(artifact.stream(), fault))
+        faulty = with_artifact(context, partial(FaultyStream, artifact.stream(), fault))
         assert sorted(failed(check_components(faulty))) == found
 
 
