@@ -96,7 +96,7 @@ def evaluate(
 def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:
     """The task with the weights and recipes of `resolved`, and the arithmetic of the target.
 
-    Its tokenizer and voices are those of the bundle.
+    It has the tokenizer and the voices of the bundle.
     """
     model = Model(resolved, target.layout)
     names = {entry.name for entry in bundle.components}

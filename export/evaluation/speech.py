@@ -185,7 +185,7 @@ def _row(
 
 
 def _word_error_rates(rows: Sequence[Row]) -> Figures:
-    """Of each kind of sound that every sentence has."""
+    """The rate of each kind of sound that every sentence has."""
     texts = [row["text"] for row in rows]
     rates = {
         key: [row[name] for row in rows] for key, name in RATES.items() if all(name in row for row in rows)

@@ -36,7 +36,7 @@ MOST_STEPS = 0.9  # share of the steps, so that a few steps which rounding moves
 def check_codes(context: Context) -> Iterable[Assertion | Measurement]:
     """Codes with the same history on all sides.
 
-    A code may differ only where the bars let its logit become the largest one, and in no more steps than
+    A code may differ only if the bars let its logit become the largest one, and in no more steps than
     chance explains. Codes without logits are compared by the values that they are rounded from. The family
     decides about choices inside graphs. The effect of quantisation is reported.
     """
@@ -82,7 +82,7 @@ def compare_codes(
     float_bar: float,
     name: str = "codes, teacher-forced",
 ) -> Assertion:
-    """The indices `found` [n] are those of the largest logits in `reference` [n, R], or near ones.
+    """The indices `found` [n] point to the largest logits in `reference` [n, R], or to near ones.
 
     `unrounded` are the logits without the rounding of integer activations. The logit of each index is at most
     the bar of its step below the largest one, and no more indices differ than chance explains.
@@ -120,7 +120,7 @@ def _most_different(reference: np.ndarray, unrounded: np.ndarray | None, float_b
     """How many rows may have another largest logit than `reference`: as many as chance explains.
 
     Each logit is the one without rounding plus a sum of many roundings, which is close to normal. Its
-    deviation is that of the logits of the row in eager, or of its largest ones: in trained models, rounding
+    deviation is taken from all logits of the row in eager, or its largest ones: in trained models, rounding
     moves these further. That of float sums is a part of their bar. A row differs if rounding changes the
     index in eager or in the artifact.
     """
@@ -170,9 +170,9 @@ def _compare_rounded(
 ) -> tuple[bool, str]:
     """Whether rounding of activations explains the differences [n, K - 1] from eager, and what was counted.
 
-    `rounding` is that of eager. That of the artifact has the same distribution, so it is the larger one with
+    `rounding` is eager's. The artifact's has the same distribution, so it is the larger one with
     a probability of at most one half in each step. In no other step can they differ by more than
-    `ROUNDING_FACTOR` times that of eager. This holds for the norm of a step and for each code book. The
+    `ROUNDING_FACTOR` times eager's. This holds for the norm of a step and for each code book. The
     counts cannot find an error in a few steps. `GROSS_FACTOR` limits the root mean square for that.
     """
     steps, books = difference.shape

@@ -1,8 +1,8 @@
 """How far two results differ, and how far they may.
 
-Two distances are kept apart. The *lowering error* is that of an artifact against eager with the same
-integers, scales and activation arithmetic. The *quantisation error* is that of this eager model against full
-precision.
+Two distances are kept apart. The *lowering error* is the distance of an artifact from eager with
+the same integers, scales and activation arithmetic. The *quantisation error* is the distance of this eager
+model from full precision.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ def distance_at(correlation: float) -> float:
     return sqrt(2 * (1 - correlation))
 
 
-FLOAT_BAR = 1e-4  # of the reference's largest value, as the design sets it for float32
+FLOAT_BAR = 1e-4  # relative to the reference's largest value, as the design sets it for float32
 # Half precision rounds every value by up to 2^-12 of itself. About 20 independent roundings per layer add up
-# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520)
+# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, and the worst output has twice as much (3e-3), and to sqrt(520)
 # · 2^-12 = 5.6e-3 after 26. The bar allows the same factor there, and as much again. No call may be below the
 # design's correlation.
 FLOAT16_BAR, FLOAT16_DISTANCE_BAR = 2e-2, distance_at(0.999)
@@ -114,9 +114,9 @@ class Criterion(NamedTuple):
 class Comparison:
     """One output of one component over many calls of the check `name`.
 
-    `calls` are the distances of the artifact from eager, `quantisation` those of eager from full precision.
-    With integer activations, `rounding` are the distances from eager of eager without that rounding, and
-    `perturbed` those of eager under another order of float sums, if it ran. `gains` are those of the
+    `calls` are the distances of the artifact from eager, `quantisation` the distances of eager from full
+    precision. With integer activations, `rounding` are the distances from eager of eager without that rounding, and
+    `perturbed` the distances of eager under another order of float sums, if it ran. `gains` belong to the
     artifact, and `rounding_gain` is the largest one of rounding, of either sign.
     """
 

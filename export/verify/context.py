@@ -78,7 +78,7 @@ class Context:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
     def call_seeds(self, cases: int = 1) -> tuple[int, ...]:
-        """Seeds of calls of one size, for every case of a component: more of them where a share of the calls
+        """Seeds of calls of one size, for every case of a component: more of them if a share of the calls
         is compared.
         """
         extent = self.extent

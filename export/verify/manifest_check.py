@@ -66,7 +66,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
 def check_weight_errors(
     stored: Mapping[str, WeightError], measured: Mapping[str, WeightError]
 ) -> Iterable[Assertion]:
-    """Compares the weight errors of a manifest with those of the quantised model, by graph."""
+    """Compares the weight errors of a manifest with the errors of the quantised model, by graph."""
     for graph in sorted(stored.keys() | measured.keys()):
         found, expected = stored.get(graph), measured.get(graph)
         if found is None or expected is None or not _is_close(found, expected):

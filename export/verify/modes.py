@@ -6,8 +6,8 @@ from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 from voxport.runtime.engines.base import EngineOptions
 
-MAX_ROWS = 24  # of the longest call
-OTHER_STEPS = 200  # of the long run, in modes after the first one
+MAX_ROWS = 24  # rows in the longest call
+OTHER_STEPS = 200  # steps of the long run in modes after the first one
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class VerifyOptions:
     """How a bundle is verified.
 
     `steps` is the number of decode steps of the long run in the first mode, and of frames of the long codes.
-    `precisions` are those in which the artifact runs (default: those of the target). `compute_units` are the
-    processors that Core ML uses if it runs natively. `device` is the device of an ONNX bundle. `long_codes`:
-    whether the codes of many frames of a large model are compared.
+    `precisions`: how the artifact computes, one after the other (default: as the target says).
+    `compute_units` are the processors that Core ML uses if it runs natively. `device` is the device of an
+    ONNX bundle. `long_codes`: whether the codes of many frames of a large model are compared.
     """
 
     steps: int = 1000
@@ -42,12 +42,12 @@ class Extent:
     sizes: tuple[int, ...] = (1, 2, 5, MAX_ROWS)
     steps: int = 1000  # at most, of the long run
     chunked: int = 125  # frames of the run in chunks
-    run_steps: int = 40  # of a teacher-forced run
-    free_steps: int = 40  # of a free run
-    replay_steps: int = 6  # of each of the two runs that are repeated
+    run_steps: int = 40  # steps of a teacher-forced run
+    free_steps: int = 40  # steps of a free run
+    replay_steps: int = 6  # steps of each of the two runs that are repeated
     past_window: int = 2  # steps past the last row of a sliding-window cache
     frames: int = 0  # at most, of the long codes
-    is_sample: bool = False  # of a model whose eager steps take seconds
+    is_sample: bool = False  # the model is large, and its eager steps take seconds
 
     def __str__(self) -> str:
         counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
 STRETCH = 25  # steps of a long run; if ties may differ, both sides then continue from the same states
 ALL_ENGINES_EVERY = 4  # stretches; the others run the artifact and eager only
-GROWTH = 7  # of the error from the first quarter of a long run to the last: at most linear in the rows
+GROWTH = 7  # the error grows at most linearly with the rows, from the first quarter to the last
 Call = tuple[str, Arrays]  # a component and its inputs
 
 
@@ -97,8 +97,8 @@ def _run_steps(step: Component, indices: range, streams: list[Stream], compared:
 
 
 def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Assertion:
-    """The median error of the last quarter is at most `GROWTH` times that of the first. `bar` is that of
-    one error. `rounding` is how far integer activations move each step: a tie changes a row of a cache, and
+    """The median error of the last quarter is at most `GROWTH` times the first quarter's. `bar` limits one
+    error. `rounding` is how far integer activations move each step: a tie changes a row of a cache, and
     with it every later step by as much as rounding does.
     """
     steps = len(errors)
@@ -117,7 +117,7 @@ def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequen
 def check_replay(context: Context) -> Iterable[Assertion]:
     """Reset and replay give the same bits, and two interleaved streams give what each gives separately.
 
-    Sliding-window caches are full before, those of one graph at a time.
+    Sliding-window caches are full before, one graph at a time.
     """
     steps = [graph[-1] for graph in context.stateful_graphs()]
     if not steps:
@@ -182,7 +182,7 @@ def _are_equal(first: Iterable[Arrays], second: Iterable[Arrays]) -> bool:
 def check_free_run(context: Context) -> Iterable[Result]:
     """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
 
-    Its distance from eager, and that of eager from full precision, are reported.
+    Its distance from eager, and the distance of eager from full precision, are reported.
     """
     workload, constants = context.workload, context.constants
     steps, engines = context.extent.free_steps, context.engines
