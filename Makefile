@@ -10,7 +10,7 @@ DEMO := artifacts/demo
 # modules are compiled once, and not in each of the hundreds of processes that tests start
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests check lint fuzz install
+.PHONY: demo test test-all units everything lint fuzz install
 install: .venv/.installed
 
 # --no-compile: Python compiles a module when it is first imported, and most modules of torch never are
@@ -32,15 +32,20 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint
+units: install
 	$(PYTEST) -m "not slow"
 
-tests: install
+everything: install
 	$(PYTEST)
 
-# the linter and the type checker take one core for a minute; the tests start beside them
+# The linter and the type checker take one core for a minute; the tests start beside them.
+# `test`: every unit, and for each target one verified bundle and one planted fault
 test: install
-	$(MAKE) --jobs=2 lint tests
+	$(MAKE) --jobs=2 lint units
+
+# what CI runs; exports are kept between runs in the user's cache folder, unless VOXPORT_TEST_CACHE=off
+test-all: install
+	$(MAKE) --jobs=2 lint everything
 
 fuzz: install
 	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz \

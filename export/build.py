@@ -24,7 +24,7 @@ from voxport.bundle.manifest import (
     file_entry,
     read_manifest,
 )
-from voxport.bundle.progress import Progress, advance
+from voxport.bundle.progress import advance, progress
 from voxport.export.card import bundle_card
 from voxport.export.job import graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
@@ -73,7 +73,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
     advice = f"choose a recipe of fewer bits{unverified}"
     check_memory(output.memory, f"{job.source.name} for {job.target}", advice)
     checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
-    with staging(output.folder) as folder, Progress(len(job.recipes) + checks, "steps"):
+    with staging(output.folder) as folder, progress(len(job.recipes) + checks, "steps"):
         export = Export(resolved, target, job)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished, checked = _lower(export, folder, output)

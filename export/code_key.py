@@ -26,7 +26,6 @@ LOWERING = (
 NOT_LOWERING = (
     "export/targets/__init__.py",
     "model/__main__.py",
-    "model/commands/*",
     "model/download.py",
     "model/embedded.py",
     "model/foreign.py",
@@ -36,7 +35,6 @@ NOT_LOWERING = (
     "model/other_weights.py",
     "model/stored_weights.py",
     "model/synthetic/*",
-    "model/training/*",
     "model/*/calls.py",
     "model/*/mlx.py",
     "model/*/sizes.py",

@@ -12,6 +12,8 @@ import json
 import logging
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -20,7 +22,6 @@ from pathlib import Path, PurePosixPath
 from voxport.bundle.errors import ExportError, UsageError, VerificationError
 from voxport.bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of
 from voxport.bundle.folder import could_be_read, is_plain_path, unlisted
-from voxport.bundle.interruption import uninterrupted
 from voxport.bundle.manifest import MANIFEST, README, REPORT, file_entry
 from voxport.export.resume import remove_unrecorded
 
@@ -29,7 +30,22 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PARTIAL, OLD = ".voxport-partial", ".voxport-old"
 LOST_AND_FOUND = "lost+found"  # at the mount point of a file system
 MAX_NAMED = 5
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT and SIGTERM are ignored, for short work that must be complete."""
+    if threading.current_thread() is not threading.main_thread():  # signals never interrupt it
+        yield
+        return
+    before = [signal.signal(each, signal.SIG_IGN) for each in SIGNALS]
+    try:
+        yield
+    finally:
+        for each, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(each, handler)
 
 
 @contextmanager

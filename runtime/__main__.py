@@ -1,19 +1,11 @@
-"""`python -m runtime`: speaks, transcribes, or examines a bundle. Only ExecuTorch bundles need torch."""
+"""`python -m runtime`: the commands of `voxport`."""
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 
-from voxport.bundle.interruption import end_without_traceback
+from voxport.__main__ import main as voxport
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code; `bundle.errors` lists them."""
-    end_without_traceback()
-    from voxport.bundle.command import run_command_line
-    from voxport.runtime.commands import COMMANDS
-
-    return run_command_line("python -m runtime", "Run a voxport bundle.", COMMANDS, argv)
-
+main = partial(voxport, prog="python -m runtime")
 
 if __name__ == "__main__":
     sys.exit(main())

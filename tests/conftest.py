@@ -49,6 +49,15 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
+# Bundles whose export takes more than `make test` has time for.
+SLOW_FIXTURES = {"qwen_bundles", "trained_bundles", "golden_base"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts files: `LONGEST`, then those with slow tests, then the others."""

@@ -4,6 +4,7 @@
     python -m tools.figures speed "voxtral-tts onnx w4" RUN.json ...
     voxport evaluate BUNDLE --readings 4 -o RESULT.json
     python -m tools.figures evaluation "voxtral-tts onnx w4" RESULT.json
+    python -m tools.figures codes "qwen3-tts-tiny onnx w4" BUNDLE/manifest.json
 
 A row is named by its first column, `id`. It replaces the row of this name. Several runs give a median and a
 range. The last columns are machine, versions, date and commit. Other tools call `put` with their rows.
@@ -37,7 +38,7 @@ Row = dict[str, str]
 
 
 def put(subject: str, rows: Sequence[Row]) -> None:
-    """Adds rows to a subject, or replaces those of the same id. Columns of conditions stay last."""
+    """Adds rows to a subject, or replaces rows of the same id. Columns of conditions stay last."""
     path = FOLDER / f"{subject}.csv"
     old = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     known = {row["id"]: row for row in [*old, *rows]}
@@ -120,7 +121,16 @@ def evaluation(name: str, results: Sequence[Json]) -> Row:
     return row | conditions(found.get("machine"))
 
 
-SUBJECTS = {"speed": speed, "evaluation": evaluation}
+def codes(name: str, results: Sequence[Json]) -> Row:
+    """The row of one bundle of Qwen3-TTS from its verification: codes of full precision, in per cent."""
+    reports = results[0]["verification"]["reports"]
+    books = reports["codes over 1000 frames, artifact and full precision"]
+    first, *others = (f"{100 * share:.1f}" for share in books.values())
+    row = {"id": name, "code_0": first, "other_codes_least": min(others), "other_codes_most": max(others)}
+    return row | conditions()
+
+
+SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes}
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Runs the application of Ray Serve on a cluster of two nodes of one processor, and writes one JSON.
+"""Runs the application of Ray Serve on a cluster of two nodes of one processor, and prints one JSON.
 
-    ray_check.py --tts BUNDLE --stt BUNDLE -o docs/bench/serving/ray.json
+    python -m tools.ray_check --tts BUNDLE --stt BUNDLE
 
 The cluster runs in a network namespace with loopback only, which needs root. A node is killed while streams
 run: the streams of its replica end in an error, the others are whole, and 20 of 20 new requests are served.
@@ -36,8 +36,8 @@ INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
 URL, SOCKET = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime?intent=transcription&model="
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(75))
 STREAMS, NEW = 6, 20
-CPUS = 1  # of a node, and of a replica
-RATE = 16000  # of the audio of a socket
+CPUS = 1  # a node and a replica have one
+RATE = 16000  # samples a second that a socket sends
 RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
 OBJECT_STORE = 80 * 2**20
 
@@ -46,15 +46,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tts", type=Path, required=True, help="bundle with float weights")
     parser.add_argument("--stt", type=Path, required=True, help="trained bundle for live audio")
-    parser.add_argument("-o", type=Path, required=True, help="JSON to write")
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
         environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT / "src")}
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env=environment))
     results = conditions(arguments.tts, arguments.stt) | check(arguments.tts, arguments.stt)
-    arguments.o.parent.mkdir(parents=True, exist_ok=True)
-    arguments.o.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
 
 
@@ -132,7 +129,7 @@ async def latency(client: httpx2.AsyncClient) -> float:
 
 
 async def stream(client: httpx2.AsyncClient, model: str, begun: asyncio.Event) -> bytes | None:
-    """What a slow reader receives; None where the stream ends in an error."""
+    """What a slow reader receives; None if the stream ends in an error."""
     received = b""
     try:
         async with client.stream("POST", "/v1/audio/speech", json=request(model)) as response:
@@ -220,7 +217,7 @@ async def utterances(stt: str, sound: bytes) -> list[str]:
 async def cancel(client: httpx2.AsyncClient, model: str) -> float:
     """Seconds from the end of a connection until its slot is free, on the replica that is left."""
     async with client.stream("POST", "/v1/audio/speech", json=request(model, max_frames=4000)) as response:
-        pieces = response.aiter_raw()  # closes the response where nothing refers to it
+        pieces = response.aiter_raw()  # closes the response when nothing refers to it
         await anext(pieces)
         assert await busy(client, model) == 1
     started = time.perf_counter()

@@ -45,22 +45,14 @@ def rows(bundle: Bundle, found: Json, frames: int) -> list[Row]:
         "threads": str(EngineOptions().thread_count(bundle)),
         "frames": str(frames),
     }
-    clients = [
-        {
-            "id": f"{bundle.folder.name}, {count} clients",
-            **{key: str(value) for key, value in figures.items()},
-        }
-        for count, figures in found["clients"].items()
+    figures = {f"{count} clients": row for count, row in found["clients"].items()}
+    figures |= {"refusal": found["refusal_ms"], "free slot": found["cancel_ms"]}
+    return [
+        {"id": f"{bundle.folder.name}, {what}", **{key: str(value) for key, value in row.items()}}
+        | about
+        | conditions()
+        for what, row in figures.items()
     ]
-    others = [
-        {
-            "id": f"{bundle.folder.name}, {what}",
-            "median_ms": str(times["median"]),
-            "max_ms": str(times["max"]),
-        }
-        for what, times in (("refusal", found["refusal_ms"]), ("free slot", found["cancel_ms"]))
-    ]
-    return [row | about | conditions() for row in (*clients, *others)]
 
 
 def measure(bundle: Path, frames: int) -> Json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import README, file_entry
-from voxport.bundle.progress import Progress, advance
+from voxport.bundle.progress import advance, progress
 from voxport.export.code_key import source_key
 from voxport.export.conversion.files import (
     check_files,
@@ -81,7 +81,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
         log.warning(message, len(not_storable), NO_GROUP, not_storable[0], len(plan.integers))
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
-    with staging(out) as staged, Progress(plan.size / 1e6, "MB"):
+    with staging(out) as staged, progress(plan.size / 1e6, "MB"):
         _write_weights(plan, staged)
         write_files(plan, staged)
         (staged / README).write_text(conversion_card(plan), encoding="utf-8")

@@ -9,8 +9,8 @@ import torch
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
-from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from voxport.bundle.progress import Progress
+from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle, Precision
+from voxport.bundle.progress import progress
 from voxport.export.code_key import code_key
 from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
 from voxport.export.evaluation.recognition import evaluate_recognition
@@ -77,7 +77,7 @@ def evaluate(
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
     elif resolved:
         reference = open_eager(bundle, resolved.in_full_precision(), target)
-    with Progress(len(options.utterances), "sentences"):
+    with progress(len(options.utterances), "sentences"):
         if isinstance(task, TextToSpeech):
             assert options.recogniser
             name, full = options.recogniser.name, cast("TextToSpeech | None", reference)
@@ -98,12 +98,21 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
 
     It has the tokenizer and the voices of the bundle.
     """
-    model = Model(resolved, target.layout)
+    family = open_family(bundle.job.family)
+    return family.open(bundle, eager_engine(bundle, resolved, target), read_constants(bundle.job))
+
+
+def eager_engine(
+    bundle: Bundle, resolved: Resolved, target: Target, precision: Precision = "float32"
+) -> EagerEngine:
+    """The components of the bundle, with the weights and recipes of `resolved` and the arithmetic of the
+    target. Unquantised weights are rounded to `precision`.
+    """
+    model = Model(resolved, target.layout, precision)
     names = {entry.name for entry in bundle.components}
     components = [component for component in model.components if component.name in names]
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
     # stored rows of prompts depend on all of it
     engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
-    family = open_family(bundle.job.family)
-    return family.open(bundle, engine, read_constants(bundle.job))
+    return engine

@@ -9,7 +9,7 @@ from torch import nn
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
-from voxport.bundle.progress import Progress, advance
+from voxport.bundle.progress import advance, progress
 from voxport.export.evaluation.recognition import evaluate_recognition
 from voxport.export.evaluation.result import Figures, Row, mean
 from voxport.export.evaluation.run import EvaluationOptions, open_eager
@@ -94,7 +94,7 @@ def sweep(
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
     variants = ((part, open_eager(bundle, quantised_only(resolved, part), target)) for part in swept)
-    with Progress(len(swept) * len(options.utterances), "sentences"):
+    with progress(len(swept) * len(options.utterances), "sentences"):
         return list(_rows(variants, options))
 
 

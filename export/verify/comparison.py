@@ -115,9 +115,9 @@ class Comparison:
     """One output of one component over many calls of the check `name`.
 
     `calls` are the distances of the artifact from eager, `quantisation` the distances of eager from full
-    precision. With integer activations, `rounding` are the distances from eager of eager without that rounding, and
-    `perturbed` the distances of eager under another order of float sums, if it ran. `gains` belong to the
-    artifact, and `rounding_gain` is the largest one of rounding, of either sign.
+    precision. With integer activations, `rounding` are the distances from eager of eager without that
+    rounding, and `perturbed` the distances of eager under another order of float sums, if it ran. `gains`
+    belong to the artifact, and `rounding_gain` is the largest one of rounding, of either sign.
     """
 
     component: str

@@ -22,7 +22,7 @@ import torch
 from voxport.bundle.errors import OutputError
 from voxport.bundle.files import is_fixed, move_into
 from voxport.bundle.json_types import Json
-from voxport.bundle.progress import Progress, advance
+from voxport.bundle.progress import advance, progress
 from voxport.bundle.user_cache import user_cache
 from voxport.model.checkpoint import Shapes, expected_tensors
 from voxport.model.checkpoint_format import RANDOM_WEIGHTS
@@ -62,7 +62,7 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(content)
             family.synthetic.write_extra_files(partial, size, seed)
-            with Progress(weights / 1e6, "MB"):
+            with progress(weights / 1e6, "MB"):
                 _write_weights(partial, family, size, seed, shapes)
             if not family.format.detect(partial):
                 raise OutputError(

@@ -118,21 +118,6 @@ SIZES = {
         },
         num_vocab_tokens=600,
     ),
-    # one layer: for tests of lowering
-    "micro": Size(
-        decoder={"dim": 96, "n_layers": 1, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
-        | {"vocab_size": 1536, "sliding_window": 256, "ada_rms_norm_t_cond_dim": 8},
-        encoder={
-            "dim": 64,
-            "n_layers": 1,
-            "head_dim": 16,
-            "hidden_dim": 128,
-            "n_heads": 4,
-            "n_kv_heads": 4,
-            "sliding_window": 40,
-        },
-        num_vocab_tokens=600,
-    ),
     "small": Size(
         decoder={
             "dim": 512,

@@ -1,20 +1,24 @@
-"""`voxport` or `python -m voxport`: all commands."""
+"""`voxport` or `python -m voxport`: the command line."""
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
-from voxport.bundle.interruption import end_without_traceback
 
+def main(argv: Sequence[str] | None = None, prog: str = "voxport", default: str | None = None) -> int:
+    """Returns the exit code; `bundle.errors` lists them. `default` is the command of options without one."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by a background job
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # the imports below take time and would print a traceback
+    from voxport.cli.main import run_command_line
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code; `bundle.errors` lists them."""
-    end_without_traceback()
-    from voxport.bundle.command import run_command_line
-    from voxport.bundle.completion import answer_shell
-    from voxport.commands import COMMANDS
+    if "_ARGCOMPLETE" in os.environ:
+        from voxport.cli.completion import answer_shell
 
-    answer_shell("voxport", COMMANDS)
-    return run_command_line("voxport", "Export, verify and run speech models on devices.", COMMANDS, argv)
+        answer_shell(prog)
+    return run_command_line(sys.argv[1:] if argv is None else argv, prog, default)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,6 @@ from voxport.export.targets import open_target
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.opening import open_bundle
 
-pytestmark = pytest.mark.slow
-
-
 LOWER = """
 import sys
 from pathlib import Path
@@ -49,6 +46,7 @@ for name in graphs:
 """
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(bundles: Path, checkpoint: Path, tmp_path: Path) -> None:
     """ExecuTorch programs with states, of another process, with another hash seed and number of threads.
 
@@ -166,6 +164,7 @@ def tampered(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(bundles / "onnx", tmp_path_factory.mktemp("tampered") / "bundle"))
 
 
+@pytest.mark.slow
 @settings(max_examples=75)
 @given(st.data())
 def test_any_change_of_a_manifest_works_or_is_a_one_line_error(

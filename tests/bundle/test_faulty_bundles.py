@@ -13,8 +13,6 @@ from support.commands import error_line, say
 from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_changed_byte_fails_the_hash_check(
     onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

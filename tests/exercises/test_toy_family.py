@@ -24,7 +24,6 @@ from voxport.model.families import open_family
 from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.runtime.__main__ import main as runtime_command
 
-pytestmark = pytest.mark.slow
 TARGETS = ("onnx", "executorch")
 
 

@@ -17,7 +17,6 @@ from voxport.export.targets.coreml.target import CoreMLTarget
 from voxport.quantize.recipe import RECIPES, Recipe
 from voxport.quantize.schemes import IntegerScheme
 
-pytestmark = pytest.mark.slow
 TARGETS = ("onnx", "executorch", "coreml")
 
 
@@ -44,6 +43,7 @@ def toy_bundles(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
+@pytest.mark.slow
 def test_it_becomes_a_bundle_whose_recipe_reads_back(speech_bundle: Path, checkpoint: Path) -> None:
     bundle, source = Bundle(speech_bundle), Source(checkpoint)
     backbone = bundle.component("decode_step")
@@ -59,6 +59,7 @@ def test_its_bundle_speaks(speech_bundle: Path) -> None:
     assert len(samples) and np.isfinite(samples).all() and samples.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_lowers_its_module_and_speaks(toy_bundles: Path, target: str) -> None:
     bundle = Bundle(toy_bundles / target)

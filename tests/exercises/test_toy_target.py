@@ -14,8 +14,6 @@ from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime_command
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module", params=["none", "w8"])
 def bundle(

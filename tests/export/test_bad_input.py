@@ -17,8 +17,6 @@ from voxport.export.__main__ import main as export
 from voxport.export.output_folder import staging
 from voxport.model.mistral_format import MistralFormat
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_second_export_to_the_same_place_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -29,6 +27,7 @@ def test_a_second_export_to_the_same_place_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_verification")
 def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
@@ -37,6 +36,7 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
     assert Bundle(onnx_copy).is_verified and (onnx_copy / "diary.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles: Path) -> None:
     for module, arguments in (("runtime", ["info", str(bundles / "onnx")]), ("export", ["list"])):
         with open("/dev/full", "w") as full:
@@ -119,6 +119,7 @@ def test_faulty_checkpoints_are_refused(
     assert str(folder) in error_line(capsys)
 
 
+@pytest.mark.slow
 def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
     """A limit on file size has the effect of a full disk: exit 3, and no files."""
     code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
@@ -135,6 +136,7 @@ def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Pat
     assert "File too large; raise the limit" in done.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
     done = subprocess.run(

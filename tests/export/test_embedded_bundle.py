@@ -13,9 +13,9 @@ from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText
 
 FAMILY = "voxtral_realtime"
-pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_it_is_exported_once_and_again_where_damaged_or_for_another_checkpoint(
     short_verification: None,
     tmp_path: Path,

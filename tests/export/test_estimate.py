@@ -18,8 +18,6 @@ from voxport.export.memory import check_memory
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 
-pytestmark = pytest.mark.slow
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.bundle_options import QUANT
 from support.export.bundle_bytes import assert_same_bytes
+from support.model.micro import micro_checkpoint
 from support.paths import ROOT
 
 from voxport.bundle.errors import ExportError, UsageError, VerificationError
@@ -25,15 +26,6 @@ from voxport.export.__main__ import main as export
 from voxport.export.model import Export
 from voxport.export.output_folder import staging
 from voxport.export.resume import ResumeCache
-
-EXPORT = """
-import sys
-from voxport.export.__main__ import main
-from voxport.model import embedded
-embedded.has_trained = lambda family: False  # random weights, as in this process
-sys.exit(main())
-"""
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", [".out.voxport-partial", ".out.voxport-old"])
@@ -53,6 +45,7 @@ def test_a_link_to_the_output_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "out" / "file").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
     tmp_path: Path, how: signal.Signals
@@ -70,6 +63,7 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path: Path) -> None:
     """A run is killed after the third graph. One of the three is then damaged, and a partial file added.
 
@@ -182,6 +176,7 @@ def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path:
         assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
 
 
+@pytest.mark.slow
 def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     tmp_path: Path,
     short_verification: None,
@@ -225,7 +220,8 @@ def failed_components(folder: Path) -> set[str]:
 
 
 def command_of(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-c", EXPORT, "--target", "onnx", *options, "--out", str(out)]
+    command = [sys.executable, "-m", "voxport", "export", "--checkpoint", str(micro_checkpoint())]
+    return [*command, "--target", "onnx", *options, "--out", str(out)]
 
 
 def started(out: Path, accepted: signal.Signals, *options: str) -> subprocess.Popen[str]:

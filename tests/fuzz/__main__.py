@@ -85,14 +85,15 @@ def _sources(bundles: Path, work: Path) -> Sources:
         sources |= {source.name: source, converted.name: converted}
     (work / "input").symlink_to(sources["speech"])
     os.environ["XDG_CACHE_HOME"] = str(sources["prefixes"])
-    _prepare(*SAY)
+    _prepare(*SAY, folder=work)
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     return sources
 
 
-def _prepare(*argv: str) -> None:
+def _prepare(*argv: str, folder: Path | None = None) -> None:
     child = os.fork()
     if not child:
+        os.chdir(folder or ".")
         os._exit(voxport(argv))
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         sys.exit(f"fuzz: failed: voxport {' '.join(argv)}")
@@ -118,7 +119,7 @@ def _run_child(command: Command, folder: Path, files: tuple[IO[bytes], ...]) -> 
         os.setsid()
         for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
             os.dup2(file.fileno(), number)
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
         if command.stdin is None:
             os.close(0)
             sys.stdin = None  # as Python starts with a closed stdin

@@ -79,8 +79,8 @@ def voice(rng: random.Random, folder: Path, places: Sources) -> Command:
     (folder / "input").symlink_to(places["cloning"])
     suffix, file = rng.choice([".pt", ".npy", ".safetensors"]), io.BytesIO()
     if suffix == ".pt":
-        item = {"ref_code": torch.zeros(4, 6, dtype=torch.long), "ref_spk_embedding": torch.zeros(96)}
-        item |= {"x_vector_only_mode": False, "icl_mode": True, "ref_text": "Hello."}  # type: ignore[dict-item]
+        item: dict[str, Any] = {"x_vector_only_mode": False, "icl_mode": True, "ref_text": "Hello."}
+        item |= {"ref_code": torch.zeros(4, 6, dtype=torch.long), "ref_spk_embedding": torch.zeros(96)}
         item[rng.choice(list(item))] = rng.choice([hostile_value(rng), torch.full((96,), torch.inf), None])
         torch.save(rng.choice([{"items": [item]}, {"items": [item] * 2}, [item], item]), file)
     elif suffix == ".npy":

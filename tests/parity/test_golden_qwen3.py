@@ -263,7 +263,7 @@ def test_the_stages_of_the_codec(base: GoldenModel) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_frames_decoded_one_after_another_are_those_of_one_call(base: GoldenModel, size: int) -> None:
     """The end of 325 frames, which the official package decodes in parts with less context."""
     codes, states, found = base.reference["codec_codes"][:316], base.codec_states(size), []

@@ -1,7 +1,4 @@
-"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech.
-
-`tools/accuracy/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
-"""
+"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech."""
 
 import json
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, DESIGN, GOLDEN, open_golden
+from support.export.cache import ExportCache
 from support.export.golden_qwen3 import (
     CACHE,
     CASES,
@@ -24,7 +22,6 @@ from support.export.golden_qwen3 import (
     request_of,
 )
 
-from voxport.export.__main__ import main as export
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines.base import Engine
 from voxport.runtime.families.qwen3_tts.verification import VERIFICATION
@@ -35,23 +32,26 @@ TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minute
 DRAWN = 12  # frames
 FEW = ("sampled", "icl_short")  # drawn codes, and those of a recording
 TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, golden_base: Path) -> Callable[[str], Path]:
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, golden_base: Path, exports: ExportCache
+) -> Callable[[str], Path]:
     """The ONNX bundle of a checkpoint; each is exported once."""
     folder = tmp_path_factory.mktemp("golden")
 
     def exported(name: str) -> Path:
         if name == "base":
             return golden_base
-        golden_bundle(name, "onnx", folder / name)
+        with exports.artifacts():
+            golden_bundle(name, "onnx", folder / name)
         return folder / name
 
     return cache(exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "run"), CASES)
 def test_a_run_of_the_official_package(
     folder: Callable[[str], Path], name: str, run: str, tmp_path: Path
@@ -60,19 +60,17 @@ def test_a_run_of_the_official_package(
 
 
 @pytest.mark.parametrize("run", FEW)
-def test_both_trace_commands_give_a_run_of_the_official_package(
+def test_traces_of_a_bundle_and_of_eager_are_a_run_of_the_official_package(
     folder: Callable[[str], Path], run: str, tmp_path: Path
 ) -> None:
-    """From the checkpoint in eager, and from its bundle."""
     golden = golden_bundle("base", "onnx", folder("base"))
     sound = golden.reference["codec_audio"]
     codes = golden.reference["codec_codes"][: len(sound) // FRAME]
     arrays: dict[str, Any] = golden.arrays(run) | {"codec_codes": codes}
     np.savez(tmp_path / "in.npz", request=json.dumps(request_of("base", run)), **arrays)
     files = ["--inputs", str(tmp_path / "in.npz"), "-o", str(tmp_path / "out.npz")]
-    from_checkpoint = ["--checkpoint", str(GOLDEN / "base"), "--quant", "none", "--cache-length", str(CACHE)]
-    for command, source in ((export, from_checkpoint), (runtime, [str(folder("base"))])):
-        assert command(["trace", *source, *files]) == 0
+    for more in ([], ["--eager", "--checkpoint", str(GOLDEN / "base")]):
+        assert runtime(["trace", str(folder("base")), *more, *files]) == 0
         with np.load(tmp_path / "out.npz") as found:
             assert misses(golden.compare(run, found)) == []
             assert difference(found["codec_audio"], sound) < 1e-4
@@ -95,6 +93,7 @@ def test_codes_of_a_seed_are_those_of_eager(folder: Callable[[str], Path]) -> No
     assert drawn(golden_bundle("base", "onnx", folder("base")).engine) == drawn(open_golden("base").engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def test_heads_and_tables_of_the_predictor_in_another_order(base: GoldenModel, n
         assert predicted(base).tolist() != expected.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*WRONG_VALUES, drop_a_state])
 def test_a_fault_of_the_codec(base: GoldenModel, fault: Callable[[CodecDecoder], None]) -> None:
     """SnakeBeta, the halves and tables of the quantiser, and the state of a transposed convolution."""

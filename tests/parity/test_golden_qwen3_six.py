@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, CASES, GOLDEN, SAMPLED, open_golden, prompt_of
+from support.export.cache import ExportCache
 from support.export.golden_qwen3 import golden_bundle, misses, request_of
 
 from voxport.bundle.errors import IntegrityError
@@ -60,9 +61,10 @@ def test_a_run_of_the_official_package(name: str, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_core_ml_packages_give_runs_of_the_official_package(tmp_path: Path) -> None:
+def test_core_ml_packages_give_runs_of_the_official_package(exports: ExportCache, tmp_path: Path) -> None:
     """Drawn codes, and those of a recording."""
-    golden = golden_bundle("base", "coreml", tmp_path / "bundle", "--split", "six")
+    with exports.artifacts():
+        golden = golden_bundle("base", "coreml", tmp_path / "bundle", "--split", "six")
     assert [misses(golden.run(run, tmp_path)) for run in FEW] == [[], []]
 
 

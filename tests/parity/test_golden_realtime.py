@@ -1,14 +1,16 @@
 """Comparison of Voxtral-Realtime with an independent implementation: bar 1e-4 of the largest value."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from mistral_common.audio import mel_filter_bank
+from support.export.cache import ExportCache
+from support.export.eager_trace import trace_eager
 
 from voxport.bundle.manifest import Bundle, ExportRequest
-from voxport.export.__main__ import main as export
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
@@ -36,8 +38,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def assert_golden(path: Path) -> None:
-    with np.load(GOLDEN / "reference.npz") as reference, np.load(path) as found:
+def assert_golden(found: Mapping[str, np.ndarray]) -> None:
+    with np.load(GOLDEN / "reference.npz") as reference:
         for name in ("tokens", "prompt_len", "n_audio"):
             np.testing.assert_array_equal(found[name], reference[name])
         for name in ("audio_embeds", "prefill_logits"):
@@ -59,26 +61,9 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("live", [[], ["--live"]])
-def test_eager_equals_the_reference(inputs: Path, tmp_path: Path, live: list[str]) -> None:
-    out = tmp_path / "out.npz"
-    assert (
-        export(
-            [
-                "trace",
-                "--checkpoint",
-                str(GOLDEN / "checkpoint"),
-                "--streaming",
-                *live,
-                "--inputs",
-                str(inputs),
-                "-o",
-                str(out),
-            ]
-        )
-        == 0
-    )
-    assert_golden(out)
+@pytest.mark.parametrize("live", [False, True])
+def test_eager_equals_the_reference(inputs: Path, live: bool) -> None:
+    assert_golden(trace_eager(GOLDEN / "checkpoint", inputs, {"streaming": True}, live))
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
@@ -99,51 +84,26 @@ def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | Non
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])
-def test_another_delay_differs_from_the_reference(inputs: Path, tmp_path: Path, delay: str) -> None:
-    out = tmp_path / "out.npz"
-    assert (
-        export(
-            [
-                "trace",
-                "--checkpoint",
-                str(GOLDEN / "checkpoint"),
-                "--delay-ms",
-                delay,
-                "--inputs",
-                str(inputs),
-                "-o",
-                str(out),
-            ]
-        )
-        == 0
-    )
+def test_another_delay_differs_from_the_reference(inputs: Path, delay: str) -> None:
+    found = trace_eager(GOLDEN / "checkpoint", inputs, {"delay_ms": delay})
     with pytest.raises((AssertionError, ValueError)):
-        assert_golden(out)
+        assert_golden(found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_artifacts_equal_the_reference_offline_and_streaming(
-    inputs: Path, tmp_path: Path, target: str
+    exports: ExportCache, inputs: Path, tmp_path: Path, target: str
 ) -> None:
     """Offline, live, and fed in pieces of any size."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []
-    arguments = [
-        "--checkpoint",
-        str(GOLDEN / "checkpoint"),
-        "--target",
-        target,
-        "--streaming",
-        "--cache-length",
-        "128",
-        "--out",
-        str(bundle),
-    ]
-    assert export([*arguments, *precise, "--no-verify"]) == 0
+    arguments = ["--checkpoint", str(GOLDEN / "checkpoint"), "--target", target]
+    exports.export(bundle, *arguments, "--streaming", "--cache-length", "128", *precise, "--no-verify")
     for live in ([], ["--live"]):
         assert runtime(["trace", str(bundle), *precise, *live, "--inputs", str(inputs), "-o", str(out)]) == 0
-        assert_golden(out)
+        with np.load(out) as found:
+            assert_golden(found)
     opened, expected = Bundle(bundle), np.load(GOLDEN / "reference.npz")["tokens"].tolist()
     engine, constants = (
         open_engine(opened, EngineOptions(compute_precision="float32" if precise else None)),

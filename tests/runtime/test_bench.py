@@ -10,8 +10,6 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.machine import measure_bandwidth
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
 def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines import open_engine
 from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder
 
-pytestmark = pytest.mark.slow
 TARGETS = ["onnx", "executorch", "coreml"]
 
 

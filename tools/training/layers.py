@@ -1,7 +1,7 @@
 """Forward passes for training over the holders of published tensors: batches, gradients, no caches.
 
 The computing modules of the families serve one stream, write caches in place and fuse weights. These
-functions compute the same values from the holders, whose parameters are those of a checkpoint.
+functions compute the same values from the holders, whose parameters have the names of a checkpoint.
 """
 
 import torch

@@ -19,8 +19,8 @@ from torch import nn
 
 log = logging.getLogger(__name__)
 Losses = dict[str, torch.Tensor]  # "loss" is the one that is minimised
-AVERAGING = 0.999  # of the weights, per step
-MAX_GRADIENT_NORM = 1.0  # of the gradient
+AVERAGING = 0.999  # how much of the averaged weights each step keeps
+MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True)

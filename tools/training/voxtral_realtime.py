@@ -4,7 +4,7 @@
     python -m tools.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
 
 The data is made with espeak-ng while the model trains: see `tools.training`. `train` continues at the last
-checkpoint in STATE. By default it takes as many steps as that of the embedded model, which took 1.8 hours on
+checkpoint in STATE. By default it takes as many steps as the embedded model had, which took 1.8 hours on
 one thread. To measure word error rates, export the written checkpoint and run `voxport evaluate`.
 """
 
@@ -25,7 +25,7 @@ from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import parse_config
 
 NAME = "voxtral_realtime"
-STEPS = (8_800, 0)  # of the embedded model, and how many of them had a falling learning rate
+STEPS = (8_800, 0)  # as in the embedded model; the second number has a falling learning rate
 STEPS_PER_SHARD = 12
 PHONEME_WEIGHT = 0.3
 PAD_WEIGHT = 0.3  # of [STREAMING_PAD], which is most of the targets
@@ -91,7 +91,7 @@ def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
 
 
 def schedule_of(arguments: argparse.Namespace, steps: int, cooldown: int) -> Schedule:
-    """The schedule that the arguments ask for. `steps` and `cooldown` are those of the embedded model."""
+    """The schedule that the arguments ask for. `steps` and `cooldown` are the defaults."""
     if arguments.steps is not None:
         steps, cooldown = arguments.steps, 0
     if arguments.cooldown is not None:
@@ -100,7 +100,7 @@ def schedule_of(arguments: argparse.Namespace, steps: int, cooldown: int) -> Sch
 
 
 def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: float, batch: int) -> None:
-    """The arguments that every training has. `steps` says where it ends by default."""
+    """The arguments that every training has. `steps` says how long it is by default."""
     state = "checkpoints and logs; outside of the repository"
     parser.add_argument("--folder", type=Path, required=True, help=state)
     parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
@@ -110,7 +110,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: fl
         "--cooldown",
         type=int,
         help="last steps, over which the rate falls to zero "
-        "(default: 0 with --steps, else that of the embedded model)",
+        "(default: 0 with --steps, else as in the embedded model)",
     )
     group.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
     group.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")

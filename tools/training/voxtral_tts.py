@@ -49,9 +49,9 @@ from tools.training.writing import write_speech
 from voxport.model.voxtral_tts.config import FIRST_LEVEL
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
-CODEC_STEPS = (8_300, 1_000)  # of the embedded model, and how many of them had a falling learning rate
+CODEC_STEPS = (8_300, 1_000)  # as in the embedded model; the second number has a falling learning rate
 LANGUAGE_STEPS = (11_400, 2_000)
-FRAMES = 24  # of a sound for the codec: 1.92 s
+FRAMES = 24  # 1.92 s, the length of a sound for the codec
 STEPS_PER_SHARD = 16
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5

@@ -24,7 +24,7 @@ from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
 from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 
 CARD = "README.md"
-NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # of a line of a log, in the model card
+NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
 LICENCE = (
     "Apache-2.0, as this project. The texts were written for it. espeak-ng made the sound. Its licence, the "
     "GPL, covers the program and its data, not the sound. No recording and no other model was used."

@@ -21,7 +21,6 @@ from voxport.export.verify.manifest_check import check_manifest
 from voxport.model.embedded import trained_checkpoint
 from voxport.runtime.text_to_speech import TextToSpeech
 
-pytestmark = pytest.mark.slow
 TEXT = "Hello there."
 
 

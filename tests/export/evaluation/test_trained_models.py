@@ -18,9 +18,9 @@ SENTENCES = 10
 # Of about 70 words. 100 sentences have 5 % (docs/evaluation.md), noise or silence has 100 %. With 5 %
 # for each word by itself, more than 20 % are wrong in one of 600,000 samples (binomial distribution).
 MAX_WER = 0.2
-pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("voice", ["clear_female", "clear_male"])
 def test_held_out_sentences_are_spoken_and_heard(trained_bundles: dict[str, Path], voice: str) -> None:
     speaker = open_task(TextToSpeech, trained_bundles["voxtral_tts"])

@@ -30,7 +30,6 @@ from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.quantize.modules import QuantizedLinear, linear_kernel
 from voxport.runtime.mil import Executor, Package
 
-pytestmark = pytest.mark.slow
 Graphs = dict[str, Graph]
 CACHE = 1024
 
@@ -45,17 +44,19 @@ def lower(graphs: Graphs, folder: Path) -> None:
         CoreMLTarget().lower(graph, folder)
 
 
+REQUEST = ExportRequest(
+    quant="w4",
+    quant_for=(("codec", "w8"),),
+    rules=(WIDE,),
+    options={"euler_steps": 3},
+    cache_length=CACHE,
+)
+
+
 @pytest.fixture(scope="module")
 def w4(checkpoint: Path) -> Graphs:
     """The graphs of the shared bundle."""
-    request = ExportRequest(
-        quant="w4",
-        quant_for=(("codec", "w8"),),
-        rules=(WIDE,),
-        options={"euler_steps": 3},
-        cache_length=CACHE,
-    )
-    return graphs(checkpoint, request)
+    return graphs(checkpoint, REQUEST)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,7 @@ def again(w4: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["backbone", "embed_codes"])
 def test_same_graphs_give_the_same_bytes(packages: Path, again: Path, name: str) -> None:
     assert contents(again / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
@@ -179,6 +181,7 @@ def test_merged_packages_equal_those_of_coremltools(w4: Graphs, again: Path) -> 
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
 )
@@ -204,6 +207,7 @@ def test_the_skipped_passes_would_change_nothing(
     assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
+@pytest.mark.slow
 def test_no_call_widens_a_compressed_weight(realtime_bundles: Path) -> None:
     """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB
     at the published size.
@@ -238,13 +242,14 @@ def test_the_read_back_detects_a_changed_integer(packages: Path, w4: Graphs) -> 
         linear.weight[0, 0] ^= 1
 
 
-def test_the_read_back_detects_swapped_weights_in_the_second_function(
-    packages: Path, w4: Graphs, tmp_path: Path
-) -> None:
-    """Functions share their weights. The fault swaps two weights in the second function only."""
+@pytest.mark.slow
+def test_the_read_back_detects_swapped_weights_in_the_second_function(tmp_path: Path) -> None:
+    """Functions share their weights. The fault swaps weights of two layers in the second function only."""
     import coremltools
 
-    path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
+    deep = graphs(random_checkpoint(), REQUEST, "backbone")
+    lower(deep, tmp_path)
+    path = tmp_path / "backbone.mlpackage"
     model = path / "Data/com.apple.CoreML/model.mlmodel"
     spec = coremltools.utils.load_spec(str(model))
     function = spec.mlProgram.functions["decode_step"]
@@ -265,7 +270,7 @@ def test_the_read_back_detects_swapped_weights_in_the_second_function(
     with pytest.raises(
         ExportError, match=r"decode_step: the integers or scales of .* differ from those of the module"
     ):
-        check_package(path, w4["backbone"], "float16")
+        check_package(path, deep["backbone"], "float16")
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from voxport.quantize.recipe import find_recipe
 from voxport.quantize.schemes import PaletteScheme
 from voxport.runtime.mil import Package
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
 def test_one_hot_attention_equals_the_reference(start: int, rows: int) -> None:
@@ -198,6 +196,7 @@ def test_a_palette_is_looked_up_once_however_often_its_linear_is_called() -> Non
     assert torch.equal(program.module()(x), module(x))
 
 
+@pytest.mark.slow
 def test_coremltools_is_imported_without_packages_that_are_not_used_here() -> None:
     """It imports them where they are installed, which takes longer than its own import. Others may do so."""
     code = (

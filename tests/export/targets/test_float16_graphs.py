@@ -20,7 +20,6 @@ from voxport.runtime.engines.base import Engine, EngineOptions
 
 GRAPHS = ("backbone", "codec")  # with caches, and with other states
 Made = tuple[Bundle, Export]
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.engines.onnx import OnnxEngine
 from voxport.runtime.engines.ort import ort
 
-pytestmark = pytest.mark.slow
 COLUMNS, CHANNELS = 96, 9000  # the exporter folds operators on constants of up to 8192 bytes
 
 

@@ -23,7 +23,6 @@ from voxport.runtime.engines.ort import ort
 from voxport.runtime.mil import Executor, Package
 from voxport.runtime.mil.errors import MilError
 
-pytestmark = pytest.mark.slow
 NAME = "code_predictor"
 WIDE = 2.0**18  # beyond 65504 where values are about 1
 BAR = 1e-4  # of the largest value, in float32
@@ -73,6 +72,7 @@ def coreml_logits(predictor: Graph, folder: Path) -> np.ndarray:
         return executor.run(given, executor.new_states())["logits"]
 
 
+@pytest.mark.slow
 def test_core_ml_keeps_the_predictor_in_float32(predictor: Graph, tmp_path: Path) -> None:
     target = CoreMLTarget()
     target.lower(predictor, tmp_path)
@@ -80,6 +80,7 @@ def test_core_ml_keeps_the_predictor_in_float32(predictor: Graph, tmp_path: Path
     assert is_near(coreml_logits(predictor, tmp_path), expected_logits(predictor))
 
 
+@pytest.mark.slow
 def test_in_half_precision_core_ml_loses_the_values(predictor: Graph, tmp_path: Path) -> None:
     lower_graph(predictor, tmp_path / f"{NAME}.mlpackage", "float16")
     with pytest.raises(MilError, match=r"topk.*NaN"):  # inf - inf, behind the first block
@@ -96,6 +97,7 @@ def onnx_logits(predictor: Graph, folder: Path) -> np.ndarray:
     return found
 
 
+@pytest.mark.slow
 def test_onnx_keeps_the_predictor_in_float32(tmp_path: Path) -> None:
     """Its products of quantised weights have float activations, as in the other graphs of such a bundle."""
     predictor = predictor_of("BHSD, staged", "w8")
@@ -110,6 +112,7 @@ def test_onnx_keeps_the_predictor_in_float32(tmp_path: Path) -> None:
     assert levels == {FLOAT_ACTIVATIONS}
 
 
+@pytest.mark.slow
 def test_in_half_precision_onnx_loses_the_values(tmp_path: Path) -> None:
     in_float16 = replace(predictor_of("BHSD, staged"), exceeds_float16=False)
     with np.errstate(all="ignore"):

@@ -22,8 +22,6 @@ from voxport.export.targets.base import Graph
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.quantize.modules import QuantizedEmbedding, QuantizedLinear
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def graphs(checkpoint: Path) -> dict[str, Graph]:
@@ -201,6 +199,7 @@ def test_scales_are_exact_in_bfloat16_and_float16(linears: dict[str, list[Quanti
             assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_packing_a_lowered_graph_frees_its_unpacked_integers(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,6 @@ from voxport.runtime.families import open_family
 from voxport.runtime.runaway import FRAMES
 
 CACHE, STEPS = 128, 90
-pytestmark = pytest.mark.slow
 
 LATE = 30  # calls of a component after which a fault begins
 
@@ -133,6 +132,7 @@ def test_a_fault_of_later_frames_is_found(engines: Engines, fault: Fault, check:
     assert failed(results_of(engines, fault)) == [check]
 
 
+@pytest.mark.slow
 def test_a_tie_of_integer_activations_is_no_drift(engines: Engines, rounded: Engines) -> None:
     assert failed(results_of(engines, _tie)) == [DRIFT]
     assert failed(results_of(rounded, _tie)) == []
@@ -143,6 +143,7 @@ def test_the_first_frame_that_differs_is_shown(engines: Engines) -> None:
     assert reports(results_of(engines, _repeating))[FREE_RUNS] == {"equal_frames": LATE}
 
 
+@pytest.mark.slow
 def test_what_full_precision_does_too_is_no_fault(engines: Engines) -> None:
     assert failed(results_of(engines, _repeating, full=engines.faulty(_repeating))) == []
 
@@ -159,6 +160,7 @@ def test_agreement_is_shown_for_each_code(engines: Engines) -> None:
     assert shares["code_2"] == 0 and shares["code_1"] == shares["code_3"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--long-codes",)])
 def test_codes_of_a_large_model_are_compared_where_it_is_asked_for(
     qwen_bundles: Path,

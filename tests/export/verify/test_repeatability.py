@@ -21,8 +21,6 @@ from voxport.export.verify.comparison import Assertion, Comparison, FreeRun, Res
 from voxport.export.verify.context import open_context
 from voxport.export.verify.modes import DEFAULTS, modes
 
-pytestmark = pytest.mark.slow
-
 
 def figure(result: Result) -> object:
     """A result as it is stored; of a free run, every value."""
@@ -47,17 +45,15 @@ def test_the_order_of_checks_changes_no_figure(bundles: Path, checkpoint: Path, 
 
 
 VERIFY_SHORTLY = """
-from unittest.mock import patch
-from voxport.model import embedded
 from support.export.short_verification import shorten_verification
 from voxport.__main__ import main
-with shorten_verification(), patch.object(embedded, "has_trained", lambda family: False):
+with shorten_verification():
     raise SystemExit(main())
 """
 
 
 def test_two_processes_find_the_same_figures(
-    bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundles: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To two digits. The number of threads is the same: float sums of eager depend on it."""
     bundle = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
@@ -66,6 +62,7 @@ def test_two_processes_find_the_same_figures(
     rows = []
     for _ in range(2):
         command = [sys.executable, "-c", VERIFY_SHORTLY, "verify", str(bundle), "--steps", "20", "--json"]
+        command += ["--checkpoint", str(checkpoint)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         rows.append([to_two_digits(row) for row in json.loads(done.stdout)["rows"]])
     assert len(rows[0]) > 20

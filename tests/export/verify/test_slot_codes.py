@@ -5,17 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.export.cache import ExportCache
 from support.export.faulty_engines import CACHE, Engines, StreamEngine, failed
 
 from voxport.bundle.manifest import Bundle
-from voxport.export.__main__ import main as export
 from voxport.export.verify.code_checks import check_codes
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FIRST_CODE
 
 SLOTS = 4
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +23,10 @@ def engines(checkpoint: Path) -> Engines:
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(checkpoint: Path, exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     out = tmp_path_factory.mktemp("slots") / "bundle"
     options = ("--quant", "w8", "--cache-length", str(CACHE), "--target", "onnx", "--no-verify")
-    assert export(["--checkpoint", str(checkpoint), *options, "--out", str(out)]) == 0
+    exports.export(out, "--checkpoint", str(checkpoint), *options)
     return open_engine(Bundle(out), EngineOptions(threads=1))
 
 
@@ -84,6 +83,7 @@ def different_codes(
     return failed(check_codes(context))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, SLOTS - 1])
 def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines: Engines, engine: Engine, index: int) -> None:
     assert engines.integer_graphs

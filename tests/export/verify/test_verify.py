@@ -77,7 +77,6 @@ def test_a_bundle_passes_and_the_report_is_kept(
     assert "quantisation" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_faults_in_three_graphs_and_in_the_manifest_are_each_found(
     onnx_copy: Path, short_verification: None
 ) -> None:
@@ -157,7 +156,6 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
     assert f"{sampled}; not compared with full precision" in out and "reset and replay" in out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
 def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
     bundles: Path, checkpoint: Path, target: str
@@ -181,7 +179,6 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
         assert sorted(failed(check_components(faulty))) == found
 
 
-@pytest.mark.slow
 def test_a_changed_weight_fails(onnx_copy: Path, checkpoint: Path, short_verification: None) -> None:
     """The low nibbles of one quantised weight become 0. The change is small, but affects every product."""
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
@@ -196,7 +193,6 @@ def test_a_changed_weight_fails(onnx_copy: Path, checkpoint: Path, short_verific
     assert {"backbone", "prefill.hidden", "decode_step.hidden"} <= {name.partition(",")[0] for name in found}
 
 
-@pytest.mark.slow
 def test_what_is_too_small_for_any_output_is_read_back(
     onnx_copy: Path, checkpoint: Path, short_verification: None
 ) -> None:
@@ -229,7 +225,6 @@ def test_what_is_too_small_for_any_output_is_read_back(
         assert [each.name for each in wrong] == [graph] and found in wrong[0].detail
 
 
-@pytest.mark.slow
 def test_the_wrong_checkpoint_is_refused(
     onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

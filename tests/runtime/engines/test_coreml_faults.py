@@ -16,8 +16,6 @@ from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.runtime.__main__ import main as runtime
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def copy(bundles: Path, tmp_path: Path) -> Path:

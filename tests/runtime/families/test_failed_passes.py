@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from support.export.cache import ExportCache
 
-from voxport.export.__main__ import main as export
 from voxport.runtime.batching import Status, Ticket
 from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
 from voxport.runtime.engines.onnx import OnnxStream
@@ -34,12 +34,14 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def task(family: str, golden_base: Path, tmp_path_factory: pytest.TempPathFactory) -> TextToSpeech:
+def task(
+    family: str, golden_base: Path, exports: ExportCache, tmp_path_factory: pytest.TempPathFactory
+) -> TextToSpeech:
     folder = golden_base
     if family == "voxtral-tts":
         folder = tmp_path_factory.mktemp("float") / family
         options = ["--target", "onnx", "--quant", "none", "--cache-length", "1024", "--no-verify"]
-        assert export([*options, "--out", str(folder)]) == 0
+        exports.export(folder, *options)
     return open_task(TextToSpeech, folder, EngineOptions(threads=1))
 
 

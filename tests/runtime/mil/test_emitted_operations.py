@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from voxport.runtime.mil import Package
 from voxport.runtime.mil.check import STRUCTURAL
 from voxport.runtime.mil.ops import SIGNATURES
 
-pytestmark = pytest.mark.slow
 Inputs = dict[str, set[str]]  # of each operation
 # Operations that no shared bundle has, with the option of `voxport export` that emits them.
 ELSEWHERE: dict[str, tuple[str, set[str]]] = {

@@ -19,7 +19,6 @@ ct = pytest.importorskip("coremltools")
 import coremltools.optimize as cto  # noqa: E402
 from coremltools.converters.mil.frontend.milproto.load import load as load_program  # noqa: E402
 
-pytestmark = pytest.mark.slow
 EXACT = float32_bar(sums=5, products=144)  # 3.7e-6
 FLOAT16 = float16_bar(30)  # 6.2e-3
 FORMS = ("fp32", "fp16", "int8", "int4", "palettised")

@@ -10,9 +10,9 @@ import pytest
 from support.paths import ROOT
 from support.serve.certificates import certificate
 
-from voxport.bundle.command import Parser
 from voxport.bundle.errors import UsageError
-from voxport.runtime.commands import serve
+from voxport.cli.arguments import Parser
+from voxport.cli.commands import serve
 
 
 def parse(*options: object) -> argparse.Namespace:

@@ -1,17 +1,20 @@
-"""Checkpoints of the smallest size, for tests that need a model and no quality."""
+"""Checkpoints of one layer, for tests that need a model and no quality."""
 
 from pathlib import Path
 
 from filelock import FileLock
 
 from voxport.bundle.user_cache import user_cache
-from voxport.model.families import DEFAULT, public_name
-from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.model.embedded import embedded_name
+from voxport.model.families import DEFAULT, open_family
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 
 def micro_checkpoint(key: str = DEFAULT) -> Path:
-    """A family's checkpoint of one layer with seed 0, in the cache folder of the tests."""
-    folder = user_cache() / f"{public_name(key)}-micro"
+    """A family's smallest checkpoint with seed 0, in the cache folder of the tests."""
+    if "micro" not in open_family(key).synthetic.sizes:
+        return random_checkpoint(key)
+    folder = user_cache() / "micro" / embedded_name(key)  # bundles have the name of the folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.exists():

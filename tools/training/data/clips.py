@@ -23,7 +23,7 @@ from tools.training.data.sentences import (
     training_sentences,
 )
 
-CLIPS = 256  # of a shard: 15 minutes of sound
+CLIPS = 256  # 15 minutes of sound, a shard
 VOICES = ("en-us+f3", "en-us+m3")
 MAIN_VOICE_SHARE = 0.7
 SOURCES: dict[str, Callable[[int], Iterator[str]]] = {

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-LIBRARY = "libespeak-ng.so.1"  # of the Debian package libespeak-ng1
+LIBRARY = "libespeak-ng.so.1"  # Debian package libespeak-ng1
 SYNCHRONOUS, PHONEME_EVENTS = 2, 1  # arguments of espeak_Initialize
 BUFFER_MS = 200
 UTF8, CHARACTER_POSITIONS = 1, 1
 RATE, PITCH = 1, 3  # parameters
 WORD, PHONEME = 1, 7  # types of events
 PAUSE = "_"  # names of pauses begin with it
-SAMPLE_RATE = 22050  # of all its formant voices
+SAMPLE_RATE = 22050  # all formant voices have it
 
 
 class _Name(ctypes.Union):
@@ -77,7 +77,7 @@ class Espeak:
     """
 
     def __init__(self) -> None:
-        """Raises OSError where the library is not installed."""
+        """Raises OSError if the library is not installed."""
         self._library = ctypes.CDLL(LIBRARY)
         self._blocks: list[np.ndarray] = []
         self._events: list[Event] = []

@@ -107,5 +107,5 @@ def load_tokens(path: Path) -> list[bytes]:
 
 
 def tekken_document(tokens: Sequence[bytes], specials: dict[int, str], audio: Json) -> Json:
-    """The content of tekken.json. Fillers complete the vocabulary where the text has too few merges."""
+    """The content of tekken.json. Fillers complete the vocabulary if the text has too few merges."""
     return document(list(tokens), SPECIALS + len(tokens), specials, audio)

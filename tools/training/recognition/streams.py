@@ -13,7 +13,7 @@ from tools.training.data.sound import RECOGNITION_RATE, augment, samples_of
 from tools.training.data.tokens import Encoder
 from voxport.model.voxtral_realtime.config import Schedule
 
-TOKENS = 160  # of a stream: 12.8 s
+TOKENS = 160  # 12.8 s, the length of a stream
 TOKEN_SAMPLES = 1280
 FRAMES_PER_TOKEN = 4  # encoder frames
 DELAYS = (1, 2, 3, 6, 6, 6, 12, 30, 30)  # in tokens, the two defaults more often

@@ -19,7 +19,7 @@ from voxport.model.voxtral_tts.config import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
-MAX_WRONG_FRAMES = 0.5  # of the frames that are fed back
+MAX_WRONG_FRAMES = 0.5  # the largest share of wrong frames that are fed back
 IGNORED = -100
 NO_WORD = -1
 FRAME_RATE = SPEECH_RATE / FRAME_SAMPLES

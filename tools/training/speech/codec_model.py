@@ -18,11 +18,11 @@ from voxport.model.voxtral_tts.codec import CodecBlockWeights, CodecWeights, Con
 from voxport.model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
 
 LAYER_SCALE = 0.1  # at the start
-BOOK_DECAY = 0.97  # of the counts and sums of the semantic code book
+BOOK_DECAY = 0.97  # how much each step keeps of the counts and sums of the code book
 # An entry of a lower count becomes an encoded frame with a new count. 37 batches later it is dead again if
 # no frame was near it. Where that takes long, one entry wins all frames before they differ.
 DEAD_USAGE, NEW_USAGE = 0.1, 0.3
-SUBFRAMES = 4  # of a frame: each has a phoneme
+SUBFRAMES = 4  # parts of a frame, each with a phoneme
 ENCODER_KERNEL = 7
 
 

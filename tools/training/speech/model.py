@@ -31,7 +31,7 @@ from voxport.model.voxtral_tts.sizes import Size
 LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
 READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
-REFERENCE_FRAMES = 12  # of a voice's prompt; one row more for the end
+REFERENCE_FRAMES = 12  # the length of a voice's prompt; one row more for the end
 VOICE_NAMES = ("clear_female", "clear_male")  # in the order of `clips.VOICES`
 ACOUSTIC_CODES = 24
 _BLOCK = {"dim": 256, "head_dim": 64, "n_heads": 4, "n_kv_heads": 2}

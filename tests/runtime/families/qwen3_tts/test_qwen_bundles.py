@@ -19,7 +19,6 @@ TARGETS = ("onnx", "executorch", "coreml")
 RATE, SECONDS = 24_000, 1.2
 TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
 CLOSE = 1e-4  # codec convolutions sum in another order for other lengths; the design's bar of one target
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +56,7 @@ def whole(speech: TextToSpeech, text: str, **options: Any) -> np.ndarray:
     return np.concatenate(list(speech.speak(text, max_frames=6, **options)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", TEXT_LAYOUTS)
 def test_streamed_speech_is_that_in_one_piece(speech: TextToSpeech, voice: Path, layout: TextLayout) -> None:
     options: dict[str, Any] = {"voice": str(voice), "seed": 4, "text_layout": layout}

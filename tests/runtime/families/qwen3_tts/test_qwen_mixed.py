@@ -157,7 +157,7 @@ def test_a_speaker_and_a_description_by_command(
     say += ["-o", str(tmp_path / "a.wav")]
     spoken = []
     for speaker, description in (("ryan", "Calm."), ("vivian", "Calm."), ("ryan", "Cheerful.")):
-        assert voxport([*say, "--speaker", speaker, "--describe", description]) == 0
+        assert voxport([*say, "--voice", speaker, "--instruct", description]) == 0
         samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
         options: SpeechOptions = {"voice": speaker, "instruct": description, "max_frames": 3}
         expected = np.concatenate(list(custom.speak("Good morning to you.", **options)))
@@ -176,7 +176,7 @@ def test_a_voice_by_its_description_by_command(monkeypatch: pytest.MonkeyPatch, 
     say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
     spoken = []
     for description in ("A calm old man with a low voice.", "A child."):
-        assert voxport([*say, "--describe", description]) == 0
+        assert voxport([*say, "--instruct", description]) == 0
         samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
         expected = np.concatenate(list(design.speak("Hi.", instruct=description, max_frames=3)))
         np.testing.assert_allclose(samples, expected, atol=1 / 32768)

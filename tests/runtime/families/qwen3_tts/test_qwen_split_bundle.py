@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.export.cache import ExportCache
 from support.export.short_verification import shorten_verification
 
 from voxport.bundle.manifest import Bundle
-from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.opening import open_task
@@ -29,16 +29,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> Path:
     """Verified, with the recipe of the signature command."""
     folder = tmp_path_factory.mktemp("six")
-    kind = ["--family", "qwen3-tts", "--variant", "custom-voice", "--size", "tiny"]
+    kind = ["--model", "qwen3-tts", "--variant", "custom-voice", "--size", "tiny"]
     assert model(["synth", str(folder / "checkpoint"), *kind]) == 0
     arguments = ["--checkpoint", str(folder / "checkpoint"), "--target", "coreml", "--quant", "w8"]
     layout = ["--split", "six", "--cache-length", "64"]
-    with shorten_verification():
-        assert export([*arguments, *layout, "--out", str(folder / "bundle")]) == 0
-    return folder / "bundle"
+    return exports.export(folder / "bundle", *arguments, *layout, checks=shorten_verification)
 
 
 def test_the_bundle_has_six_packages_and_was_verified(bundle: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.export.cache import ExportCache
 
-from voxport.export.__main__ import main as export
 from voxport.export.evaluation.recognition import evaluate_recognition
 from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
 from voxport.runtime.engines.base import EngineOptions
@@ -20,11 +20,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("options", [(), ("--quant", "w4", "--streaming")], ids=["recordings", "live"])
-def test_an_exported_bundle_transcribes_the_words(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_an_exported_bundle_transcribes_the_words(
+    exports: ExportCache, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """With and without the graphs for live audio: the encoder of the second has calls of one size only."""
     out = tmp_path / "bundle"
-    command = ["--checkpoint", str(CHECKPOINT), "--target", "onnx", "--out", str(out)]
-    assert export([*command, *options]) == 0
+    exports.export(out, "--checkpoint", str(CHECKPOINT), "--target", "onnx", *options)
     task = open_task(SpeechToText, out, EngineOptions(threads=1))
     samples = np.load(SPEECH)["samples"].astype(np.float32) / 2**15
     deltas = task.transcribe([samples], live="--streaming" in options)

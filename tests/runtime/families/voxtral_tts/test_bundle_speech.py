@@ -18,7 +18,6 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Status
 from voxport.runtime.engines.base import unique_caches
 
-pytestmark = pytest.mark.slow
 TEXT = "Hello there, this is a sentence."
 
 

@@ -1,0 +1,124 @@
+"""The parser, and the arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.engine_options import ENGINE_OPTIONS
+
+if TYPE_CHECKING:
+    from voxport.runtime.engines.base import EngineOptions
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+    def with_flag(self, error: VoxportError) -> str:
+        """The message of `error`, with the option's flag in place of the field's name."""
+        message, field = str(error), error.field
+        if field is None:
+            return message
+        flags = [flag for action in self._actions if action.dest == field for flag in action.option_strings]
+        separator = "" if message.startswith(field) else ": "
+        return f"{flags[-1] if flags else field}{separator}{message.removeprefix(field)}"
+
+
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A type of an argument: an integer of at least `least` and at most `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected an integer, found {text!r}") from None
+        if value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"expected {bounds}, found {value}")
+        return value
+
+    return parse
+
+
+def complete_values(action: argparse.Action, values: Iterable[str], separator: str | None = None) -> None:
+    """Completes the argument of `action` to one of `values`, or to several of them with a separator."""
+    names = tuple(values)
+
+    def completer(prefix: str, **given: object) -> list[str]:
+        before = prefix[: prefix.rfind(separator) + 1] if separator else ""
+        return [before + name for name in names]
+
+    action.completer = completer  # type: ignore[attr-defined]  # argcomplete looks for it there
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
+    group = parser.add_mutually_exclusive_group()
+    for flags, level, text in (
+        (("-q", "--quiet"), logging.WARNING, "show only warnings and errors"),
+        (("-v", "--verbose"), logging.DEBUG, "show more of what is done"),
+    ):
+        group.add_argument(
+            *flags, dest="verbosity", action="store_const", const=level, default=logging.INFO, help=text
+        )
+
+
+def add_json(parser: argparse.ArgumentParser, result: str = "the result") -> None:
+    parser.add_argument("--json", action="store_true", help=f"print {result} as JSON on stdout")
+
+
+def add_bundle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+
+
+def add_output(parser: argparse.ArgumentParser, metavar: str, purpose: str, required: bool = False) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=required, metavar=metavar, help=purpose)
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads",
+        type=integer(1),
+        metavar="N",
+        help="number of threads the engine uses (default: all cores, or 1 for a small model)",
+    )
+    add_engine_options(parser)
+
+
+def add_engine_options(parser: argparse.ArgumentParser, **defaults: str) -> None:
+    """Arguments of `ENGINE_OPTIONS`. `defaults` say what a command does without one, if it differs."""
+    for name, option in ENGINE_OPTIONS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            choices=option.choices,
+            help=f"{option.help} (default: {defaults.get(name, option.default)})",
+        )
+
+
+def engine_options(arguments: argparse.Namespace) -> EngineOptions:
+    """`threads` is None for a command without that argument."""
+    from voxport.runtime.engines.base import EngineOptions  # imports numpy
+
+    chosen = {name: getattr(arguments, name) for name in ENGINE_OPTIONS}
+    return EngineOptions(getattr(arguments, "threads", None), **chosen)
+
+
+def add_task_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Arguments of the commands that run a task. `default` says which bundle runs if none is given."""
+    exported = f" (default: {default}, exported on first use, which takes minutes)" if default else ""
+    parser.add_argument(
+        "--bundle", type=Path, required=not default, metavar="DIR", help=f"folder of the bundle{exported}"
+    )
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="skip the comparison of the bundle's files with their hashes, which reads each of them once",
+    )
+    add_engine_arguments(parser)

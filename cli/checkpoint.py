@@ -1,0 +1,250 @@
+"""Arguments that name a checkpoint and describe an export. They give a `Source` or a `Resolved`.
+
+Model families may have options of the same name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import folder_name
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
+from voxport.cli.arguments import complete_values, integer
+from voxport.model.checkpoint_format import SUFFIX
+from voxport.model.families import (
+    DEFAULT,
+    DEFAULT_OF_TASK,
+    FAMILIES,
+    find_family,
+    format_of,
+    options_of,
+    public_name,
+)
+from voxport.quantize.recipe import RECIPES, find_recipe
+
+if TYPE_CHECKING:
+    from voxport.export.resolve import Resolved, Source
+
+
+OptionModels = Mapping[str, type[BaseModel]]  # by family
+
+
+def add_weights_argument(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that reads a checkpoint."""
+    help_text = (
+        "file of weights in the checkpoint to read, or index of its shards (default: the published one)"
+    )
+    parser.add_argument("--weights", nargs=1, default=(), metavar="FILE", help=help_text)
+
+
+def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
+    help_text = f"{purpose} (default: the embedded tiny model)"
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help=help_text)
+    add_weights_argument(parser)
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    add_checkpoint_argument(parser, "folder of a checkpoint as published")
+    families = tuple(map(public_name, FAMILIES))
+    model = parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"{' or '.join(families)}: family that the checkpoint must have, or of the "
+        f"embedded model (default: {public_name(DEFAULT)})",
+    )
+    complete_values(model, families)
+    quant = parser.add_argument(
+        "--quant",
+        default="none",
+        metavar="RECIPE",
+        help=f"recipe of all components: {', '.join(RECIPES)} (default: none)",
+    )
+    complete_values(quant, RECIPES)
+    parser.add_argument(
+        "--quant-for",
+        action="append",
+        default=[],
+        metavar="COMPONENT=RECIPE",
+        help="recipe of one component; may be repeated (default: the recipe of --quant)",
+    )
+    parser.add_argument(
+        "--quant-rule",
+        dest="rules",
+        action="append",
+        default=[],
+        metavar="PATTERN=RECIPE",
+        help="recipe of the module paths that match; rules come first, in their order; may be repeated "
+        "(default: no rule)",
+    )
+    parser.add_argument(
+        "--cache-length",
+        type=integer(1),
+        metavar="ROWS",
+        help="rows of the KV cache (default: 2048 for text to speech, the model's window for speech to text)",
+    )
+    parser.add_argument(
+        "--compute-precision",
+        choices=get_args(Precision),
+        help="floats of an ONNX or Core ML bundle (default: float32 for ONNX, float16 for Core ML)",
+    )
+    add_family_options(parser, _option_models())
+
+
+def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) -> None:
+    """One argument per option name. An option that is not given is None."""
+    group = parser.add_argument_group("options of a model family")
+    for name, fields in _fields_by_name(models).items():
+        flag = f"--{name.replace('_', '-')}"
+        help_text = "; ".join(f"{_title(family)}: {_help(field)}" for family, field in fields.items())
+        if all(field.annotation is bool for field in fields.values()):
+            group.add_argument(flag, action="store_const", const=True, help=help_text)
+        else:
+            group.add_argument(flag, metavar="VALUE", help=help_text)
+
+
+def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> Json:
+    """The options that were given, by name. Raises UsageError if the family has no such option."""
+    names = _fields_by_name(models)
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    for name in given:
+        if family not in names[name]:
+            raise UsageError(
+                f"{name}: an option of {', '.join(map(_title, names[name]))}; "
+                f"this checkpoint is {_title(family)}",
+                field=name,
+            )
+    return given
+
+
+def _option_models() -> OptionModels:
+    return {family: options_of(family) for family in FAMILIES}
+
+
+def _fields_by_name(models: OptionModels) -> dict[str, dict[str, FieldInfo]]:
+    """Option name -> family -> field."""
+    names: dict[str, dict[str, FieldInfo]] = {}
+    for family, model in models.items():
+        for name, field in model.model_fields.items():
+            names.setdefault(name, {})[family] = field
+    return names
+
+
+def _title(family: str) -> str:
+    return FAMILIES[family].title if family in FAMILIES else family
+
+
+def _help(field: FieldInfo) -> str:
+    if field.annotation is bool:
+        return str(field.description)
+    choices = get_args(field.annotation)
+    values = f", one of {', '.join(map(str, choices))}" if choices else ""
+    return f"{field.description}{values} (default: {field.default})".replace("%", "%%")
+
+
+def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:
+    """The checkpoint, or the embedded one of family `model`. `weights` are names of files to read in place of
+    the usual ones.
+
+    Raises UsageError if the checkpoint has another family.
+    """
+    from voxport.export.resolve import Source
+    from voxport.model.embedded import embedded_default
+
+    key = find_family(model) if model else DEFAULT
+    source = Source(checkpoint or embedded_default(key), weights)
+    if model and source.family.name != key:
+        raise UsageError(
+            f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; "
+            "give another --checkpoint"
+        )
+    return source
+
+
+def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
+    """The checkpoint of a bundle, with the weights that it was made from.
+
+    Raises UsageError if it is another one.
+    """
+    from voxport.export.verify.manifest_check import check_source
+    from voxport.model.embedded import embedded_default
+
+    folder = arguments.checkpoint or embedded_default(job.family)
+    places = {file.path.parent for file in format_of(job.family).single_files(folder)}
+    recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
+    recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
+    source = open_source(folder, job.family, arguments.weights or recorded)
+    check_source(job.source.files, source, arguments.checkpoint is None)
+    return source
+
+
+def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
+    """The checkpoint and the request that the arguments describe. Raises UsageError or RecipeError.
+
+    Wrong names of a family or a recipe are found before torch is imported.
+    """
+    quant = find_recipe(arguments.quant).name
+    if arguments.model:
+        find_family(arguments.model)
+    from voxport.export.resolve import resolve
+
+    source, overrides = open_source(arguments.checkpoint, arguments.model, arguments.weights), []
+    for text in arguments.quant_for:
+        component, separator, recipe = text.partition("=")
+        if not separator:
+            raise UsageError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
+        overrides.append((component, find_recipe(recipe).name))
+    request = ExportRequest(
+        quant=quant,
+        quant_for=tuple(overrides),
+        rules=tuple(arguments.rules),
+        options=given_options(arguments, source.family.name, _option_models()),
+        cache_length=arguments.cache_length,
+    )
+    return resolve(source, request)
+
+
+def model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
+    """The name of the checkpoint, for its bundle."""
+    from voxport.model.embedded import embedded_name
+
+    family = resolved.source.family.name
+    return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
+
+
+def resolve_in_full(source: Source) -> Resolved:
+    """The checkpoint with every family option that adds components."""
+    from voxport.export.resolve import resolve
+
+    fields = source.family.options.model_fields.items()
+    request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
+    return resolve(source, request)
+
+
+def embedded_bundle(task: str) -> Path:
+    """The bundle of the embedded model for a task of `DEFAULT_OF_TASK`, exported on first use.
+
+    Raises UsageError without the packages that export needs.
+    """
+    if find_spec("torch") is None:
+        raise UsageError(
+            "bundle: without one, the embedded model is exported, which needs torch; "
+            "give the folder of a bundle, or install the extra [export]",
+            field="bundle",
+        )
+    from voxport.export.embedded_bundle import embedded_bundle as find
+    from voxport.model.embedded import embedded_default
+
+    family = DEFAULT_OF_TASK[task]
+    with redirect_stdout(sys.stderr):  # stdout carries the result of the command
+        return find(family, embedded_default(family))

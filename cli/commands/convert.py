@@ -1,0 +1,83 @@
+"""Convert the weights of a checkpoint: to and from mlx-audio, or to another precision."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from voxport.bundle.errors import UsageError
+from voxport.cli.arguments import add_json, complete_values
+from voxport.cli.checkpoint import add_weights_argument
+from voxport.quantize.recipe import RECIPES, Recipe, find_recipe
+from voxport.quantize.schemes import IntegerScheme
+
+
+def _reason_not_supported(recipe: Recipe) -> str | None:
+    """Why MLX cannot follow a recipe, and what to do; None if it can."""
+    linears = recipe.linears
+    if linears and not isinstance(linears, IntegerScheme):
+        return "MLX holds integers in groups; use w4, w4g128, w8 or w8g128"
+    if isinstance(linears, IntegerScheme) and linears.activations != "kernel":
+        return "MLX does not round activations; use w4, which has the same weights"
+    return None
+
+
+PRECISIONS = ("bf16", "f16", "f32")
+DESTINATIONS = ("mlx", "published")
+LAYOUTS = ("mlx-audio", "mlx")
+QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_supported(recipe))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
+    add_weights_argument(parser)
+    parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="with --to mlx: what mlx-audio reads, or all convolutions in the order of MLX's own modules and "
+        "weight norms folded (default: the layout of FOLDER, or mlx-audio for a published one)",
+    )
+    parser.add_argument("--dtype", choices=PRECISIONS, help="precision of floats (default: as each tensor)")
+    quant = parser.add_argument(
+        "--quant",
+        default="none",
+        metavar="RECIPE",
+        help=f"integers, with --to mlx: {', '.join(QUANTS)} (default: none)",
+    )
+    complete_values(quant, QUANTS)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    recipe = find_recipe(arguments.quant)
+    if arguments.to == "published" and recipe.name != "none":
+        raise UsageError(
+            f"--quant {recipe.name}: published checkpoints have no integers; leave it out", field="quant"
+        )
+    if arguments.to == "published" and arguments.layout:
+        raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
+    if reason := _reason_not_supported(recipe):
+        raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
+    from voxport.export.conversion.convert import convert
+    from voxport.export.conversion.outputs import DTYPES, Conversion
+
+    dtype = DTYPES[arguments.dtype] if arguments.dtype else None
+    conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)
+    found = convert(arguments.folder, arguments.out, conversion, arguments.weights)
+    if arguments.json:
+        result = {
+            "out": str(found.out),
+            "tensors": found.tensors,
+            "bytes": found.size,
+            "floats": found.floats,
+            "dropped": list(found.dropped),
+        }
+        print(json.dumps(result, indent=1))
+    else:
+        print(found.out)
+    return 0

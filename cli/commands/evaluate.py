@@ -1,0 +1,79 @@
+"""Measure how well a bundle speaks or transcribes: word error rate, codes and sound beside full precision."""
+
+import argparse
+from pathlib import Path
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import write_whole
+from voxport.bundle.manifest import Bundle
+from voxport.cli.arguments import add_bundle, add_json, add_output, integer
+from voxport.cli.checkpoint import add_checkpoint_argument
+from voxport.cli.preflight import check_alone, check_beside_checkpoint
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bundle(parser)
+    add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
+    add_evaluation_arguments(parser)
+    parser.add_argument(
+        "--readings",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="speak each sentence N times, with other random numbers: the standard error of the word error "
+        "rate falls (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="do not compare with full precision; needs no checkpoint"
+    )
+    add_output(parser, "FILE.json", "write a row for each sentence")
+    add_json(parser)
+
+
+def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) -> None:
+    """The sentences, and the model that speaks or transcribes them."""
+    parser.add_argument(
+        "--sentences",
+        type=Path,
+        metavar="PATH",
+        help="text file with a sentence per line, or folder with files *.trans.txt (lines: ID TEXT) and "
+        "recordings ID.flac (or wav, opus, ogg, mp3), as LibriSpeech "
+        "(default: held-out sentences of the embedded models)",
+    )
+    parser.add_argument(
+        "--count", type=integer(1), default=count, metavar="N", help="sentences to use (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recogniser",
+        metavar="BUNDLE",
+        help="bundle for speech to text that transcribes the speech, or whisper for an independent model "
+        "(default: the embedded model)",
+    )
+    parser.add_argument(
+        "--voice", metavar="NAME", help="voice that speaks (default: the default of the bundle)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    if arguments.alone and arguments.checkpoint:
+        raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
+    from voxport.export.evaluation.result import summary
+    from voxport.export.evaluation.run import evaluate, evaluation_options
+    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+    from voxport.export.targets import target_of_job
+
+    utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
+    if arguments.alone:
+        check_alone(bundle)
+        target, resolved = target_of_job(bundle.job), None
+    else:
+        resolved, target = check_beside_checkpoint(bundle, arguments)
+    options = evaluation_options(
+        bundle.job.family, utterances, arguments.recogniser, arguments.voice, arguments.readings
+    )
+    found = evaluate(bundle, resolved, target, options)
+    if arguments.output:
+        write_whole(arguments.output, found.as_json().encode())
+    print(found.as_json().strip() if arguments.json else summary(found))
+    return 0

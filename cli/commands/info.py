@@ -1,0 +1,54 @@
+"""Show what a bundle holds and how it was verified."""
+
+import argparse
+
+from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.cli.arguments import add_bundle, add_json
+from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines.base import EngineOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bundle(parser)
+    add_json(parser, "the manifest")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    print(bundle.manifest.model_dump_json(indent=1) if arguments.json else _text(bundle))
+    return 0
+
+
+def _text(bundle: Bundle) -> str:
+    manifest, job = bundle.manifest, bundle.job
+    options = ", ".join(f"{name} {value}" for name, value in job.options.items())
+    voices, tokenizer = ", ".join(manifest.voices) or "none", ", ".join(manifest.tokenizer) or "none"
+    lines = [
+        f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
+        f"{bundle.size / 1e6:.1f} MB",
+        f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
+        f"compute precision: {job.compute_precision}{_devices(job)}{_threads(bundle)}",
+        f"options: {options}; cache length {job.cache_length}",
+        f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
+        f"languages: {', '.join(job.languages) or 'as the family'}",
+        *(
+            f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight"
+            f"  {entry.file}:{entry.entry_point}  {entry.purpose}"
+            for entry in bundle.components
+        ),
+        *(f"note: {remark}" for remark in bundle.remarks()),
+    ]
+    return "\n".join(lines)
+
+
+def _threads(bundle: Bundle) -> str:
+    if bundle.job.target not in ENGINES or not ENGINES[bundle.job.target].has_threads:
+        return ""
+    return f"; threads on this machine: {EngineOptions().thread_count(bundle)}"
+
+
+def _devices(job: ExportJob) -> str:
+    if job.target not in ENGINES:
+        return ""
+    devices = ENGINES[job.target].devices(job.compute_precision)
+    return f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""

@@ -1,0 +1,104 @@
+"""Say whether a checkpoint is loadable, what to do about each problem, and what it holds.
+
+Loads no weights. With -v also the layout of every tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxport.bundle.errors import IntegrityError
+from voxport.cli.arguments import add_json
+from voxport.cli.checkpoint import add_weights_argument
+from voxport.model.mlx.model import MLX_WEIGHTS
+
+if TYPE_CHECKING:
+    from voxport.model.inspection import Inspection, TensorRow
+
+MAX_PROBLEMS = 20  # in the text; --json has all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    checkpoint = "folder of a checkpoint as published, or of mlx-audio"
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
+    add_weights_argument(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from voxport.model.inspection import inspect_checkpoint
+
+    found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
+    layouts = found.pop("layouts", [])
+    if arguments.json:
+        details = {"layouts": layouts} if arguments.verbosity == logging.DEBUG else {}
+        print(json.dumps(found | details, indent=1))
+    else:
+        print("\n".join(_lines(found) + (_table(layouts) if arguments.verbosity == logging.DEBUG else [])))
+    if found["problems"]:
+        raise IntegrityError(*found["problems"])
+    return 0
+
+
+def _lines(found: Inspection) -> list[str]:
+    """Text of a result: the verdict, problems, notes, and a table of the contents."""
+    problems = found["problems"]
+    lines = [_verdict(found)]
+    lines += [f"  {number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], 1)]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"  and {len(problems) - MAX_PROBLEMS} more, which --json lists")
+    lines += [f"  note: {note}" for note in found["notes"]]
+    rows = _rows(found)
+    width = max((len(label) for label, _ in rows), default=0) + 1
+    return lines + [f"{label:<{width}}{value}" for label, value in rows]
+
+
+def _table(layouts: list[TensorRow]) -> list[str]:
+    """A line for each tensor: name, dtype, shape, layout, integers, and the published name if it differs."""
+    width = max((len(row["name"]) for row in layouts), default=0)
+    lines = []
+    for row in layouts:
+        line = f"{row['name']:<{width}} {row['dtype']:<4} {row['shape']} {row['layout']}"
+        line += f", {row['bits']} bits in groups of {row['group']}" if "bits" in row else ""
+        lines.append(line + (f" ({row['published']})" if row["name"] != row["published"] else ""))
+    return lines
+
+
+def _verdict(found: Inspection) -> str:
+    if found["problems"]:
+        return f"NOT LOADABLE, problems: {len(found['problems'])}"
+    return "loadable" if found["loadable"] else f"complete; {MLX_WEIGHTS}"
+
+
+def _rows(found: Inspection) -> list[tuple[str, str]]:
+    """Labels and texts of what is known."""
+    rows = [("family", found["family"])] if "family" in found else []
+    rows += found.get("summary", {}).items()
+    if "layout" in found:
+        rows.append(("layout", ", ".join([found["layout"], *found["layout_details"]])))
+    if "bytes" in found:
+        counts = (
+            (f"{found['tensors']} tensors, ", f", {', '.join(found['dtypes'])}")
+            if "tensors" in found
+            else ("", "")
+        )
+        rows.append(("weights", f"{counts[0]}{found['bytes']:,} bytes{counts[1]}"))
+    for dtype, total in found.get("dtype_totals", {}).items():
+        rows.append((f"  {dtype}", f"{total['tensors']} tensors, {total['bytes']:,} bytes"))
+    if "parameters" in found:
+        rows.append(("parameters", f"{sum(found['parameters'].values()):,}"))
+        rows += [(f"  {part}", f"{count:,}") for part, count in found["parameters"].items()]
+    if "voices" in found:
+        voices = ", ".join(f"{name} ({count} rows)" for name, count in found["voices"].items())
+        rows.append(("voices", voices or "none"))
+    if "tokenizer" in found:
+        rows.append(("tokenizer", "present" if found["tokenizer"] else "none"))
+    if "languages" in found:
+        rows.append(("languages", ", ".join(found["languages"])))
+    if "licence" in found:
+        rows.append(("licence", found["licence"]))
+    return rows

@@ -1,0 +1,64 @@
+"""List models, targets, recipes, and the components, module paths and synthetic sizes of each model."""
+
+import argparse
+import json
+import re
+
+from voxport.bundle.json_types import Json
+from voxport.cli.arguments import add_json
+from voxport.cli.checkpoint import open_source, resolve_in_full
+from voxport.export.targets import TARGETS, targets_that_hold
+from voxport.model.families import FAMILIES, public_name
+from voxport.quantize.recipe import RECIPES
+from voxport.quantize.schemes import Scheme
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json(parser, "the list")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    sources = {family: open_source(None, family) for family in FAMILIES}
+    content = {
+        "families": {family: row.title for family, row in FAMILIES.items()},
+        "targets": list(TARGETS),
+        "recipes": {name: recipe.to_entry().model_dump(mode="json") for name, recipe in RECIPES.items()},
+        "components": {
+            family: {component.name: component.purpose for component in resolve_in_full(source).components()}
+            for family, source in sources.items()
+        },
+        "paths": {  # N is any layer number
+            family: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
+            for family, source in sources.items()
+        },
+        "sizes": {family: source.family.synthetic.sizes for family, source in sources.items()},
+    }
+    kept = {family: source.family.high_precision for family, source in sources.items()}
+    print(json.dumps(content, indent=1) if arguments.json else "\n".join(_lines(content, kept)))
+    return 0
+
+
+def _lines(content: Json, kept: dict[str, tuple[str, ...]]) -> list[str]:
+    """Text of `content`. `kept` has the paths of each family that stay floats by default."""
+    lines = [
+        f"models      {', '.join(map(public_name, FAMILIES))}",
+        f"targets     {', '.join(TARGETS)}",
+        *(
+            f"recipe      {name:<8} {_scheme_text(recipe.linears)}; tables {_scheme_text(recipe.tables)}"
+            for name, recipe in RECIPES.items()
+        ),
+    ]
+    for family, components in content["components"].items():
+        lines += ["", public_name(family), f"sizes       {', '.join(content['sizes'][family])}"]
+        lines += [f"component   {name:<14} {purpose}" for name, purpose in components.items()]
+        for path in content["paths"][family]:
+            note = "  (kept as floats unless a rule matches)" if path in kept[family] else ""
+            lines.append(f"path        {path}{note}")
+    return lines
+
+
+def _scheme_text(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "full precision"
+    allowed = targets_that_hold(scheme)
+    return scheme.describe() + (f" ({', '.join(allowed)} only)" if len(allowed) < len(TARGETS) else "")

@@ -1,0 +1,187 @@
+"""Serve bundles over HTTP and WebSockets, for clients of the OpenAI audio API.
+
+Without --bundle, the embedded models are served.
+"""
+
+import argparse
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxport.bundle.errors import UsageError
+from voxport.cli.arguments import add_engine_arguments, engine_options, integer
+from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
+from voxport.runtime.speech_request import DEFAULT_SLOTS
+
+if TYPE_CHECKING:
+    from voxport.runtime.serve.http.keys import Keys
+    from voxport.runtime.serve.limits import Limits
+    from voxport.runtime.serve.voices.store import VoiceStore
+    from voxport.runtime.serve.wyoming.server import WyomingServer
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name "
+        "(default: the embedded models, exported on first use, which takes minutes)",
+    )
+    parser.add_argument("--host", default=LOOPBACK[0], help=f"address to listen on (default: {LOOPBACK[0]})")
+    parser.add_argument(
+        "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
+    )
+    _add_access(parser)
+    _add_features(parser)
+    parser.add_argument(
+        "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
+    )
+    add_engine_arguments(parser)
+    _add_limits(parser)
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys",
+        type=Path,
+        metavar="FILE",
+        help="file with a name:key per line; every request then needs a key, except those for the files of "
+        "the page, /healthz and /readyz (default: no key is needed)",
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="web page whose requests are taken, such as https://example.org; also allows its host name. "
+        "The page can use sockets; browsers do not let it read HTTP answers, which have no CORS headers",
+    )
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wyoming",
+        metavar="URI",
+        help="address for the Wyoming protocol of Home Assistant, as in tcp://127.0.0.1:10200; it has no "
+        "key, so only hosts of this machine are allowed (default: not served)",
+    )
+    parser.add_argument(
+        "--voices",
+        type=Path,
+        metavar="DIR",
+        help="folder for voices made from uploads; created if missing (default: uploads are refused)",
+    )
+    parser.add_argument(
+        "--slots",
+        type=integer(1, 64),
+        default=DEFAULT_SLOTS,
+        metavar="N",
+        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
+        f"with other engines (default: {DEFAULT_SLOTS})",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    from voxport.runtime.serve.limits import LIMITS
+
+    limits = parser.add_argument_group("limits")
+    for name, limit in LIMITS.items():
+        kind = integer(1) if limit.type is int else _positive
+        text = f"{limit.metadata['help']} (default: {limit.default:g})"
+        limits.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
+        )
+
+
+def _positive(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 1e9:
+            return value
+    raise argparse.ArgumentTypeError(f"expected a positive number below 1e9, found {text!r}")
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """Checked and opened options. `wyoming` lacks its models, limits and metrics."""
+
+    listener: Listener
+    keys: "Keys"
+    limits: "Limits"
+    voices: "VoiceStore | None"
+    wyoming: "partial[WyomingServer] | None"
+
+
+def check(arguments: argparse.Namespace) -> ServerSetup:
+    """Checks every option but the bundles, whose opening takes longest. Raises UsageError.
+
+    The listener is to be closed.
+    """
+    from voxport.runtime.serve.http.keys import Keys, read_keys
+    from voxport.runtime.serve.limits import LIMITS, Limits
+    from voxport.runtime.serve.voices.store import VoiceStore
+
+    if arguments.host not in LOOPBACK and not arguments.keys:
+        raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
+    if bool(arguments.tls_cert) != bool(arguments.tls_key):
+        raise UsageError("tls_cert: needs --tls-key, and --tls-key needs it", field="tls_cert")
+    check_origins(arguments.allow_origin)
+    wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
+    keys = read_keys(arguments.keys) if arguments.keys else Keys()
+    limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
+    tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
+    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    setup = check(arguments)
+    with setup.listener:
+        if not arguments.bundle:
+            from voxport.cli.checkpoint import embedded_bundle
+            from voxport.model.families import DEFAULT_OF_TASK
+
+            arguments.bundle = [embedded_bundle(task) for task in DEFAULT_OF_TASK]
+        return serve_bundles(arguments, setup)
+
+
+def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
+    """Opens the bundles and serves them until a signal."""
+    from voxport.runtime.serve.http.app import build_app
+    from voxport.runtime.serve.http.server import serve
+    from voxport.runtime.serve.metrics import Metrics
+    from voxport.runtime.serve.models import Models, open_bundles
+
+    limits, metrics = setup.limits, Metrics()
+    tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
+    models = Models(tasks, limits, metrics, arguments.slots, setup.voices)
+    models.start()
+    scheme = "https" if setup.listener.tls else "http"
+    log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
+    app = build_app(models, metrics, limits, setup.keys, arguments.allow_origin, arguments.host)
+    background = setup.wyoming(models, limits, metrics) if setup.wyoming else None
+    serve(app, models, limits, setup.listener, background)
+    return 0
+
+
+def _wyoming(uri: str) -> "partial[WyomingServer]":
+    """The server for the address, which is free. Raises UsageError."""
+    host, port = parse_wyoming(uri)
+    try:
+        from voxport.runtime.serve.wyoming.server import WyomingServer
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"wyoming: the package {error.name} is not installed; in the folder of voxport, run "
+            "pip install '.[wyoming]'",
+            field="wyoming",
+        ) from None
+    with bind(host, port, "wyoming"):
+        return partial(WyomingServer, host=host, port=port)

@@ -1,0 +1,121 @@
+"""Verify a bundle again: every hash and manifest field, then every number against eager PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxport.bundle.errors import UsageError, VerificationError, VoxportError
+from voxport.bundle.files import write_whole
+from voxport.bundle.manifest import REPORT, Bundle
+from voxport.bundle.progress import progress
+from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
+from voxport.cli.checkpoint import add_checkpoint_argument
+from voxport.cli.preflight import check_beside_checkpoint
+
+if TYPE_CHECKING:
+    from voxport.export.resolve import Resolved
+    from voxport.export.targets.base import Target
+    from voxport.export.verify.modes import VerifyOptions
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bundle(parser)
+    add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
+    parser.add_argument(
+        "--steps",
+        type=integer(1),
+        default=1000,
+        metavar="N",
+        help="decode steps of the long run, at most the cache length; 200 in a second precision; the "
+        "other checks take as long with fewer steps (default: 1000)",
+    )
+    add_engine_options(parser, compute_precision="float32, then float16")
+    parser.add_argument(
+        "--long-codes",
+        action="store_true",
+        help="Qwen3-TTS above 2 GB of floats: also compare codes over --steps frames, and free runs as long, "
+        "with full precision; takes minutes for a hundred frames, and memory for all weights as floats",
+    )
+    parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write a page of charts, sound and figures"
+    )
+    add_json(parser, "the report")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from voxport.runtime.engines import check_options
+
+    bundle = Bundle(arguments.bundle)
+    check_options(bundle, engine_options(arguments))
+    if arguments.long_codes:
+        _check_long_codes(bundle)
+    for remark in bundle.remarks():
+        log.info("%s: %s", bundle.folder, remark)
+    resolved, target = check_beside_checkpoint(bundle, arguments)
+    from voxport.export.model import Export
+    from voxport.export.verify.checks import count_steps, verify
+    from voxport.export.verify.report import details, failures, summary
+
+    if arguments.long_codes:
+        _check_memory_of_long_codes(resolved, bundle)
+    export = Export(resolved, target, bundle.job)
+    verify_options = _verify_options(arguments, target)
+    with progress(count_steps(resolved, target, verify_options), "checks"):
+        result = verify(bundle, export, verify_options)
+    if arguments.report:
+        from voxport.export.verify.page import write_page
+
+        write_page(arguments.report, bundle, result, export.model.layer_errors)
+    report = result.report()
+    _write_into_bundle(arguments.bundle / REPORT, report)
+    if arguments.json:
+        print(report.strip())
+    else:
+        hint = "--details shows every comparison; docs/verification.md explains the columns"
+        print(summary(result), details(result) if arguments.details else hint, sep="\n\n")
+    if arguments.report:
+        log.info("%s: written", arguments.report)
+    if not result.passed:
+        raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
+    return 0
+
+
+def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:
+    """Raises UsageError on processors of Core ML if another executor runs."""
+    from voxport.export.verify.modes import VerifyOptions
+
+    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
+    units = arguments.compute_units
+    if units not in (None, "all") and None not in (precisions or target.verification_precisions):
+        raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+    return VerifyOptions(arguments.steps, precisions, units, arguments.device, arguments.long_codes)
+
+
+def _check_long_codes(bundle: Bundle) -> None:
+    """Raises UsageError for a family without this check."""
+    from voxport.runtime.families import open_family
+
+    family = bundle.job.family
+    if open_family(family).verification.rollout is None:
+        raise UsageError(f"--long-codes: {family} has no such check; leave it out")
+
+
+def _check_memory_of_long_codes(resolved: Resolved, bundle: Bundle) -> None:
+    """Raises ExportError without the memory that `--long-codes` needs."""
+    from voxport.export.memory import check_memory
+
+    if resolved.source.is_large:  # small models have this check without the option
+        check_memory(resolved.source.float_bytes + 2 * bundle.size, "--long-codes", "leave it out")
+
+
+def _write_into_bundle(path: Path, report: str) -> None:
+    try:
+        write_whole(path, report.encode())
+    except VoxportError as error:  # the folder of the bundle may be read-only
+        log.warning("%s", error)

@@ -1,0 +1,69 @@
+"""Print the script that completes `voxport` in a shell: commands, options, recipes, folders of bundles."""
+
+import argparse
+import json
+import os
+from contextlib import suppress
+from glob import escape, glob
+from pathlib import Path
+
+from voxport.cli.arguments import add_verbosity
+from voxport.cli.table import COMMANDS
+
+COMPLETERS = {  # by the name of the argument, which is the same in every command
+    "bundle": lambda prefix, **given: bundle_folders(prefix),
+    "voice": lambda prefix, parsed_args, **given: voices_of_bundle(getattr(parsed_args, "bundle", None)),
+}
+MAX_BYTES = 2**20  # read of a manifest; manifests of the published models have 0.1 MB
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell that runs the script")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["voxport"], shell=arguments.shell))
+    return 0
+
+
+def answer_shell(prog: str) -> None:
+    """Prints the completions that a shell asks for, and ends the process.
+
+    Only the module of the command on the line is imported.
+    """
+    import argcomplete
+
+    top = argparse.ArgumentParser(prog=prog)
+    top.add_argument("--version", action="store_true")
+    table, words = top.add_subparsers(), os.environ.get("COMP_LINE", "").split()
+    for command in COMMANDS:
+        parser = table.add_parser(command.name, help=command.summary)
+        if command.name in words:
+            command.load().add_arguments(parser)
+            add_verbosity(parser)
+        for action in parser._actions:
+            if action.dest in COMPLETERS:
+                action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]
+    argcomplete.autocomplete(top)
+
+
+def bundle_folders(prefix: str) -> list[str]:
+    """Folders of bundles that begin with `prefix`, and other folders with a slash, which may hold bundles.
+
+    Without a prefix, also the bundles of the default place.
+    """
+    paths = glob(f"{escape(prefix)}*/") + ([] if prefix else glob("artifacts/*/"))
+    return [path[:-1] if os.path.isfile(f"{path}manifest.json") else path for path in sorted(paths)]
+
+
+def voices_of_bundle(bundle: Path | None) -> list[str]:
+    """Names of the voices of the bundle that the line names before; none if it names no bundle."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        path = Path(bundle or "", "manifest.json")
+        if bundle and path.is_file():  # opening a pipe would wait for ever
+            with path.open("rb") as file:
+                manifest = json.loads(file.read(MAX_BYTES))
+            return [name for name in manifest.get("voices", {}) if name.isprintable()]
+    return []

@@ -1,0 +1,162 @@
+"""Runs one command of the table: arguments, errors with exit codes, signals.
+
+Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from voxport.bundle.errors import UsageError, VoxportError, one_line
+from voxport.bundle.progress import shown_by
+from voxport.cli.arguments import Parser, add_verbosity
+from voxport.cli.preflight import check_outputs
+from voxport.cli.table import COMMANDS, Command
+from voxport.cli.terminal import Progress, set_up_logging, silence
+
+INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
+QUIET_S = 2.0
+SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
+DESCRIPTION = "Export, verify and run speech models on devices."
+
+
+def run_command_line(
+    argv: Sequence[str], prog: str, default: str | None = None, commands: Sequence[Command] = COMMANDS
+) -> int:
+    """Runs one command and returns its exit code. `default` is the command if `argv` starts with an option.
+
+    Only `--help` and `--version` raise SystemExit. Unexpected errors are raised as they are.
+    """
+    parser, if_interrupted = Parser(prog=prog), ""
+    _set_up_streams()
+    set_up_logging()
+    interruption = _handle_signals()
+    try:
+        parser, command, rest = _choose(argv, prog, default, commands)
+        if_interrupted = command.if_interrupted
+        return _run(command, parser, rest)
+    except VoxportError as error:
+        return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
+    except BrokenPipeError:  # the reader of stdout has ended
+        _discard_stdout()
+        return 0
+    except OSError as error:
+        if error.filename is None:  # stdout cannot be written
+            _discard_stdout()
+        place = f"{str(error.filename)[:200]}: " if error.filename else ""
+        return _fail(f"error: {place}{error.strerror or error}", VoxportError.exit_code)
+    except MemoryError:
+        return _fail("error: not enough memory", VoxportError.exit_code)
+    except ModuleNotFoundError as error:
+        return _fail(f"error: {_missing_module(str(error.name))}", UsageError.exit_code)
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, Exception) and not interruption.is_recent:
+            raise
+        code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
+        for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
+            signal.signal(each, signal.SIG_DFL)
+        return code
+
+
+def _choose(
+    argv: Sequence[str], prog: str, default: str | None, commands: Sequence[Command]
+) -> tuple[Parser, Command, Sequence[str]]:
+    """The command that `argv` names, an empty parser for it, and its arguments. Raises UsageError."""
+    table = {command.name: command for command in commands}
+    if argv[:1] == ["help"] or not (argv or default):
+        argv = [*argv[1:2], "--help"]
+    if argv and argv[0] in table:
+        called = f"{prog} {argv[0]}"
+        return _parser(called, table[argv[0]].example_text(called)), table[argv[0]], argv[1:]
+    rows = "\n".join(f"  {command.name:<12} {command.summary}" for command in commands)
+    epilog = f"commands, each with --help:\n{rows}"
+    if default and (not argv or argv[0].startswith("-")):
+        return _parser(prog, f"{table[default].example_text(prog)}\n\n{epilog}"), table[default], argv
+    from voxport.bundle.versions import version_text
+
+    top = _parser(prog, epilog)
+    top.usage, top.description = f"{prog} COMMAND ...", DESCRIPTION
+    top.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
+    versions = "print the versions of voxport and of the engines"
+    top.add_argument("--version", action="version", version=version_text(), help=versions)
+    found = top.parse_args(argv[:1]).command
+    raise UsageError(f"command {found!r} is unknown; expected one of {', '.join(table)}")
+
+
+def _parser(prog: str, epilog: str) -> Parser:
+    return Parser(prog=prog, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
+    module = command.load()
+    parser.description = module.__doc__
+    module.add_arguments(parser)
+    add_verbosity(parser)
+    arguments = parser.parse_args(argv)
+    set_up_logging(arguments.verbosity)
+    check_outputs(arguments)
+    with shown_by(Progress):
+        code: int = module.run(arguments)
+    sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
+    return code
+
+
+def _set_up_streams() -> None:
+    # Python starts without one of them if its descriptor is closed
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8
+
+
+class _Interruption:
+    """A signal handler that raises KeyboardInterrupt.
+
+    Signals that follow within `QUIET_S` are ignored, so that quick clean-up is complete. Later ones are not:
+    a library may have caught the first one, or raised another error in its place.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    @property
+    def is_recent(self) -> bool:
+        return time.monotonic() < self._quiet_until
+
+    def __call__(self, number: int, frame: object) -> None:
+        if not self.is_recent:
+            self._quiet_until = time.monotonic() + QUIET_S
+            raise KeyboardInterrupt
+
+
+def _handle_signals() -> _Interruption:
+    interruption = _Interruption()
+    signal.signal(signal.SIGTERM, interruption)
+    handled = (signal.default_int_handler, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) in handled:  # not ignored, as by a background job
+        signal.signal(signal.SIGINT, interruption)
+    return interruption
+
+
+def _missing_module(name: str) -> str:
+    extra = "serve" if name.partition(".")[0] in SERVER_MODULES else "export"
+    return (
+        f"{name} is not installed; install voxport with its extra [{extra}]: "
+        f"pip install '.[{extra}]' in its folder"
+    )
+
+
+def _fail(message: str, code: int) -> int:
+    """Prints the last line of a command."""
+    silence()
+    print(f"voxport: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _discard_stdout() -> None:
+    """Prevents a second error when Python flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

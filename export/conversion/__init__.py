@@ -1,1 +1,0 @@
-"""Converts the weights of a checkpoint: layout, precision, and integers of MLX."""

@@ -1,1 +1,0 @@
-"""The quality of a bundle: word error rates, codes and sound beside full precision."""

@@ -1,1 +1,0 @@
-"""Verification: artifacts against eager PyTorch."""

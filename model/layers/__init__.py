@@ -1,1 +1,0 @@
-"""Building blocks that families share: each file is one noun."""

@@ -1,1 +1,0 @@
-"""How MLX and mlx-audio store weights: names, files, layouts, packed integers and weight norms."""

@@ -1,1 +1,0 @@
-"""The speech tokenizer: codes to samples and back."""

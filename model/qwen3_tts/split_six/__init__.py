@@ -1,1 +1,0 @@
-"""The graphs of `--split six`, in the layout of the Core ML models of speech-swift."""

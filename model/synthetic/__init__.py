@@ -1,1 +1,0 @@
-"""Synthetic checkpoints: the published format with random weights."""

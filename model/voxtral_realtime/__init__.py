@@ -1,1 +1,0 @@
-"""Voxtral-Mini-Realtime: streaming speech to text."""

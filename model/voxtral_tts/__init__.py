@@ -1,1 +1,0 @@
-"""Voxtral-4B-TTS: text to speech. `model.md` gives the data flow with shapes."""

@@ -1,4 +1,0 @@
-"""Weight quantisation: recipes and schemes, the search for scales and palettes, and quantised modules.
-
-Nothing here depends on a target.
-"""

@@ -1,1 +1,0 @@
-"""Audio in and out: files, recordings, live sources, log-mel frames, captions."""

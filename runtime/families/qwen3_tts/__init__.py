@@ -1,1 +1,0 @@
-"""Qwen3-TTS: text to speech."""

@@ -1,1 +1,0 @@
-"""Voxtral-Realtime: streaming speech to text."""

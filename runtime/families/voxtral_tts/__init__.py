@@ -1,1 +1,0 @@
-"""Voxtral-TTS: text to speech."""

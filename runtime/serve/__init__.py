@@ -1,1 +1,0 @@
-"""The HTTP and WebSocket server of `voxport serve`. It needs the extra `serve`. Nothing imports it."""

@@ -1,1 +1,0 @@
-"""Live transcription over WebSockets, in the dialects of OpenAI, vLLM and Mistral."""

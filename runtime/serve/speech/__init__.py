@@ -1,1 +1,0 @@
-"""Text to speech: the engine thread, its jobs, and POST /v1/audio/speech."""

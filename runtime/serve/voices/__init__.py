@@ -1,1 +1,0 @@
-"""Voices that clients make from recordings: the store and /v1/audio/voices."""

@@ -1,1 +1,0 @@
-"""The Wyoming protocol of Home Assistant."""

@@ -1,1 +1,0 @@
-"""Text in and out: tokenizers and clean-up."""
