@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _engine(bundle: Bundle, arguments: argparse.Namespace) -> Engine:
     if arguments.eager:
-        from voxport.export.evaluation.reference import eager_engine
+        from voxport.export.evaluation.run import eager_engine
 
         resolved, target = check_beside_checkpoint(bundle, arguments)
         return eager_engine(bundle, resolved, target, target.compute_precision)

@@ -7,8 +7,9 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.spec import Kind
-from voxport.export.verify.comparison import Check, Comparison, least_margin
-from voxport.export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
+from voxport.export.verify.comparison import Assertion, Comparison, least_margin
+from voxport.export.verify.context import Context, at_position, equal_rows, full_states, has_window
+from voxport.export.verify.modes import MAX_ROWS
 from voxport.model.component import Component
 from voxport.model.family import ChunkedComponent
 from voxport.runtime.engines.base import Arrays, Engine, Stream
@@ -17,7 +18,7 @@ CHUNKS = (1, 3, 7)  # sizes, besides the largest
 log = logging.getLogger(__name__)
 
 
-def check_components(context: Context) -> Iterable[Comparison | Check]:
+def check_components(context: Context) -> Iterable[Comparison | Assertion]:
     """Every output, and every state after the call, for several seeds and sizes.
 
     All sides start from the same states.
@@ -27,7 +28,7 @@ def check_components(context: Context) -> Iterable[Comparison | Check]:
         yield from _check_component(context, component)
 
 
-def _check_component(context: Context, component: Component) -> Iterable[Comparison | Check]:
+def _check_component(context: Context, component: Component) -> Iterable[Comparison | Assertion]:
     streams = context.streams(component.name)
     full = context.engines.full.stream() if context.engines.full else None
     outputs = _comparisons(context, component, "outputs")
@@ -48,7 +49,7 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
         yield least_margin(states.values())
         if _has_plain_caches(component):
             detail = "unchanged" if rest_unchanged else "changed"
-            yield Check(f"{component.name}: rows that are not written", rest_unchanged, detail)
+            yield Assertion(f"{component.name}: rows that are not written", rest_unchanged, detail)
 
 
 def _comparisons(context: Context, component: Component, check: str) -> list[Comparison]:
@@ -104,7 +105,7 @@ def _has_plain_caches(component: Component) -> bool:
     return all(state.cache and state.window is None for state in component.signature.states)
 
 
-def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
+def check_last_positions(context: Context) -> Iterable[Comparison | Assertion]:
     """The last row of a cache works like any other, and the position after the last one is refused.
 
     A sliding-window cache is checked at its last row and beyond, and at the last position of a stream.
@@ -118,9 +119,9 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
         name = f"{component.name}: one past the last position is refused"
         try:
             context.engines.artifact.stream().run(component.name, _shortest_call(component, 0, last + 1))
-            yield Check(name, False, f"position {last + 1} ran")
+            yield Assertion(name, False, f"position {last + 1} ran")
         except UsageError as error:
-            yield Check(name, True, f"by the runtime: {error}")
+            yield Assertion(name, True, f"by the runtime: {error}")
 
 
 def _run_from_full_caches(context: Context, component: Component, last: int) -> Comparison:
@@ -191,14 +192,14 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     yield from [*outputs, least_margin(caches.values())] if has_cache else outputs
 
 
-def check_streaming(context: Context) -> Iterable[Comparison | Check]:
+def check_streaming(context: Context) -> Iterable[Comparison | Assertion]:
     """Chunks of any size give what one call for the whole input gives.
 
-    They run through the component for chunks where it takes their size, otherwise the whole one.
+    They run through the component for chunks if it takes their size, otherwise through the whole one.
     """
     if not context.plan.chunked:
         reason = "the family has no component that takes chunks"
-        yield Check("chunks equal whole", True, reason, left_out=True)
+        yield Assertion("chunks equal whole", True, reason, left_out=True)
     for chunked in context.plan.chunked:
         yield _check_chunks(context, chunked)
 

@@ -107,7 +107,7 @@ class EagerStream(Stream):
 
 
 def _check_results(component: str, signature: Signature, inputs: Arrays, results: list[torch.Tensor]) -> None:
-    """Raises ExportError where the outputs and states of a module are not those of its signature."""
+    """Raises ExportError if the outputs and states of a module do not fit its signature."""
     sizes = {
         dim: size
         for spec in signature.inputs
@@ -146,7 +146,7 @@ def _size(dim: Dimension, sizes: Mapping[Dimension, int]) -> int:
 
 
 def check_signatures(graph: Graph, layout: LayoutName, kernel: LinearKernel) -> None:
-    """Runs every component of a graph once. Raises ExportError where the results differ from a signature."""
+    """Runs every component of a graph once. Raises ExportError if the results differ from a signature."""
     engine = EagerEngine(graph.components, lambda name: graph.module, layout, kernel)
     for component in graph.components:
         smallest = {dim: low for dim, (low, _) in component.signature.dims.items()}

@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
+from voxport.export.card import model_card
 from voxport.export.job import make_job
-from voxport.export.model_card import model_card
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.model.families import FAMILIES

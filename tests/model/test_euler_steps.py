@@ -20,7 +20,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
-from voxport.export.verify.approximation import report_approximation
+from voxport.export.verify.code_checks import compare_with_default
 from voxport.export.verify.comparison import measure
 from voxport.export.verify.component_checks import check_components
 from voxport.runtime.families.voxtral_tts.decoder import acoustic_values
@@ -139,7 +139,7 @@ def test_the_distance_to_the_default_is_reported(three: Engines, seven: Engines,
 
     def report(engines: Engines) -> list[Any]:
         job = resolve(engines.source, engines.request)
-        return list(report_approximation(approximation, job, target, engines.model, 2))
+        return list(compare_with_default(approximation, job, target, engines.model, 2))
 
     (found,) = report(three)
     short = three.workload.teacher_forced_run(three.eager.stream(), three.constants, 2, None)

@@ -13,8 +13,8 @@ from voxport.export.job import make_job
 from voxport.export.model import Export
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
+from voxport.export.verify.checks import verify_graph
 from voxport.export.verify.comparison import FLOAT16_BAR, Comparison
-from voxport.export.verify.run import verify_graph
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Engine, EngineOptions
 

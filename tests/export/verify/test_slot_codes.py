@@ -81,7 +81,7 @@ def different_codes(
     """The checks of teacher-forced codes that fail, by the rule for ties that verification has."""
     in_slot = StreamEngine(lambda: JobInSlot(engine.batched(SLOTS), index, change))
     context = engines.context(in_slot, eager=engine)
-    return failed(check_codes(context, engines.workload, engines.constants))
+    return failed(check_codes(context))
 
 
 @pytest.mark.slow
