@@ -3,15 +3,14 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save
 
-from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
-from voxport.bundle.files import files_below
+from voxport.bundle.errors import IntegrityError, UsageError, VerificationError
 from voxport.bundle.manifest import (
     MANIFEST,
     README,
@@ -26,36 +25,31 @@ from voxport.bundle.manifest import (
     read_manifest,
 )
 from voxport.bundle.progress import advance, progress
-from voxport.export.bundle_readme import bundle_readme
+from voxport.export.card import bundle_card
 from voxport.export.job import graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
 from voxport.export.model import Export
-from voxport.export.model_card import model_card
 from voxport.export.naming import differences
 from voxport.export.output_folder import check_output, staging
 from voxport.export.resolve import Resolved, Source
 from voxport.export.resume import RECORD, FinishedGraph, ResumeCache
 from voxport.export.targets.base import Target
-from voxport.export.verify.comparison import Report, Result
+from voxport.export.verify.checks import count_steps, verify, verify_graph
+from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import check_signatures
 from voxport.export.verify.modes import DEFAULTS
 from voxport.export.verify.report import VerificationResult, failures
-from voxport.export.verify.run import count_steps, verify, verify_graph
 from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
 MAX_DIFFERENCES = 4  # in one line
-# Files about the bundle. An interrupted export leaves RECORD.
-NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)
 
 
 @dataclass(frozen=True)
 class OutputSettings:
     """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes.
 
-    With `keep_going`, all graphs are checked, even if one does not match eager. `page` is the file for the
-    page of charts, which is also written where the bundle does not match eager. `evaluate` measures the
-    quality of a bundle that matches, for the report.
+    With `keep_going`, all graphs are checked, even if one does not match eager.
     """
 
     folder: Path
@@ -63,12 +57,10 @@ class OutputSettings:
     verify: bool = True
     keep_going: bool = False
     memory: int = 0
-    page: Path | None = None
-    evaluate: Callable[[Bundle], Report] | None = None
 
 
 def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSettings) -> bool:
-    """Exports one bundle. Returns False where the folder already holds this very bundle.
+    """Exports one bundle. Returns False if the folder already holds this very bundle.
 
     Raises ExportError, VerificationError, UsageError or IntegrityError; then no finished bundle is left
     behind.
@@ -85,9 +77,14 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
         export = Export(resolved, target, job)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished, checked = _lower(export, folder, output)
-        manifest = _write_bundle(export, finished, folder)
+        manifest = _with_tokenizer_and_voices(_manifest_of(job, finished), resolved.source, folder)
         if output.verify:
-            _verify(export, manifest, folder, checked, output)
+            log.info("%s: verifying", job.source.name)
+            result = verify(Bundle(folder, manifest), export, DEFAULTS, checked)
+            _report_failures(job, result, folder)
+            verified = {"verification": result.stored(), "executed_by": target.runners[0]}
+            manifest = manifest.model_copy(update=verified)
+        _write_readme_and_manifest(export, manifest, folder)
         (folder / RECORD).unlink()
     return True
 
@@ -113,30 +110,26 @@ def _lower(
         if not output.verify:
             model.release(name)
             continue
-        checked += verify_graph(_part_of_bundle(export, {name: finished[name]}, folder), export, name)
-        model.pack(name)  # `_verify` needs the module again
+        part = Bundle(folder, _manifest_of(job, {name: finished[name]}))
+        checked += verify_graph(part, export, name)
+        model.pack(name)  # `verify` needs the module again
         free_memory()
-        result = VerificationResult.of(checked)
-        if not (output.keep_going or result.passed):  # before the next graph is lowered
-            try:
-                _report_failures(job, result, folder)
-            finally:
-                _write_page(export, _part_of_bundle(export, finished, folder), result, output)
+        if not output.keep_going:  # fails before the next graph is lowered
+            _report_failures(job, VerificationResult.of(checked), folder)
     return finished, checked
 
 
-def _part_of_bundle(export: Export, graphs: Mapping[str, FinishedGraph], folder: Path) -> Bundle:
-    """A bundle of these graphs alone, whose manifest is not written."""
-    components = tuple(entry for entry in export.job.components if entry.graph in graphs)
-    part = Manifest(
+def _manifest_of(job: ExportJob, graphs: Mapping[str, FinishedGraph]) -> Manifest:
+    """The manifest of a bundle that has only these graphs."""
+    components = tuple(entry for entry in job.components if entry.graph in graphs)
+    return Manifest(
         schema_version=SCHEMA_VERSION,
-        job=export.job.model_copy(update={"components": components}),
+        job=job.model_copy(update={"components": components}),
         files={name: entry for graph in graphs.values() for name, entry in graph.files.items()},
         tokenizer=(),
         voices={},
-        weight_errors={},
+        weight_errors={name: graph.weight_error for name, graph in graphs.items() if graph.weight_error},
     )
-    return Bundle(folder, part)
 
 
 def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
@@ -152,62 +145,6 @@ def _graph_summary(graph: FinishedGraph) -> str:
     size = f"{sum(entry.size for entry in graph.files.values()) / 1e6:.1f} MB"
     error = graph.weight_error
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
-
-
-def _write_bundle(export: Export, finished: dict[str, FinishedGraph], folder: Path) -> Manifest:
-    """Writes everything but the artifacts; the manifest says `unverified`."""
-    source = export.resolved.source
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        job=export.job,
-        files={},
-        tokenizer=source.tokenizer_files,
-        voices=_write_tokenizer_and_voices(source, folder),
-        weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
-    )
-    files = {name: file_entry(folder / name) for name in _artifact_names(folder)}
-    return _write_readme_and_manifest(export, manifest.model_copy(update={"files": files}), folder)
-
-
-def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> Manifest:
-    """Writes the README and the manifest, which has the hash of the README. Returns that manifest."""
-    source = export.resolved.source
-    body = bundle_readme(manifest, source.family.calls(source.config, export.resolved.options), export.target)
-    (folder / README).write_text(model_card(manifest, source) + body, encoding="utf-8")
-    files = {**manifest.files, README: file_entry(folder / README)}
-    manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-    _write_manifest(folder, manifest)
-    return manifest
-
-
-def _verify(
-    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], output: OutputSettings
-) -> None:
-    """Writes the result into the manifest and the README.
-
-    Raises VerificationError, after the report was written.
-    """
-    log.info("%s: verifying", manifest.job.source.name)
-    result = verify(Bundle(folder), export, DEFAULTS, checked)
-    if output.evaluate and result.passed:
-        try:
-            result = result.with_report(output.evaluate(Bundle(folder)))
-        except (VoxportError, OSError) as error:  # the verified bundle stays
-            log.error("not evaluated: %s", error)
-    try:
-        _report_failures(manifest.job, result, folder)
-    finally:
-        _write_page(export, Bundle(folder), result, output)
-    verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
-    _write_readme_and_manifest(export, manifest.model_copy(update=verified), folder)
-
-
-def _write_page(export: Export, bundle: Bundle, result: VerificationResult, output: OutputSettings) -> None:
-    """Writes the page of the report where it was asked for."""
-    if output.page:
-        from voxport.export.report.page import write_page  # matplotlib takes a second
-
-        write_page(output.page, bundle, result, export.model.layer_errors)
 
 
 def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
@@ -250,26 +187,27 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     )
 
 
-def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:
-    """Copies the tokenizer files and writes each voice. Returns the paths of the voices.
-
-    A voice is a safetensors file with the tensor `embedding`, float32 [N, dim].
+def _with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path) -> Manifest:
+    """Copies the tokenizer files and writes each voice: a safetensors file with the tensor `embedding`,
+    float32 [N, dim].
     """
     for name in source.tokenizer_files:
         shutil.copyfile(source.folder / name, folder / name)
-    paths = {}
+    voices = {}
     for name, rows in source.voices.items():
-        paths[name] = f"voices/{name}.safetensors"
+        voices[name] = f"voices/{name}.safetensors"
         (folder / "voices").mkdir(exist_ok=True)
         # not save_file, whose error on a full disk does not say so
-        (folder / paths[name]).write_bytes(save({VOICE_KEY: rows.float().contiguous()}))
-    return paths
+        (folder / voices[name]).write_bytes(save({VOICE_KEY: rows.float().contiguous()}))
+    written = (*source.tokenizer_files, *voices.values())
+    files = manifest.files | {name: file_entry(folder / name) for name in written}
+    return manifest.model_copy(update={"tokenizer": source.tokenizer_files, "voices": voices, "files": files})
 
 
-def _artifact_names(folder: Path) -> list[str]:
-    return [name for name in files_below(folder) if name not in NOT_ARTIFACTS]
-
-
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
+def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> None:
+    """The manifest has the hash of the README."""
+    (folder / README).write_text(bundle_card(manifest, export), encoding="utf-8")
+    files = {**manifest.files, README: file_entry(folder / README)}
+    manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     content = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")

@@ -16,13 +16,15 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from voxport.bundle.constants import FamilyConstants
+from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import NO_LICENCE_NEEDED
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout
 from voxport.model.config import Config
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
-from voxport.model.mlx.layout import MlxLayout, NotInMlx
+from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout, NotInMlx
+from voxport.model.mlx.tensor_layouts import stored_tensors, tagged_layout
 from voxport.model.model_card import card_languages
 
 Distribution = tuple[np.float32, np.float32]  # mean and standard deviation
@@ -293,6 +295,9 @@ class Family(ABC, Generic[Weights, Config, Options]):
         """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
         root = self.build_root(config)
         checkpoint.check(expected_tensors(root), tuple(self.unused))
+        for name, stored in stored_tensors(root).items():
+            if stored.is_ambiguous and tagged_layout(checkpoint, name, self.mlx) == "mlx":
+                raise CheckpointError(f"{checkpoint.path(name)}: tensor {name}: {MLX_WEIGHTS}")
         return root
 
     def unused_tensors(self, checkpoint: Checkpoint, config: Config) -> dict[str, tuple[str, ...]]:

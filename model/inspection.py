@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import TypedDict
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from voxport.bundle.errors import CheckpointError, ConfigError, IntegrityError
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
@@ -97,8 +97,8 @@ def _reading(family: Family, folder: Path, weights: Collection[str]) -> Family:
 
 def check_parts(
     folder: Path,
-    family: Family[Weights, Config, Options],
-    config: Config | None,
+    family: Family,
+    config: BaseModel | None,
     checkpoint: Checkpoint | None,
     notes: list[str],
 ) -> list[str]:

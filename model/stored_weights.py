@@ -21,12 +21,11 @@ from voxport.model.mlx.layout import MlxLayout
 from voxport.model.mlx.tensor_layouts import (
     COMPUTED,
     LAYOUT_KEY,
-    LAYOUT_TAGS,
-    MLX_AUDIO,
     Layout,
     Stored,
     recurrent_names,
     stored_tensors,
+    tagged_layout,
 )
 from voxport.model.mlx.weight_norms import Pair, folded_names
 
@@ -189,21 +188,8 @@ class StoredWeights:
             )
         if dtype not in DTYPES:
             raise CheckpointError(f"{where}: dtype {dtype}, expected one of {', '.join(DTYPES)}")
-        layout = self._tagged_layout(name) if stored.is_ambiguous else layouts[0]
+        layout = tagged_layout(checkpoint, name, self._mlx) if stored.is_ambiguous else layouts[0]
         return Found(name, shape, stored, layout, dtype)
-
-    def _tagged_layout(self, name: str) -> Layout:
-        """The layout of a kernel that fits both. Raises CheckpointError if its file does not say it."""
-        checkpoint = self._checkpoint
-        tag = checkpoint.metadata(name).get(LAYOUT_KEY)
-        if tag not in LAYOUT_TAGS:
-            where = f"{checkpoint.path(name)}: tensor {name}: shape {list(checkpoint.shape(name))}"
-            raise CheckpointError(
-                f"{where} fits the layouts of PyTorch and of MLX, and the file does not say which it has; "
-                f"write {LAYOUT_KEY} pytorch, mlx or {MLX_AUDIO} into its metadata"
-            )
-        is_reordered = self._mlx.is_reordered(self._mlx.published(name))
-        return "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
 
     def _integers(self, name: str, stored: Stored, where: str) -> Found:
         """Integers of MLX: a packed weight [N, K * bits / 32], and scales and biases [N, K / group]."""

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolved, target = check_beside_checkpoint(bundle, arguments)
     family = bundle.job.family
     options = evaluation_options(family, utterances, arguments.recogniser, arguments.voice)
-    rows = [row.as_row() for row in sweep(bundle, resolved, target, options, arguments.layers)]
+    rows = sweep(bundle, resolved, target, options, arguments.layers)
     content = json.dumps(rows, indent=1) + "\n"
     if arguments.output:
         write_whole(arguments.output, content.encode())

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         log.info("%s: %s", bundle.folder, remark)
     resolved, target = check_beside_checkpoint(bundle, arguments)
     from voxport.export.model import Export
-    from voxport.export.verify.report import failures, summary, table
-    from voxport.export.verify.run import count_steps, verify
+    from voxport.export.verify.checks import count_steps, verify
+    from voxport.export.verify.report import details, failures, summary
 
     if arguments.long_codes:
         _check_memory_of_long_codes(resolved, bundle)
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(count_steps(resolved, target, verify_options), "checks"):
         result = verify(bundle, export, verify_options)
     if arguments.report:
-        from voxport.export.report.page import write_page
+        from voxport.export.verify.page import write_page
 
         write_page(arguments.report, bundle, result, export.model.layer_errors)
     report = result.report()
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(report.strip())
     else:
         hint = "--details shows every comparison; docs/verification.md explains the columns"
-        print(summary(result), table(result) if arguments.details else hint, sep="\n\n")
+        print(summary(result), details(result) if arguments.details else hint, sep="\n\n")
     if arguments.report:
         log.info("%s: written", arguments.report)
     if not result.passed:

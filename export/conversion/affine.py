@@ -14,7 +14,7 @@ from voxport.quantize.schemes import IntegerScheme, Scheme
 
 
 def group_of(scheme: Scheme, shape: Sequence[int]) -> int | None:
-    """Weights that share a scale in MLX, for a weight [N, K] in `scheme`; None where MLX cannot hold it.
+    """Weights that share a scale in MLX, for a weight [N, K] in `scheme`; None if MLX cannot hold it.
 
     A scale of a whole row is repeated for each of its groups.
     """
@@ -43,7 +43,7 @@ def cast_scales(
     scales: torch.Tensor, biases: torch.Tensor, bits: int, dtype: torch.dtype, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales and biases of the weight `name` in another dtype. Biases of symmetric integers are computed from
-    the rounded scales, so that a weight of 0 stays 0. Raises CheckpointError where `dtype` cannot hold them.
+    the rounded scales, so that a weight of 0 stays 0. Raises CheckpointError if `dtype` cannot hold them.
     """
     symmetric = -(1 << (bits - 1))
     rounded = _cast(scales, dtype, name)

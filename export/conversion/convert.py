@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
@@ -12,16 +13,18 @@ from voxport.bundle.files import files_below
 from voxport.bundle.manifest import README, file_entry
 from voxport.bundle.progress import advance, progress
 from voxport.export.code_key import source_key
-from voxport.export.conversion.card import conversion_card
-from voxport.export.conversion.files import check_files, write_files
-from voxport.export.conversion.job import Job
+from voxport.export.conversion.files import (
+    check_files,
+    conversion_card,
+    write_files,
+    write_index,
+    write_weights,
+)
 from voxport.export.conversion.outputs import Conversion, Output
-from voxport.export.conversion.plan import NO_GROUP, make_plan, shards
-from voxport.export.conversion.write import write_index, write_weights
+from voxport.export.conversion.plan import NO_GROUP, Plan, make_plan, shards
 from voxport.export.output_folder import staging
 from voxport.export.resume import RECORD, ResumeCache
 from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
-from voxport.model.family import Family
 from voxport.model.foreign import foreign_format_named
 from voxport.model.graph import GraphSpec
 from voxport.model.inspection import open_convertible
@@ -70,53 +73,45 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
         recipe=_with_family_rules(conversion.recipe, family.graphs(config, family.options())),
         layout=conversion.layout or ("mlx" if source.is_for_modules else MLX_AUDIO),
     )
-    plan = make_plan(source, family, conversion, family.build_all(config))
+    plan = make_plan(family, config, source, conversion)
     check_files(folder, family, config)
     if not_storable := [path for path, reason in plan.floats.items() if reason == NO_GROUP]:
         message = "%d layers stay floats, because %s, first %s; %d layers become integers"
         log.warning(message, len(not_storable), NO_GROUP, not_storable[0], len(plan.integers))
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
-    size = sum(output.size for outputs in plan.files.values() for output in outputs)
-    job = Job(folder, family, config, source, conversion, plan)
-    with staging(out) as partial, progress(size / 1e6, "MB"):
-        _write_weights(job, partial)
-        write_files(job, partial)
-        card = conversion_card(family, config, source, conversion, plan)
-        (partial / README).write_text(card, encoding="utf-8")
-        names = sorted(set(files_below(partial)) - {RECORD})
-        sums = "".join(f"{file_entry(partial / name).sha256}  {name}\n" for name in names)
-        (partial / HASHES).write_text(sums, encoding="utf-8")
-        (partial / RECORD).unlink()  # last: after an interruption its files are used again
-    tensors = sum(len(output.entries) for outputs in plan.files.values() for output in outputs)
-    return Converted(out, tensors, size, plan.floats, source.computed)
+    with staging(out) as staged, progress(plan.size / 1e6, "MB"):
+        _write_weights(plan, staged)
+        write_files(plan, staged)
+        (staged / README).write_text(conversion_card(plan), encoding="utf-8")
+        names = sorted(set(files_below(staged)) - {RECORD})
+        sums = "".join(f"{file_entry(staged / name).sha256}  {name}\n" for name in names)
+        (staged / HASHES).write_text(sums, encoding="utf-8")
+        (staged / RECORD).unlink()  # last: after an interruption its files are used again
+    tensors = sum(len(output.entries) for output in plan.outputs)
+    return Converted(out, tensors, plan.size, plan.floats, source.computed)
 
 
-def _write_weights(job: Job, out: Path) -> None:
+def _write_weights(plan: Plan, out: Path) -> None:
     """The files of weights below `out`. A file of an earlier run is kept. An index is written last."""
-    cache, hashes = ResumeCache(out), _hashes(job.folder, job.family)
-    for path, outputs in job.plan.files.items():
-        parts = shards(path, outputs)
+    cache = ResumeCache(out)
+    hashes = sorted(file_entry(file.path).sha256 for file in plan.source.files)
+    for path, outputs in plan.files.items():
+        metadata, parts = _metadata(plan, outputs), shards(path, outputs)
         for name, part in parts.items():
-            metadata = _metadata(job, outputs)
-
-            def write(
-                temporary: Path,
-                name: str = name,
-                part: list[Output] = part,
-                metadata: dict[str, str] = metadata,
-            ) -> None:
-                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-                write_weights(temporary / name, part, metadata)
-
-            key, entry = _key(hashes, part, metadata, job.conversion), name.replace("/", ".")
+            key, entry = _key(hashes, part, metadata, plan.conversion), name.replace("/", ".")
             if cache.find(entry, key):
                 log.info("%s: as in an earlier run", name)
                 advance(sum(output.size for output in part) / 1e6, name)
             else:
-                cache.make(entry, key, write)
+                cache.make(entry, key, partial(_write_file, name, part, metadata))
         if len(parts) > 1:
             write_index(out / path, parts)
+
+
+def _write_file(name: str, outputs: list[Output], metadata: dict[str, str], folder: Path) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    write_weights(folder / name, outputs, metadata)
 
 
 def _with_family_rules(recipe: Recipe, graphs: Iterable[GraphSpec]) -> Recipe:
@@ -130,24 +125,19 @@ def _with_family_rules(recipe: Recipe, graphs: Iterable[GraphSpec]) -> Recipe:
     return recipe.with_rules((*kept, *least))
 
 
-def _metadata(job: Job, outputs: list[Output]) -> dict[str, str]:
-    """Of a weight file and of its shards."""
-    to_mlx, plan = job.conversion.to == "mlx", job.plan
-    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: job.conversion.tag}
+def _metadata(plan: Plan, outputs: list[Output]) -> dict[str, str]:
+    """The metadata of a weight file and of its shards."""
+    to_mlx = plan.conversion.to == "mlx"
+    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: plan.conversion.tag}
     if plan.recipe and any(entry.dtype == PACKED for output in outputs for entry in output.entries):
         tags[RECIPE_KEY] = plan.recipe
-    return tags | ({RANDOM_WEIGHTS: "voxport synth"} if job.source.is_random else {})
+    return tags | ({RANDOM_WEIGHTS: "voxport synth"} if plan.source.is_random else {})
 
 
-def _hashes(folder: Path, family: Family) -> dict[str, str]:
-    """SHA-256 of every weight file."""
-    return {str(file.path): file_entry(file.path).sha256 for file in family.layout.weight_files(folder)}
-
-
-def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conversion: Conversion) -> str:
+def _key(hashes: list[str], outputs: list[Output], metadata: object, conversion: Conversion) -> str:
     """Hash of everything that decides a file of weights."""
     content = [
-        sorted(hashes.values()),
+        hashes,
         conversion.to,
         str(conversion.dtype),
         conversion.recipe.to_entry().model_dump(mode="json"),

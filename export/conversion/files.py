@@ -1,8 +1,10 @@
-"""The files of a converted folder besides weights: configuration, tokenizer and voices."""
+"""Writes the files of a converted folder: weights, configuration, tokenizer, voices and README."""
 
 import json
 import logging
 import shutil
+import struct
+from collections import Counter
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -13,20 +15,64 @@ from safetensors.torch import save
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VOICE_KEY
-from voxport.export.conversion.job import Job
-from voxport.export.conversion.outputs import Destination
+from voxport.bundle.progress import advance
+from voxport.export.card import front_matter
+from voxport.export.conversion.outputs import STORED, Output
 from voxport.export.conversion.plan import Plan
-from voxport.model.checkpoint_layout import not_json
+from voxport.model.checkpoint_layout import INDEX_SUFFIX, not_json
 from voxport.model.config import Config
 from voxport.model.download import unfinished
 from voxport.model.family import Family
 from voxport.model.mlx.layout import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from voxport.model.stored_weights import PACKED
 
+LAYOUTS = {
+    "mlx-audio": "for mlx-audio",
+    "mlx": "for the modules of MLX",
+    "pytorch": "in the published layout",
+}
 log = logging.getLogger(__name__)
 
 
+def write_index(path: Path, parts: dict[str, list[Output]]) -> None:
+    """Writes the index of shards that are beside `path`, by their names."""
+    names = {
+        entry.name: Path(shard).name
+        for shard, outputs in parts.items()
+        for output in outputs
+        for entry in output.entries
+    }
+    size = sum(output.size for outputs in parts.values() for output in outputs)
+    content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(names.items()))}
+    _write_json(path.with_name(path.name + INDEX_SUFFIX), content)
+
+
+def write_weights(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
+    """Writes a safetensors file tensor by tensor: memory holds one tensor, whatever the size of the model."""
+    header = _header(outputs, metadata)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for output in outputs:
+            for entry, tensor in zip(output.entries, output.make(), strict=True):
+                assert tuple(tensor.shape) == entry.shape and tensor.dtype == STORED[entry.dtype], entry
+                flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+                file.write(flat.numpy().data)
+            advance(output.size / 1e6, output.published)
+
+
+def _header(outputs: list[Output], metadata: dict[str, str]) -> bytes:
+    """The JSON header, padded with blanks to a multiple of 8 bytes."""
+    entries: dict[str, object] = {"__metadata__": metadata}
+    end = 0
+    for entry in (entry for output in outputs for entry in output.entries):
+        start, end = end, end + entry.size
+        entries[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    return header + b" " * (-len(header) % 8)
+
+
 def check_files(folder: Path, family: Family, config: Config) -> None:
-    """Raises CheckpointError where a file is not complete or a voice has a fault. Warns where there is no
+    """Raises CheckpointError if a file is not complete or a voice has a fault. Warns if there is no
     tokenizer.
     """
     family.layout.check_tokenizer(folder, config)
@@ -44,9 +90,9 @@ def check_files(folder: Path, family: Family, config: Config) -> None:
         log.warning("%s: no tokenizer; fetch its file if the model is to read or write text", folder)
 
 
-def write_files(job: Job, out: Path) -> None:
+def write_files(plan: Plan, out: Path) -> None:
     """Configuration, tokenizer and voices."""
-    folder, family, conversion = job.folder, job.family, job.conversion
+    folder, family, is_mlx = plan.source.folder, plan.family, plan.conversion.to == "mlx"
     copied = _copied(folder, family)
     for name in copied:
         if (folder / name).is_file():
@@ -55,28 +101,23 @@ def write_files(job: Job, out: Path) -> None:
     published = family.mlx.published_config
     if published and not (out / published).exists():
         _write_json(out / published, family.mlx.restored(read_mlx_config(folder), str(folder / CONFIG)))
-    if conversion.to == "mlx":
-        _write_json(out / CONFIG, _mlx_config(out, family, job.plan))
+    if is_mlx:
+        _write_json(out / CONFIG, _mlx_config(out, plan))
     elif CONFIG in copied:
         _write_json(out / CONFIG, without_integers(read_mlx_config(folder)))
     for name in family.layout.voice_files(folder):
-        target = out / Path(name).with_suffix(".safetensors" if conversion.to == "mlx" else ".pt")
+        target = out / Path(name).with_suffix(".safetensors" if is_mlx else ".pt")
         target.parent.mkdir(exist_ok=True)
-        rows = family.layout.voice(folder / name, job.config)
-        target.write_bytes(_voice(rows.contiguous(), conversion.to))
-
-
-def _voice(rows: torch.Tensor, to: Destination) -> bytes:
-    """The content of a voice's file. The libraries that write one hide a full disk behind other errors."""
-    if to == "mlx":
-        return save({VOICE_KEY: rows})
-    content = BytesIO()
-    torch.save(rows, content)
-    return content.getvalue()
+        rows = family.layout.voice(folder / name, plan.config).contiguous()
+        # the libraries that write a file hide a full disk behind other errors
+        content = BytesIO(save({VOICE_KEY: rows}) if is_mlx else b"")
+        if not is_mlx:
+            torch.save(rows, content)
+        target.write_bytes(content.getvalue())
 
 
 def _copied(folder: Path, family: Family) -> tuple[str, ...]:
-    """Names of the files that are copied as they are, where they exist."""
+    """Names of the files that are copied as they are, if they exist."""
     return tuple(dict.fromkeys((*family.mlx.copied, *family.layout.config_files(folder))))
 
 
@@ -84,11 +125,12 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _mlx_config(out: Path, family: Family, plan: Plan) -> Json:
+def _mlx_config(out: Path, plan: Plan) -> Json:
     """The contents of config.json. `quantization` has an entry for every layer with integers, and `false` for
     those that stay floats.
     """
-    content = without_integers(family.mlx.mlx_config(out)) | {MODEL_TYPE: family.mlx.model_type}
+    mlx = plan.family.mlx
+    content = without_integers(mlx.mlx_config(out)) | {MODEL_TYPE: mlx.model_type}
     if not plan.integers:
         return content
     layers: Json = {
@@ -101,3 +143,39 @@ def _mlx_config(out: Path, family: Family, plan: Plan) -> Json:
     # mlx-audio leaves out layers whose inputs this number does not divide
     group = min(group, *(size for _, size in pairs))
     return content | {QUANTIZATION: {"group_size": group, "bits": bits, "mode": "affine", **layers}}
+
+
+def conversion_card(plan: Plan) -> str:
+    """The README: metadata as model hubs read it, and what the folder holds.
+
+    It follows from the tensors, so that a conversion of the folder to itself writes it again.
+    """
+    family, source, conversion = plan.family, plan.source, plan.conversion
+    release, is_mlx = family.release_of(source, plan.config), conversion.to == "mlx"
+    head = front_matter(
+        family,
+        release,
+        is_quantised=bool(plan.integers),
+        languages=family.languages_of(source.folder, plan.config) or family.languages,
+        tags=[*(["mlx"] if is_mlx else []), *(["random-weights"] if source.is_random else [])],
+        library=conversion.tag if is_mlx else family.name,
+    )
+    dtypes = {entry.dtype for output in plan.outputs for entry in output.entries} - {PACKED}
+    lines = [
+        f"# {release.name if release else family.title}, {LAYOUTS[conversion.tag]}",
+        "",
+        f"Weights of {family.title}, converted by voxport. Floats are {' and '.join(sorted(dtypes))}.",
+    ]
+    if conversion.is_for_modules and source.pairs:
+        lines.append(f"{len(source.pairs)} weight norms are folded into their weights.")
+    if plan.integers:
+        recipe = f" (recipe {plan.recipe})" if plan.recipe else ""
+        kinds = "; ".join(
+            f"{count} of {bits} bits in groups of {group}"
+            for (bits, group), count in sorted(Counter(plan.integers.values()).items())
+        )
+        lines.append(f"{len(plan.integers)} layers have integers{recipe}: {kinds}. `config.json` lists them.")
+        for reason, count in sorted(Counter(plan.floats.values()).items()):
+            lines.append(f"{count} layers stay floats, because {reason}.")
+    lines += ["", "`sha256sum -c SHA256SUMS` checks the files.", ""]
+    return head + "\n".join(lines)

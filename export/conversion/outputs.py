@@ -58,8 +58,8 @@ class Output:
 class Conversion:
     """Options. `dtype` None keeps the dtype of each tensor. `recipe` and `layout` are for MLX only.
 
-    The layout `mlx` is that of MLX's own modules: every convolution is reordered, weight norms are folded.
-    None is that of the source, or `mlx-audio` where the source has none of the two.
+    The layout `mlx` is what MLX's own modules read: every convolution is reordered, weight norms are folded.
+    None keeps the layout of the source, or takes `mlx-audio` if the source has none of the two.
     """
 
     to: Destination
@@ -79,7 +79,7 @@ class Conversion:
 
     @property
     def tag(self) -> str:
-        """Of the layout that it writes, for the metadata of weight files."""
+        """The name of the layout that it writes, for the metadata of weight files."""
         return "pytorch" if self.to == "published" else self.layout or MLX_AUDIO
 
 
@@ -183,7 +183,7 @@ class OutputMaker:
         return Output(name, _entries(mlx_path, words, (rows, columns // group), dtype), make)
 
     def _dtype(self, found: Found) -> torch.dtype:
-        """That of the conversion, or of the tensor; of the scales where it is packed."""
+        """The dtype of the conversion, or of the tensor; of its scales if it is packed."""
         kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
         return self._conversion.dtype or STORED[kept]
 

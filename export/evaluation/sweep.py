@@ -11,9 +11,8 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.progress import advance, progress
 from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.reference import open_eager
 from voxport.export.evaluation.result import Figures, Row, mean
-from voxport.export.evaluation.run import EvaluationOptions
+from voxport.export.evaluation.run import EvaluationOptions, open_eager
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
 from voxport.export.evaluation.words import word_error_rate
 from voxport.export.resolve import Resolved
@@ -37,23 +36,11 @@ class Part:
     weights: int
 
 
-@dataclass(frozen=True)
-class SweepRow:
-    """Figures with only the weights of one part quantised."""
-
-    part: str
-    weights: int
-    figures: Figures
-
-    def as_row(self) -> Row:
-        return {"part": self.part, "weights": self.weights, **self.figures}
-
-
 def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
     """Each graph with quantised weights, then with `layers` each of its layers and each weight outside of
     them; at last all together. Graphs may share weights.
 
-    Raises UsageError where the recipe quantises nothing.
+    Raises UsageError if the recipe quantises nothing.
     """
     paths = {graph: _quantised(resolved, graph) for graph in resolved.recipes}
     found = [_part(resolved, graph, {graph: below}) for graph, below in paths.items() if below]
@@ -98,10 +85,10 @@ def quantised_only(resolved: Resolved, part: Part) -> Resolved:
 
 def sweep(
     bundle: Bundle, resolved: Resolved, target: Target, options: EvaluationOptions, layers: bool
-) -> list[SweepRow]:
-    """A row for no part, for each part alone and for all parts, with the arithmetic of the target.
+) -> list[Row]:
+    """A row of figures for no part, for each part alone and for all parts, with the arithmetic of the target.
 
-    Runs in eager PyTorch. Raises UsageError where memory does not hold full precision.
+    Runs in eager PyTorch. Raises UsageError if memory does not hold full precision.
     """
     if resolved.source.is_large:
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
@@ -113,7 +100,7 @@ def sweep(
 
 def _rows(
     variants: Iterator[tuple[Part, TextToSpeech | SpeechToText]], options: EvaluationOptions
-) -> Iterator[SweepRow]:
+) -> Iterator[Row]:
     """The first variant is full precision."""
     full_speech, full_text = list[SpokenText](), list[str]()
     for part, task in variants:
@@ -126,7 +113,7 @@ def _rows(
             found = [row["transcript"] for row in rows]
             full_text = full_text or found
             figures["text_equal"] = mean([a == b for a, b in zip(found, full_text, strict=True)])
-        yield SweepRow(part.name, part.weights, figures)
+        yield {"part": part.name, "weights": part.weights, **figures}
 
 
 def _speech_figures(

@@ -15,14 +15,14 @@ HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded mode
 
 @dataclass(frozen=True)
 class Utterance:
-    """A sentence, and its recording where there is one."""
+    """A sentence, and its recording if there is one."""
 
     name: str
     text: str
     recording: Path | None = None
 
     def check_recording(self) -> Path:
-        """The file. Raises UsageError where there is none."""
+        """The file. Raises UsageError if there is none."""
         if self.recording is None:
             raise UsageError(
                 f"{self.name}: has no recording; give a folder with {self.name}.flac",
@@ -31,7 +31,7 @@ class Utterance:
         return self.recording
 
     def samples(self, rate: int) -> np.ndarray:
-        """The recording as float32 [n] at `rate` Hz. Raises UsageError where it cannot be read."""
+        """The recording as float32 [n] at `rate` Hz. Raises UsageError if it cannot be read."""
         recording = self.check_recording()
         return np.concatenate(list(Recording(recording, rate).blocks()))
 

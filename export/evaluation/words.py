@@ -26,7 +26,7 @@ def normalised(text: str) -> str:
 def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
     """Substituted, missing and additional words over the words of `expected`, of all texts together.
 
-    1.0 is 100 %. A text without a word does not count. Raises UsageError where no expected text has a word.
+    1.0 is 100 %. A text without a word does not count. Raises UsageError if no expected text has a word.
     """
     pairs = [(normalised(a), normalised(b)) for a, b in zip(expected, found, strict=True)]
     spoken = [(a, b) for a, b in pairs if a]
@@ -39,7 +39,7 @@ def standard_error(expected: Sequence[str], found: Sequence[str], other: Sequenc
     """Standard error of the difference between the word error rates of `found` and `other`.
 
     The difference is a sum over n texts, divided by the number of words: its error is √n times the standard
-    deviation of a text's share. Readings of one text belong together. None where fewer than two texts have
+    deviation of a text's share. Readings of one text belong together. None if fewer than two texts have
     words.
     """
     differences, words = defaultdict[str, int](int), 0

@@ -5,10 +5,24 @@ from math import sqrt
 
 import numpy as np
 import torch
+from torch import nn
 
-from voxport.export.verify.comparison import RARE, ROUNDING_FACTOR, Check, Report, measure, most_by_chance
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved, resolve
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import (
+    RARE,
+    ROUNDING_FACTOR,
+    Assertion,
+    Measurement,
+    measure,
+    most_by_chance,
+)
 from voxport.export.verify.context import Context
-from voxport.runtime.families.base import Constants, ForcedRun, VerificationWorkload
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.family import Approximation
+from voxport.runtime.families import open_family
+from voxport.runtime.families.base import ForcedRun
 
 OTHER_CODES = "other codes, teacher-forced"
 # The largest of a hundred normal errors or more is about three deviations, and right artifacts keep it within
@@ -19,15 +33,14 @@ GROSS_FACTOR = 10  # against gross errors of a few steps; ratios up to 1.4 are m
 MOST_STEPS = 0.9  # share of the steps, so that a few steps which rounding moves far do not excuse the others
 
 
-def check_codes(
-    context: Context, workload: VerificationWorkload[Constants], constants: Constants
-) -> Iterable[Check | Report]:
+def check_codes(context: Context) -> Iterable[Assertion | Measurement]:
     """Codes with the same history on all sides.
 
-    A code may differ only where the bars let its logit become the largest one, and in no more steps than
+    A code may differ only if the bars let its logit become the largest one, and in no more steps than
     chance explains. Codes without logits are compared by the values that they are rounded from. The family
     decides about choices inside graphs. The effect of quantisation is reported.
     """
+    workload, constants = context.workload, context.constants
     steps, engines = context.extent.run_steps, context.engines
     reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
     forced = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes)
@@ -46,15 +59,15 @@ def check_codes(
         yield compare_codes(logits, codes, without, float_bar, OTHER_CODES)
     streams = engines.artifact.stream(), engines.eager.stream()
     for choice in workload.check_choices(*streams, constants, float_bar):
-        yield Check(choice.name, choice.passed, choice.detail)
+        yield Assertion(choice.name, choice.passed, choice.detail)
     if reference.values.size:
         yield compare_values(reference, forced, unrounded, float_bar)
-    yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
+    yield Measurement("codes, artifact and eager", _equal_codes(found, reference.codes))
     if engines.full:
         full = workload.teacher_forced_run(engines.full.stream(), constants, steps, reference.codes)
         distances = [measure(a, b).norm for a, b in zip(reference.hidden, full.hidden, strict=True)]
         values = _equal_codes(reference.codes, full.codes) | {"hidden_distance": float(np.median(distances))}
-        yield Report("codes, eager and full precision", values)
+        yield Measurement("codes, eager and full precision", values)
 
 
 def _rows(logits: np.ndarray) -> np.ndarray:
@@ -68,8 +81,8 @@ def compare_codes(
     unrounded: np.ndarray | None,
     float_bar: float,
     name: str = "codes, teacher-forced",
-) -> Check:
-    """The indices `found` [n] are those of the largest logits in `reference` [n, R], or near ones.
+) -> Assertion:
+    """The indices `found` [n] point to the largest logits in `reference` [n, R], or to near ones.
 
     `unrounded` are the logits without the rounding of integer activations. The logit of each index is at most
     the bar of its step below the largest one, and no more indices differ than chance explains.
@@ -85,7 +98,7 @@ def compare_codes(
         f"logits of the others are up to {float((first - chosen).max()):.1e} below the largest, "
         f"{float(distances.max()):.2f} of their bars; {near} of all steps have two logits within the bar"
     )
-    return Check(name, bool((first - chosen <= bars).all()) and different <= allowed, detail)
+    return Assertion(name, bool((first - chosen <= bars).all()) and different <= allowed, detail)
 
 
 def _step_bars(reference: np.ndarray, unrounded: np.ndarray | None, float_bar: float) -> np.ndarray:
@@ -107,7 +120,7 @@ def _most_different(reference: np.ndarray, unrounded: np.ndarray | None, float_b
     """How many rows may have another largest logit than `reference`: as many as chance explains.
 
     Each logit is the one without rounding plus a sum of many roundings, which is close to normal. Its
-    deviation is that of the logits of the row in eager, or of its largest ones: in trained models, rounding
+    deviation is taken from all logits of the row in eager, or its largest ones: in trained models, rounding
     moves these further. That of float sums is a part of their bar. A row differs if rounding changes the
     index in eager or in the artifact.
     """
@@ -129,7 +142,7 @@ def _most_different(reference: np.ndarray, unrounded: np.ndarray | None, float_b
 
 def compare_values(
     reference: ForcedRun, found: ForcedRun, unrounded: ForcedRun | None, float_bar: float
-) -> Check:
+) -> Assertion:
     """The values that codes are rounded from.
 
     Without integer activations, the largest difference and the root mean square have a bar. Each call of a
@@ -149,7 +162,7 @@ def compare_values(
             f"{differences[1]:.1e}, bar {bars[1]:.1e}"
         )
     equal = (found.codes[:, 1:] == reference.codes[:, 1:]).mean()
-    return Check(OTHER_CODES, passed, f"{equal:.2%} equal; {detail}")
+    return Assertion(OTHER_CODES, passed, f"{equal:.2%} equal; {detail}")
 
 
 def _compare_rounded(
@@ -157,9 +170,9 @@ def _compare_rounded(
 ) -> tuple[bool, str]:
     """Whether rounding of activations explains the differences [n, K - 1] from eager, and what was counted.
 
-    `rounding` is that of eager. That of the artifact has the same distribution, so it is the larger one with
+    `rounding` is eager's. The artifact's has the same distribution, so it is the larger one with
     a probability of at most one half in each step. In no other step can they differ by more than
-    `ROUNDING_FACTOR` times that of eager. This holds for the norm of a step and for each code book. The
+    `ROUNDING_FACTOR` times eager's. This holds for the norm of a step and for each code book. The
     counts cannot find an error in a few steps. `GROSS_FACTOR` limits the root mean square for that.
     """
     steps, books = difference.shape
@@ -189,3 +202,35 @@ def _equal_codes(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
     equal = found == expected
     shares = {"codes_equal": float(equal[:, 0].mean())}
     return shares | ({"other_codes_equal": float(equal[:, 1:].mean())} if equal.shape[1] > 1 else {})
+
+
+def compare_with_default(
+    approximation: Approximation, resolved: Resolved, target: Target, model: Model, steps: int
+) -> Iterable[Measurement]:
+    """How far the codes of a faster option are from the codes of its default: a teacher-forced run of `steps`
+    steps, in eager with float activations. Nothing if the option has its default.
+    """
+    option, request = approximation.option, resolved.request
+    others = {name: value for name, value in request.options.items() if name != option}
+    default = resolve(resolved.source, request.model_copy(update={"options": others}))
+    value, usual = (getattr(each.options, option) for each in (resolved, default))
+    if value == usual:
+        return
+    run = open_family(resolved.source.family.name).verification.teacher_forced_run
+    stream = EagerEngine(model.components, model.module, target.layout).stream()
+    found = run(stream, resolved.constants, steps, None)
+    model.release(approximation.graph)  # memory holds one of the two
+    changed = Model(default, target.layout, target.compute_precision)
+
+    def module(component: str) -> nn.Module:
+        owner = changed if resolved.graph_of[component] == approximation.graph else model
+        return owner.module(component)
+
+    stream = EagerEngine(model.components, module, target.layout).stream()
+    expected = run(stream, default.constants, steps, found.codes)
+    equal = found.codes[:, 1:] == expected.codes[:, 1:]
+    values = {
+        "distance": measure(found.values, expected.values).norm,
+        "other_codes_equal": float(equal.mean()),
+    }
+    yield Measurement(f"codes, {option} {value} and {usual}", values)

@@ -1,8 +1,8 @@
 """How far two results differ, and how far they may.
 
-Two distances are kept apart. The *lowering error* is that of an artifact against eager with the same
-integers, scales and activation arithmetic. The *quantisation error* is that of this eager model against full
-precision.
+Two distances are kept apart. The *lowering error* is the distance of an artifact from eager with
+the same integers, scales and activation arithmetic. The *quantisation error* is the distance of this eager
+model from full precision.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voxport.export.verify.gain import DEVIATIONS, Gain, gains
-
 Row = dict[str, Any]  # Any: a JSON object with text, numbers, booleans and null
 
 
@@ -22,9 +20,9 @@ def distance_at(correlation: float) -> float:
     return sqrt(2 * (1 - correlation))
 
 
-FLOAT_BAR = 1e-4  # of the reference's largest value, as the design sets it for float32
+FLOAT_BAR = 1e-4  # relative to the reference's largest value, as the design sets it for float32
 # Half precision rounds every value by up to 2^-12 of itself. About 20 independent roundings per layer add up
-# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520)
+# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, and the worst output has twice as much (3e-3), and to sqrt(520)
 # · 2^-12 = 5.6e-3 after 26. The bar allows the same factor there, and as much again. No call may be below the
 # design's correlation.
 FLOAT16_BAR, FLOAT16_DISTANCE_BAR = 2e-2, distance_at(0.999)
@@ -35,41 +33,91 @@ FLOAT16_BAR, FLOAT16_DISTANCE_BAR = 2e-2, distance_at(0.999)
 # rounding itself moves it, so by the triangle inequality they are at most twice that far apart.
 ROUNDING_FACTOR = 2.0
 RARE = 1e-3  # probability with which a share of calls may be beyond by chance alone
-# Share of calls with ties, far below that at which the median over a hundred calls could meet one.
-FEW_TIES = 0.25
+FEW_TIES = 0.25  # share of calls with ties; a median over a hundred calls then meets none
+
+# A gain of half of the channels is lost in a distance if rounding moves every channel by more. If the errors
+# of channels have random signs, a sum of them exceeds so many of its standard deviations with a probability
+# of at most 2 exp(-6^2 / 2) = 3e-8 (Hoeffding, for any sizes of the errors).
+DEVIATIONS = 6.0
+SHARE = "share of calls beyond the float bar"  # name of a criterion
 
 
 class Distance(NamedTuple):
-    """The largest and the median difference over the largest expected value, and the distance in the 2-norm
-    over the norm of the expected values.
+    """The largest difference over the largest expected value, and the distance in the 2-norm over the norm of
+    the expected values.
     """
 
     largest: float
-    median: float
     norm: float
 
 
 def measure(found: np.ndarray, expected: np.ndarray) -> Distance:
-    """Infinite where shapes differ or a value is not finite."""
+    """Infinite if shapes differ or a value is not finite."""
     if found.shape != expected.shape or not (np.isfinite(found).all() and np.isfinite(expected).all()):
-        return Distance(inf, inf, inf)
+        return Distance(inf, inf)
     if found.size == 0:
-        return Distance(0.0, 0.0, 0.0)
-    scale = max(float(np.abs(expected).max()), 1e-9)
-    errors = np.abs(found.astype(np.float64) - expected)
-    norm = float(np.linalg.norm((found - expected).astype(np.float64)))
-    expected_norm = max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)
-    return Distance(float(errors.max()) / scale, float(np.median(errors)) / scale, norm / expected_norm)
+        return Distance(0.0, 0.0)
+    errors, exact = found.astype(np.float64) - expected, expected.astype(np.float64)
+    largest = float(np.abs(errors).max()) / max(float(np.abs(exact).max()), 1e-9)
+    return Distance(largest, float(np.linalg.norm(errors)) / max(float(np.linalg.norm(exact)), 1e-9))
+
+
+class Gain(NamedTuple):
+    """By how much the channels of one half are larger, relative. `deviation` is its standard deviation if the
+    errors of channels have random signs.
+    """
+
+    value: float
+    deviation: float
+
+
+def gains(found: np.ndarray, expected: np.ndarray, reference: np.ndarray) -> list[Gain]:
+    """One for each half of the last axis: the factor between found - expected and a reference, by least
+    squares. The reference has no rounding error that `expected` has too, which would look like a loss.
+
+    Empty if shapes differ, a value is not finite, or there is only one channel.
+    """
+    if not found.shape == expected.shape == reference.shape or not np.ndim(found) or found.shape[-1] < 2:
+        return []
+    errors, exact = found.astype(np.float64) - expected, reference.astype(np.float64)
+    if not (np.isfinite(errors).all() and np.isfinite(exact).all()):
+        return []
+    middle = exact.shape[-1] // 2
+    return [_gain(errors[..., half], exact[..., half]) for half in (slice(middle), slice(middle, None))]
+
+
+def _gain(errors: np.ndarray, reference: np.ndarray) -> Gain:
+    power, products = float((reference**2).sum()), errors * reference
+    if not power:
+        return Gain(0.0, 0.0)
+    return Gain(float(products.sum()) / power, sqrt(float((products**2).sum())) / power)
+
+
+class Criterion(NamedTuple):
+    """A value that may be at most its bar."""
+
+    name: str
+    value: float
+    bar: float
+
+    @property
+    def passed(self) -> bool:
+        return self.value <= self.bar
+
+    @property
+    def margin(self) -> float:
+        """The factor by which the value could be larger and still pass."""
+        return self.bar / max(self.value, 1e-12)
 
 
 @dataclass
 class Comparison:
     """One output of one component over many calls of the check `name`.
 
-    `calls` are the distances of the artifact from eager, `quantisation` those of eager from full precision.
-    With integer activations, `rounding` are the distances from eager of eager without that rounding, and
-    `perturbed` those of eager under another order of float sums, if it ran. `gains` are those of the
-    artifact, and `rounding_gain` is the largest one of rounding, of either sign.
+    `calls` are the distances of the artifact from eager, `quantisation` the distances of eager from full
+    precision. With integer activations, `rounding` are the distances from eager of eager without that
+    rounding, and `perturbed` the distances of eager under another order of float sums, if it ran. `gains`
+    belong to the artifact, and `rounding_gain` is the largest one of rounding, of either sign.
     """
 
     component: str
@@ -142,7 +190,7 @@ class Comparison:
 
     @property
     def distance(self) -> float:
-        """Of the worst call. With integer activations, of those beyond the float bar."""
+        """The distance of the worst call. With integer activations, of the calls beyond the float bar."""
         counted = [
             call.norm
             for call in self.calls
@@ -152,51 +200,61 @@ class Comparison:
 
     @property
     def distance_bar(self) -> float | None:
-        """None where single precision keeps every value within the float bar."""
+        """None if single precision keeps every value within the float bar."""
         distance = FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else 0.0
         if self.integer_activations:
             return distance + ROUNDING_FACTOR * max((call.norm for call in self.rounding), default=0.0)
         return distance or None
 
     @property
-    def gain(self) -> tuple[float, float] | None:
-        """The gain of half of the channels that is nearest to its bar, or beyond it, and the bar. None
-        without integer activations.
-        """
+    def gain(self) -> Criterion | None:
+        """The gain of half of the channels that is nearest to its bar. None without integer activations."""
         allowed = self.float_bar + ROUNDING_FACTOR * self.rounding_gain
-        found = [(abs(gain.value), allowed + DEVIATIONS * gain.deviation) for gain in self.gains]
-        return max(found, key=lambda pair: pair[0] / pair[1], default=None)
+        found = [
+            Criterion("gain of half of the channels", abs(gain.value), allowed + DEVIATIONS * gain.deviation)
+            for gain in self.gains
+        ]
+        return min(found, key=lambda criterion: criterion.margin, default=None)
 
     @property
-    def passed(self) -> bool:
-        lowered = isfinite(self.worst) and self.beyond <= self.beyond_allowed
-        near = self.distance_bar is None or self.distance <= self.distance_bar
-        near &= self.gain is None or self.gain[0] <= self.gain[1]
-        bar, distance = self.quantisation_bar, self.quantisation_error
-        return lowered and near and (bar is None or distance is None or distance <= bar)
+    def criteria(self) -> list[Criterion]:
+        """What decides. With integer activations a tie may move a call beyond the float bar: if one is, the
+        number of such calls and their distance decide.
+        """
+        found = [Criterion("error", self.worst, self.float_bar)]
+        if self.integer_activations and self.calls and not found[0].passed:
+            found = [Criterion(SHARE, self.beyond, self.beyond_allowed)]
+        if self.distance_bar is not None and (self.beyond or not self.integer_activations):
+            found.append(Criterion("distance", self.distance, self.distance_bar))
+        return [*found, *([self.gain] if self.gain else [])]
+
+    @property
+    def nearest(self) -> Criterion:
+        """The criterion that fails, or that is nearest to its bar. A share of 1 limits nothing."""
+        limits = [each for each in self.criteria if (each.name, each.bar) != (SHARE, 1)]
+        return min(limits, key=lambda criterion: criterion.margin)
 
     @property
     def quantisation_error(self) -> float | None:
         return float(np.median([call.norm for call in self.quantisation])) if self.quantisation else None
 
     @property
+    def quantisation_passed(self) -> bool:
+        bar, distance = self.quantisation_bar, self.quantisation_error
+        return bar is None or distance is None or distance <= bar
+
+    @property
+    def passed(self) -> bool:
+        lowered = isfinite(self.worst) and all(criterion.passed for criterion in self.criteria)
+        return lowered and self.quantisation_passed
+
+    @property
     def margin(self) -> float:
-        """The factor by which the result could be worse and still pass."""
-        bar, largest = self.distance_bar or 0.0, self.float_bar / max(self.worst, 1e-12)
-        distance = bar / self.distance if self.distance > 0 and self.distance_bar is not None else inf
-        if not self.integer_activations:
-            return min(largest, distance)
-        if (
-            self.calls and not self.beyond
-        ):  # worse than the float bar, a call may still be within the other one
-            distance = max(largest, bar / max(*(call.norm for call in self.calls), 1e-12))
-        # a share of 1 allows every call, so it limits nothing
-        share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf
-        gain, gain_bar = self.gain or (0.0, 1.0)
-        return min(share, distance, gain_bar / max(gain, 1e-12))
+        """The factor by which the artifact could be worse and still pass."""
+        return self.nearest.margin
 
     def row(self) -> Row:
-        """For the manifest and for `verify.json`; null where a value is not finite."""
+        """For the manifest and for `verify.json`; null if a value is not finite."""
         return {
             "component": self.component,
             "output": self.output,
@@ -209,8 +267,8 @@ class Comparison:
             "beyond_allowed": self.beyond_allowed,
             "distance": finite(self.distance),
             "distance_bar": self.distance_bar,
-            "gain": self.gain and self.gain[0],
-            "gain_bar": self.gain and self.gain[1],
+            "gain": self.gain and self.gain.value,
+            "gain_bar": self.gain and self.gain.bar,
             "quantisation_error": finite(self.quantisation_error),
             "quantisation_bar": self.quantisation_bar,
             "margin": finite(self.margin),
@@ -219,10 +277,10 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A check that holds or not; `detail` is what was measured.
+class Assertion:
+    """A statement that holds or not; `detail` is what was measured.
 
-    With `left_out` it did not run, because the family has nothing to check; `detail` is the reason.
+    With `left_out` it was not checked, because the family has nothing to check; `detail` is the reason.
     """
 
     name: str
@@ -237,7 +295,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class Measurement:
     """Measured values without a bar."""
 
     name: str
@@ -253,7 +311,7 @@ class FreeRun:
     values: np.ndarray
 
 
-Result = Comparison | Check | Report | FreeRun
+Result = Comparison | Assertion | Measurement | FreeRun
 
 
 def most_by_chance(probabilities: Sequence[float] | np.ndarray, rare: float = RARE) -> int:
@@ -277,5 +335,5 @@ def _share_beyond(calls: list[Distance], bar: float) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None where it is not a finite number."""
+    """The value, or None if it is not a finite number."""
     return value if value is not None and isfinite(value) else None

@@ -7,8 +7,9 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.spec import Kind
-from voxport.export.verify.comparison import Check, Comparison, least_margin
-from voxport.export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
+from voxport.export.verify.comparison import Assertion, Comparison, least_margin
+from voxport.export.verify.context import Context, at_position, equal_rows, full_states, has_window
+from voxport.export.verify.modes import MAX_ROWS
 from voxport.model.family import ChunkedComponent
 from voxport.model.graph import Component
 from voxport.runtime.engines.base import Arrays, Engine, Stream
@@ -17,7 +18,7 @@ CHUNKS = (1, 3, 7)  # sizes, besides the largest
 log = logging.getLogger(__name__)
 
 
-def check_components(context: Context) -> Iterable[Comparison | Check]:
+def check_components(context: Context) -> Iterable[Comparison | Assertion]:
     """Every output, and every state after the call, for several seeds and sizes.
 
     All sides start from the same states.
@@ -27,7 +28,7 @@ def check_components(context: Context) -> Iterable[Comparison | Check]:
         yield from _check_component(context, component)
 
 
-def _check_component(context: Context, component: Component) -> Iterable[Comparison | Check]:
+def _check_component(context: Context, component: Component) -> Iterable[Comparison | Assertion]:
     streams = context.streams(component.name)
     full = context.engines.full.stream() if context.engines.full else None
     outputs = _comparisons(context, component, "outputs")
@@ -48,7 +49,7 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
         yield least_margin(states.values())
         if _has_plain_caches(component):
             detail = "unchanged" if rest_unchanged else "changed"
-            yield Check(f"{component.name}: rows that are not written", rest_unchanged, detail)
+            yield Assertion(f"{component.name}: rows that are not written", rest_unchanged, detail)
 
 
 def _comparisons(context: Context, component: Component, check: str) -> list[Comparison]:
@@ -81,7 +82,7 @@ def _is_warm(context: Context, component: Component, seed: int) -> bool:
 
 def _run(stream: Stream, states: Arrays, component: Component, calls: Sequence[Arrays]) -> list[Arrays]:
     """Outputs of consecutive calls, the first from `states`."""
-    stream.restore(states)
+    stream.load(states)
     return [stream.run(component.name, inputs) for inputs in calls]
 
 
@@ -93,10 +94,10 @@ def _compare_states(
     Returns whether the artifact left the other rows as they were `before`, to the bit.
     """
     specs, is_plain = component.signature.states, _has_plain_caches(component)
-    found = [stream.save_rows(rows) if is_plain else stream.snapshot() for stream in streams]
+    found = [stream.save(component.name, rows if is_plain else None) for stream in streams]
     for name, comparison in compared.items():
         comparison.add(*(states[name] for states in found))
-    return not is_plain or equal_rows(streams[0].snapshot(), before, specs, slice(rows, None))
+    return not is_plain or equal_rows(streams[0].save(component.name), before, specs, slice(rows, None))
 
 
 def _has_plain_caches(component: Component) -> bool:
@@ -104,7 +105,7 @@ def _has_plain_caches(component: Component) -> bool:
     return all(state.cache and state.window is None for state in component.signature.states)
 
 
-def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
+def check_last_positions(context: Context) -> Iterable[Comparison | Assertion]:
     """The last row of a cache works like any other, and the position after the last one is refused.
 
     A sliding-window cache is checked at its last row and beyond, and at the last position of a stream.
@@ -118,9 +119,9 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
         name = f"{component.name}: one past the last position is refused"
         try:
             context.engines.artifact.stream().run(component.name, _shortest_call(component, 0, last + 1))
-            yield Check(name, False, f"position {last + 1} ran")
+            yield Assertion(name, False, f"position {last + 1} ran")
         except UsageError as error:
-            yield Check(name, True, f"by the runtime: {error}")
+            yield Assertion(name, True, f"by the runtime: {error}")
 
 
 def _run_from_full_caches(context: Context, component: Component, last: int) -> Comparison:
@@ -166,7 +167,7 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     calls = [at_position(component.example(seed), position) for seed, position in enumerate(positions)]
     starts = [context.start_rows(component.graph, row, row) for row in positions] if has_cache else []
     for index, rows in enumerate(starts):
-        stream.slot(index).load_rows(rows)
+        stream.slot(index).load(rows)
     found = stream.run(
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
@@ -177,26 +178,28 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
         for reference in references if has_cache else ():
-            reference.load_rows(starts[index])
+            reference.load(starts[index])
         results = [reference.run(component.name, call) for reference in references]
         for comparison in outputs:
             name = comparison.output
             comparison.add(found[name][index : index + 1], *(result[name] for result in results))
         if has_cache:
-            written = [side.save_rows(positions[index] + 1) for side in (stream.slot(index), *references)]
+            written = [
+                side.save(component.name, positions[index] + 1) for side in (stream.slot(index), *references)
+            ]
             for name, comparison in caches.items():
                 comparison.add(*(rows[name] for rows in written))
     yield from [*outputs, least_margin(caches.values())] if has_cache else outputs
 
 
-def check_streaming(context: Context) -> Iterable[Comparison | Check]:
+def check_streaming(context: Context) -> Iterable[Comparison | Assertion]:
     """Chunks of any size give what one call for the whole input gives.
 
-    They run through the component for chunks where it takes their size, otherwise the whole one.
+    They run through the component for chunks if it takes their size, otherwise through the whole one.
     """
     if not context.plan.chunked:
         reason = "the family has no component that takes chunks"
-        yield Check("chunks equal whole", True, reason, left_out=True)
+        yield Assertion("chunks equal whole", True, reason, left_out=True)
     for chunked in context.plan.chunked:
         yield _check_chunks(context, chunked)
 

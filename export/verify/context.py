@@ -1,74 +1,28 @@
-"""`Context`: the engines that checks compare, their bars and start states, and how much is checked."""
+"""`Context`: what checks compare in one mode: the engines, their bars and their start states."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import torch
 
+from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
-from voxport.export.verify.comparison import FLOAT_BAR, Comparison
+from voxport.export.model import Export, Model
+from voxport.export.targets.base import Graph, Target
+from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
+from voxport.export.verify.eager import EagerEngine, perturbed
+from voxport.export.verify.modes import MAX_ROWS, WHOLE, Extent, Mode
 from voxport.model.family import VerificationPlan
 from voxport.model.graph import Component
+from voxport.quantize.modules import QuantizedModule, float_activations
+from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families.base import VerificationWorkload
 
-MAX_ROWS = 24  # of the longest call
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal
-
-
-LONG_CODES = "long codes"  # name of the check over hundreds of frames
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How much is checked.
-
-    `sizes` are those of a dynamic dimension; they are short, because a tie in one call of many rows affects
-    all of them.
-    """
-
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    sizes: tuple[int, ...] = (1, 2, 5, MAX_ROWS)
-    steps: int = 1000  # at most, of the long run
-    chunked: int = 125  # frames of the run in chunks
-    run_steps: int = 40  # of a teacher-forced run and of a free run
-    replay_steps: int = 6  # of each of the two runs that are repeated
-    past_window: int = 2  # steps past the last row of a sliding-window cache
-    left_out: tuple[str, ...] = ()  # checks that do not run
-    is_sample: bool = False  # of a model whose eager steps take seconds
-
-    def __str__(self) -> str:
-        counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))
-        seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-        done = (
-            f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.chunked} frames in chunks, "
-            f"runs of {self.run_steps}"
-        )
-        return ", ".join([done, *(f"no {name}" for name in self.left_out)])
-
-
-WHOLE = Extent()
-# For billions of weights: a step of the reference takes seconds.
-SAMPLE = Extent(
-    seeds=(1,),
-    sizes=(2, MAX_ROWS),
-    steps=4,
-    chunked=8,
-    run_steps=3,
-    replay_steps=1,
-    left_out=(LONG_CODES,),
-    is_sample=True,
-)
-# As well as that, a call of the artifact takes seconds.
-SMOKE = Extent(
-    seeds=(1,),
-    sizes=(MAX_ROWS,),
-    steps=0,
-    chunked=4,
-    run_steps=1,
-    past_window=1,
-    left_out=("replay", "free run", LONG_CODES),
-    is_sample=True,
-)
 
 
 @dataclass(frozen=True)
@@ -77,7 +31,7 @@ class ComparedEngines:
 
     `artifact` runs what was lowered. `eager` has the artifact's integers and activation arithmetic.
     `unrounded` is eager with float activations. `perturbed` is eager under another order of float sums; None
-    where too few calls are compared for a share of them. `full` is eager in full precision; None where no
+    if calls that meet a tie are not counted. `full` is eager in full precision; None if no
     weight is rounded or memory does not hold it.
     """
 
@@ -102,11 +56,19 @@ class Bars:
 
 @dataclass(frozen=True)
 class Context:
-    """What a check needs. `max_batch`: how many streams one call of a component serves (default: 1)."""
+    """What a check needs, in one mode.
+
+    `plan` names the sequences of calls of the family. `workload` runs the whole model, with `constants`.
+    `cache_length` is in rows of the decoder. `max_batch`: how many streams one call of a component serves
+    (default: 1).
+    """
 
     components: Mapping[str, Component]
     engines: ComparedEngines
     plan: VerificationPlan
+    workload: VerificationWorkload[Any]  # Any: each family has its own constants
+    constants: Any
+    cache_length: int
     bars: Bars = Bars()
     extent: Extent = WHOLE
     max_batch: Mapping[str, int] = field(default_factory=dict)
@@ -116,7 +78,7 @@ class Context:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
     def call_seeds(self, cases: int = 1) -> tuple[int, ...]:
-        """Seeds of calls of one size, for every case of a component: more of them where a share of the calls
+        """Seeds of calls of one size, for every case of a component: more of them if a share of the calls
         is compared.
         """
         extent = self.extent
@@ -167,14 +129,73 @@ class Context:
                 first = next(other for other in self.components.values() if other.graph == graph)
                 stream.run(first.name, largest_example(first, seed + 100))
             self._last_states.clear()
-            self._last_states[key] = stream.snapshot()
+            self._last_states[key] = stream.save()
         return self._last_states[key]
 
     def start_rows(self, graph: str, seed: int, count: int) -> Arrays:
         """The first `count` rows of every cache of `start_states`; warm if `count` is not 0."""
         stream = self.engines.eager.stream()
-        stream.restore(self.start_states(graph, seed, count > 0))
-        return stream.save_rows(count)
+        stream.load(self.start_states(graph, seed, count > 0))
+        return stream.save(positions=count)
+
+
+def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
+    """The engines to compare in one mode, with their bars: for all graphs, or for one."""
+    resolved, target, model, job = export.resolved, export.target, export.model, export.job
+    graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
+    names = {entry.name for entry in bundle.components}
+    bars = _bars(graphs, target, target.runs_in_float16(mode.engine.compute_precision))
+    if mode.float_activations:
+        bars = replace(bars, integer_graphs=frozenset())
+    return Context(
+        components={component.name: component for part in graphs for component in part.components},
+        engines=_engines(bundle, export, mode),
+        plan=resolved.source.family.verification.restricted_to(names),
+        workload=open_family(job.family).verification,
+        constants=read_constants(job),
+        cache_length=job.cache_length,
+        bars=bars,
+        extent=mode.extent,
+        max_batch={entry.name: entry.max_batch for entry in bundle.components},
+    )
+
+
+def _engines(bundle: Bundle, export: Export, mode: Mode) -> ComparedEngines:
+    resolved, target, model, extent = export.resolved, export.target, export.model, mode.extent
+    names = {entry.name for entry in bundle.components}
+    components = tuple(component for component in model.components if component.name in names)
+    unrounded = EagerEngine(components, model.module, target.layout, float_activations)
+    if mode.float_activations:
+        artifact = target.open_with_float_activations(bundle, mode.engine)
+        return ComparedEngines(artifact, unrounded, unrounded)
+    kernel = target.linear_kernel
+    is_float16 = target.runs_in_float16(mode.engine.compute_precision)
+    other_sums = perturbed(kernel, torch.float16 if is_float16 else torch.float32)
+    is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
+    holds_full = extent.frames > 0 or not extent.is_sample
+    reference = Model(resolved.in_full_precision(), target.layout)
+    return ComparedEngines(
+        artifact=open_engine(bundle, mode.engine),
+        eager=EagerEngine(components, model.module, target.layout, kernel),
+        unrounded=unrounded,
+        perturbed=EagerEngine(components, model.module, target.layout, other_sums)
+        if mode.counts_ties
+        else None,
+        full=EagerEngine(components, reference.module, target.layout) if is_rounded and holds_full else None,
+    )
+
+
+def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
+    """The bars of quantisation follow from the coarsest scheme of each graph."""
+    quantisation, integer_graphs = dict[str, float](), set[str]()
+    for graph in graphs:
+        parts = [part for part in graph.module.modules() if isinstance(part, QuantizedModule)]
+        if parts:
+            quantisation[graph.name] = distance_at(min(part.scheme.min_correlation for part in parts))
+        products = (part.scheme for part in parts if not part.is_table)
+        if any(scheme.integer_activations(target.has_integer_kernels) for scheme in products):
+            integer_graphs.add(graph.name)
+    return Bars(FLOAT16_BAR if is_float16 else FLOAT_BAR, quantisation, frozenset(integer_graphs))
 
 
 def at_position(inputs: Arrays, position: int) -> Arrays:
@@ -194,7 +215,7 @@ def full_states(eager: Engine, names: Collection[str]) -> Arrays:
 
     All noise is cut from one array, because full caches of the published size take half a gigabyte.
     """
-    states = eager.stream().snapshot()
+    states = eager.stream().save()
     sizes = {name: states[name].size for name in sorted(names)}
     noise = 0.5 * np.random.default_rng(3).standard_normal(
         max(sizes.values(), default=0) + NOISE_STEP * len(sizes), dtype=np.float32

@@ -3,37 +3,30 @@
 A recipe may pass every short check and still end in noise or silence after a minute of speech.
 """
 
-import logging
 from collections.abc import Callable, Iterable
-from math import sqrt
 
 import numpy as np
 
-from voxport.export.verify.comparison import Check, Report, measure
+from voxport.export.verify.comparison import Assertion, Measurement, measure
 from voxport.export.verify.context import Context
+from voxport.export.verify.modes import MAX_ROWS
 from voxport.export.verify.run_checks import check_drift
 from voxport.runtime.batching import Status
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
+from voxport.runtime.families.base import ForcedRun, Rollout
 from voxport.runtime.runaway import RunawayGuard
 
-QUARTERS = 4
-FEWER = 4.0  # standard errors by which the last quarter of the frames has fewer equal codes than the first
-LEAST_FRAMES = 40  # of a run whose quarters are compared
-log = logging.getLogger(__name__)
 
-
-def check_long_codes(
-    context: Context, workload: VerificationWorkload[Constants], constants: Constants, frames: int
-) -> Iterable[Check | Report]:
-    """`frames` frames with the history of full precision, and as many that continue from their own codes.
+def check_long_codes(context: Context) -> Iterable[Assertion | Measurement]:
+    """Frames with the history of full precision, and as many that continue from their own codes.
 
     The cache holds a prompt of `MAX_ROWS` rows and them. Drift from eager with the same integers is left out
-    where a large model is sampled: its eager steps take seconds.
+    if a large model is sampled: its eager steps take seconds.
     """
+    workload, constants, engines = context.workload, context.constants, context.engines
     if workload.rollout is None:
         return
-    engines = context.engines
+    frames = min(context.extent.frames, context.cache_length - MAX_ROWS)
     full = engines.full or engines.eager
     reference = workload.teacher_forced_run(full.stream(), constants, frames, None)
     forced: Callable[[Engine], ForcedRun] = lambda engine: workload.teacher_forced_run(
@@ -46,46 +39,17 @@ def check_long_codes(
             rounding = _errors(forced(engines.unrounded), eager)
         errors = _errors(found, eager)
         yield check_drift(f"no drift over {frames} frames", errors, context.bars.lowering, rounding)
-    yield from _equal_codes(found, reference)
+    equal = (found.codes == reference.codes).mean(axis=0)
+    by_book = {f"code_{book}": float(share) for book, share in enumerate(equal)}
+    yield Measurement(f"codes over {frames} frames, artifact and full precision", by_book)
     spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
     yield _check_end(*spoken)
-    yield Report(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
-    for name, run in zip(("artifact", "full precision"), spoken, strict=True):
-        yield Report(f"free run of {frames} frames, {name}", _describe(run))
+    yield Measurement(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
 
 
 def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
-    """Of the hidden values of each frame."""
+    """The largest error of the hidden values of each frame."""
     return [measure(*rows).largest for rows in zip(found.hidden, expected.hidden, strict=True)]
-
-
-def _equal_codes(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
-    """Shares of the codes that are equal to those of full precision."""
-    equal = found.codes == reference.codes
-    frames, books = equal.shape
-    by_book = {f"code_{book}": float(equal[:, book].mean()) for book in range(books)}
-    yield Report(f"codes over {frames} frames, artifact and full precision", by_book)
-    if frames < QUARTERS:
-        return
-    quarters = np.array_split(equal, QUARTERS)
-    by_quarter = {f"quarter_{index + 1}": float(part.mean()) for index, part in enumerate(quarters)}
-    yield Report(f"codes over {frames} frames by quarter", by_quarter)
-    if frames >= LEAST_FRAMES:
-        _warn_of_fewer(quarters[0].mean(axis=1), quarters[-1].mean(axis=1))
-
-
-def _warn_of_fewer(first: np.ndarray, last: np.ndarray) -> None:
-    """`first` and `last` are shares of equal codes of frames. A right artifact of a coarse recipe may have
-    fewer and fewer, so this fails no check.
-    """
-    error = sqrt(first.var() / len(first) + last.var() / len(last))
-    if first.mean() - last.mean() > FEWER * error:
-        log.warning(
-            "codes: %.1f %% are those of full precision in the first quarter, %.1f %% in the last; in long "
-            "speech the recipe gets worse: try more bits, or scales in groups",
-            100 * first.mean(),
-            100 * last.mean(),
-        )
 
 
 def equal_frames(first: Rollout, second: Rollout) -> int:
@@ -94,12 +58,12 @@ def equal_frames(first: Rollout, second: Rollout) -> int:
     return int(differ[0]) if len(differ) else len(first.codes)
 
 
-def _check_end(artifact: Rollout, full: Rollout) -> Check:
-    """The artifact repeats itself or falls silent only where full precision does."""
+def _check_end(artifact: Rollout, full: Rollout) -> Assertion:
+    """The artifact repeats itself or falls silent only if full precision does."""
     found, expected = (_runaway(run) for run in (artifact, full))
     passed = found is None or expected is not None
     texts = ["neither" if end is None else f"{end[0]} after {end[1]} frames" for end in (found, expected)]
-    return Check(
+    return Assertion(
         f"repetition or silence within {len(artifact.codes)} frames",
         passed,
         f"artifact: {texts[0]}; full precision: {texts[1]}",
@@ -116,10 +80,3 @@ def _runaway(run: Rollout) -> tuple[str, int] | None:
         if reason:
             return str(reason), index + 1
     return None
-
-
-def _describe(run: Rollout) -> dict[str, float]:
-    """Of the last quarter: the level in dB of full scale, and the share of codes 0 that occur once."""
-    codes, samples = (values[-max(1, len(values) // QUARTERS) :] for values in (run.codes, run.samples))
-    level = 20 * np.log10(max(float(np.sqrt(np.mean(samples**2))), 1e-10))
-    return {"end_db": level, "end_different_codes": len(np.unique(codes[:, 0])) / len(codes)}

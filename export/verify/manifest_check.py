@@ -13,7 +13,7 @@ from voxport.bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEn
 from voxport.export.job import difference_path, make_job
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets.base import Target
-from voxport.export.verify.comparison import Check
+from voxport.export.verify.comparison import Assertion
 
 # Relative. The search computes w - q * s in float32, with |q| up to 127. A processor without fused
 # multiply-add rounds q * s by up to 127 s * 2^-25 more, which is 1.3e-5 of the typical error of s / sqrt(12).
@@ -22,7 +22,7 @@ WEIGHT_ERROR_BAR = 1e-4
 
 
 def check_source(expected: dict[str, FileEntry], source: Source, is_default: bool) -> None:
-    """Raises UsageError where the checkpoint is not the one that the bundle was made from."""
+    """Raises UsageError if the checkpoint is not the one that the bundle was made from."""
     found = source.files
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
@@ -37,8 +37,8 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
 def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     """Raises IntegrityError that names the first field that the checkpoint does not give.
 
-    Returns the resolved request. Versions of tools and
-    languages are not compared: another version, and one that has another model card, may verify a bundle.
+    Returns the resolved request. Versions of tools and languages are not compared: another version, and one
+    that has another model card, may verify a bundle.
     """
     job, manifest, where = bundle.job, bundle.manifest, bundle.folder / MANIFEST
     try:
@@ -65,14 +65,14 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
 
 def check_weight_errors(
     stored: Mapping[str, WeightError], measured: Mapping[str, WeightError]
-) -> Iterable[Check]:
-    """Compares the weight errors of a manifest with those of the quantised model, by graph."""
+) -> Iterable[Assertion]:
+    """Compares the weight errors of a manifest with the errors of the quantised model, by graph."""
     for graph in sorted(stored.keys() | measured.keys()):
         found, expected = stored.get(graph), measured.get(graph)
         if found is None or expected is None or not _is_close(found, expected):
             advice = "export the bundle again"
             detail = f"{MANIFEST}: weight_errors.{graph}: found {found}, expected {expected}; {advice}"
-            yield Check(f"weight error of {graph}", False, detail)
+            yield Assertion(f"weight error of {graph}", False, detail)
 
 
 def _is_close(found: WeightError, expected: WeightError) -> bool:

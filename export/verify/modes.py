@@ -1,26 +1,26 @@
-"""The ways in which a bundle is verified: the arithmetic, the device and the length of the long run."""
+"""The modes in which a bundle is verified: the arithmetic, the device, and how much is compared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
-from voxport.export.verify.context import LONG_CODES
 from voxport.runtime.engines.base import EngineOptions
 
-DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
+MAX_ROWS = 24  # rows in the longest call
+OTHER_STEPS = 200  # steps of the long run in modes after the first one
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
     """How a bundle is verified.
 
-    `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
-    which the artifact runs (default: those of the target). `compute_units` are the processors that Core ML
-    uses where it runs natively. `device` is that of an ONNX bundle. `long_codes`: whether codes over many
-    frames are compared where full precision is large.
+    `steps` is the number of decode steps of the long run in the first mode, and of frames of the long codes.
+    `precisions`: how the artifact computes, one after the other (default: as the target says).
+    `compute_units` are the processors that Core ML uses if it runs natively. `device` is the device of an
+    ONNX bundle. `long_codes`: whether the codes of many frames of a large model are compared.
     """
 
-    steps: int = DEFAULT_STEPS
+    steps: int = 1000
     precisions: tuple[str | None, ...] | None = None
     compute_units: str | None = None
     device: str | None = None
@@ -31,35 +31,78 @@ DEFAULTS = VerifyOptions()
 
 
 @dataclass(frozen=True)
-class Mode:
-    """A way in which the artifact runs.
+class Extent:
+    """How much is compared. With 0 steps, frames or runs, a check does not run.
 
-    `steps` are those of the long run, `frames` those of the long codes, also of a large model where
-    `long_codes` is set.
+    `sizes` are sizes of a dynamic dimension; they are short, because a tie in one call of many rows affects
+    all of them.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    sizes: tuple[int, ...] = (1, 2, 5, MAX_ROWS)
+    steps: int = 1000  # at most, of the long run
+    chunked: int = 125  # frames of the run in chunks
+    run_steps: int = 40  # steps of a teacher-forced run
+    free_steps: int = 40  # steps of a free run
+    replay_steps: int = 6  # steps of each of the two runs that are repeated
+    past_window: int = 2  # steps past the last row of a sliding-window cache
+    frames: int = 0  # at most, of the long codes
+    is_sample: bool = False  # the model is large, and its eager steps take seconds
+
+    def __str__(self) -> str:
+        counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))
+        seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        return (
+            f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.chunked} frames in chunks, "
+            f"runs of {self.run_steps}"
+        )
+
+
+WHOLE = Extent()
+# For billions of weights: a step of the reference takes seconds.
+SAMPLE = Extent(
+    seeds=(1,),
+    sizes=(2, MAX_ROWS),
+    steps=4,
+    chunked=8,
+    run_steps=3,
+    free_steps=3,
+    replay_steps=1,
+    is_sample=True,
+)
+# In addition, a call of the artifact takes seconds.
+SMOKE = replace(
+    SAMPLE, sizes=(MAX_ROWS,), steps=0, chunked=4, run_steps=1, free_steps=0, replay_steps=0, past_window=1
+)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way in which the artifact runs, and how much is compared.
+
     With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
-    runs it, but no tie hides an error. `float_first` says that another mode does so before this one.
+    runs it, but no tie hides an error. `counts_ties`: whether eager measures how many calls meet a tie; not
+    if a mode with float activations came before, or too few calls are compared. In the first mode, each graph
+    has its single calls checked when it is lowered.
     """
 
     engine: EngineOptions
-    steps: int
-    frames: int = 0
+    extent: Extent
     float_activations: bool = False
-    float_first: bool = False
-    long_codes: bool = False
+    counts_ties: bool = True
+    is_first: bool = False
 
     @property
     def suffix(self) -> str:
         texts = (self.engine.compute_precision, "float activations" if self.float_activations else None)
         return "".join(f", {text}" for text in texts if text)
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        found = () if self.frames else (LONG_CODES,)
-        return (*found, "replay", "free run") if self.float_activations else found
-
 
 def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
-    """The mode with the tightest bars is the first one. It gets the whole long run."""
+    """The mode with the tightest bars is the first one, and has the whole long run. The first mode with the
+    runtime's own arithmetic has the long codes.
+    """
+    is_large = resolved.source.is_large
     schemes = [scheme for recipe in resolved.recipes.values() for scheme in recipe.schemes]
     has_integers = any(scheme.integer_activations(target.has_integer_kernels) for scheme in schemes)
     float_first = has_integers and target.has_float_activations
@@ -67,10 +110,13 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
     for precision in options.precisions or target.verification_precisions:
         units = options.compute_units if precision is None else None
         engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
+        whole = WHOLE if not is_large else SMOKE if target.is_slow(precision) else SAMPLE
         for as_floats in (True, False) if float_first else (False,):
-            steps = min(options.steps, OTHER_STEPS) if found else options.steps
-            first_of_runtime = not as_floats and not any(mode.frames for mode in found)
-            frames = options.steps if first_of_runtime else 0
-            long_codes = options.long_codes and bool(frames)
-            found.append(Mode(engine, steps, frames, as_floats, float_first and not as_floats, long_codes))
+            steps = min(options.steps, whole.steps, OTHER_STEPS if found else whole.steps)
+            extent = replace(whole, steps=steps)
+            if as_floats:
+                extent = replace(extent, free_steps=0, replay_steps=0)
+            elif not any(mode.extent.frames for mode in found) and (options.long_codes or not is_large):
+                extent = replace(extent, frames=options.steps)
+            found.append(Mode(engine, extent, as_floats, not (float_first or is_large), not found))
     return found

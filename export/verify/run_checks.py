@@ -2,20 +2,19 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from voxport.export.verify.comparison import (
     ROUNDING_FACTOR,
-    Check,
+    Assertion,
     Comparison,
     FreeRun,
-    Report,
+    Measurement,
+    Result,
     least_margin,
 )
 from voxport.export.verify.context import (
-    MAX_ROWS,
     Context,
     at_position,
     equal_rows,
@@ -23,25 +22,24 @@ from voxport.export.verify.context import (
     has_window,
     largest_example,
 )
+from voxport.export.verify.modes import MAX_ROWS
 from voxport.model.family import Decoder
 from voxport.model.graph import Component
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.base import VerificationWorkload
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
-STRETCH = 25  # steps of a long run; where ties may differ, both sides then continue from the same states
+STRETCH = 25  # steps of a long run; if ties may differ, both sides then continue from the same states
 ALL_ENGINES_EVERY = 4  # stretches; the others run the artifact and eager only
-# Of the error from the first quarter of a long run to the last: at most linear in the number of rows.
-GROWTH = 7
-Constants = TypeVar("Constants")
+GROWTH = 7  # the error grows at most linearly with the rows, from the first quarter to the last
 Call = tuple[str, Arrays]  # a component and its inputs
 
 
-def check_long_runs(context: Context, steps: int) -> Iterable[Comparison | Check]:
-    """`steps` decode steps of every decoder after a prefill, with the same inputs for all sides."""
+def check_long_runs(context: Context) -> Iterable[Comparison | Assertion]:
+    """Many decode steps of every decoder after a prefill, with the same inputs for all sides."""
+    steps = context.extent.steps
     if not context.plan.decoders:
-        yield Check("long run", True, "the family has no decoder", left_out=True)
+        yield Assertion("long run", True, "the family has no decoder", left_out=True)
     for decoder in context.plan.decoders:
         step = context.components[decoder.step]
         count = steps if has_window(step) else min(steps, (step.signature.capacity or 0) - MAX_ROWS)
@@ -49,12 +47,12 @@ def check_long_runs(context: Context, steps: int) -> Iterable[Comparison | Check
             yield from _check_long_run(context, decoder, count)
 
 
-def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[Comparison | Check]:
+def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[Comparison | Assertion]:
     """One long run.
 
     With float activations each side keeps its own states throughout. With integer activations a tie that
-    rounds differently stays in the cache and affects later ones. All sides therefore continue from eager's
-    states every `STRETCH` steps, after these were compared. In both cases a row never changes after it was
+    rounds differently stays in the cache and affects later ones. All sides then continue from eager's states
+    every `STRETCH` steps, after these were compared. In both cases a row never changes after it was
     written, to the bit.
     """
     step, streams = context.components[decoder.step], context.streams(decoder.step)
@@ -63,19 +61,21 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
     start = at_position(largest_example(context.components[decoder.prefill], 7), 0)
     for stream in streams:
         stream.run(decoder.prefill, start)
-    before, unchanged = streams[0].save_rows(MAX_ROWS), True
+    before, unchanged = streams[0].save(step.name, MAX_ROWS), True
     for first in range(0, steps, STRETCH):
         if first and first % LOG_INTERVAL == 0:
             log.info("    %d of %d steps", first, steps)
         active = streams if first // STRETCH % ALL_ENGINES_EVERY == 0 else streams[:2]
         if context.is_integer(step.name):
-            states = streams[1].snapshot()
+            states = streams[1].save()
             for stream in active:
-                stream.restore(states)
-            before = streams[0].save_rows(MAX_ROWS + first)  # the artifact may round them to half precision
+                stream.load(states)
+            before = streams[0].save(
+                step.name, MAX_ROWS + first
+            )  # the artifact may round them to half precision
         indices = range(first, min(first + STRETCH, steps))
         _run_steps(step, indices, active, outputs)
-        found = [stream.save_rows(MAX_ROWS + indices.stop) for stream in active]
+        found = [stream.save(step.name, MAX_ROWS + indices.stop) for stream in active]
         for name, comparison in caches.items():
             comparison.add(*(rows[name] for rows in found))
         old_rows = slice(0 if has_window(step) else MAX_ROWS + first)
@@ -85,7 +85,7 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
     suffix = f": {step.name}" if len(context.plan.decoders) > 1 else ""
     if not has_window(step):
         detail = f"{'unchanged' if unchanged else 'changed'} over {steps} steps, to the bit"
-        yield Check(f"written rows{suffix}", unchanged, detail)
+        yield Assertion(f"written rows{suffix}", unchanged, detail)
     if outputs.has_typical_error:
         errors = [call.largest for call in outputs.calls]
         yield check_drift(f"no drift{suffix}", errors, outputs.float_bar)
@@ -98,9 +98,9 @@ def _run_steps(step: Component, indices: range, streams: list[Stream], compared:
         compared.add(*(result[compared.output] for result in results))
 
 
-def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Check:
-    """The median error of the last quarter is at most `GROWTH` times that of the first. `bar` is that of
-    one error. `rounding` is how far integer activations move each step: a tie changes a row of a cache, and
+def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Assertion:
+    """The median error of the last quarter is at most `GROWTH` times the first quarter's. `bar` limits one
+    error. `rounding` is how far integer activations move each step: a tie changes a row of a cache, and
     with it every later step by as much as rounding does.
     """
     steps = len(errors)
@@ -113,23 +113,23 @@ def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequen
         f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, "
         f"limit {limit:.1e}"
     )
-    return Check(name, last <= limit, detail)
+    return Assertion(name, last <= limit, detail)
 
 
-def check_replay(context: Context) -> Iterable[Check]:
+def check_replay(context: Context) -> Iterable[Assertion]:
     """Reset and replay give the same bits, and two interleaved streams give what each gives separately.
 
-    Sliding-window caches are full before, those of one graph at a time.
+    Sliding-window caches are full before, one graph at a time.
     """
     steps = [graph[-1] for graph in context.stateful_graphs()]
     if not steps:
-        yield Check("replay", True, "no component has states", left_out=True)
+        yield Assertion("replay", True, "no component has states", left_out=True)
         return
     with_window = [[step] for step in steps if has_window(step)]
     found = [_replay(context, some) for some in with_window or [steps]]
     repeated, interleaved = (all(results) for results in zip(*found, strict=True))
-    yield Check("reset and replay", repeated, "compared bit for bit")
-    yield Check("two interleaved streams", interleaved, "compared bit for bit with each run separately")
+    yield Assertion("reset and replay", repeated, "compared bit for bit")
+    yield Assertion("two interleaved streams", interleaved, "compared bit for bit with each run separately")
 
 
 def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
@@ -141,7 +141,7 @@ def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
     def restart(stream: Stream) -> Stream:
         stream.reset()
         if windows:
-            stream.restore(full)
+            stream.load(full)
         return stream
 
     def run_alone(calls: list[Call]) -> list[Arrays]:
@@ -181,24 +181,23 @@ def _are_equal(first: Iterable[Arrays], second: Iterable[Arrays]) -> bool:
     return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
 
 
-def check_free_run(
-    context: Context, workload: VerificationWorkload[Constants], constants: Constants
-) -> Iterable[Check | Report | FreeRun]:
+def check_free_run(context: Context) -> Iterable[Result]:
     """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
 
-    Its distance from eager, and that of eager from full precision, are reported.
+    Its distance from eager, and the distance of eager from full precision, are reported.
     """
-    steps, engines = context.extent.run_steps, context.engines
+    workload, constants = context.workload, context.constants
+    steps, engines = context.extent.free_steps, context.engines
     eager = workload.free_run(engines.eager.stream(), constants, steps)
     artifact = workload.free_run(engines.artifact.stream(), constants, steps)
     passed = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
-    yield Check("free run", passed, "finite" if passed else "empty, or with values that are not finite")
+    yield Assertion("free run", passed, "finite" if passed else "empty, or with values that are not finite")
     yield from (
         FreeRun("free run", name, values) for name, values in (("eager", eager), ("artifact", artifact))
     )
     if passed:
-        yield Report("free run, artifact and eager", workload.compare(artifact, eager, constants))
+        yield Measurement("free run, artifact and eager", workload.compare(artifact, eager, constants))
     if engines.full:
         full = workload.free_run(engines.full.stream(), constants, steps)
         yield FreeRun("free run", "full precision", full)
-        yield Report("free run, eager and full precision", workload.compare(eager, full, constants))
+        yield Measurement("free run, eager and full precision", workload.compare(eager, full, constants))

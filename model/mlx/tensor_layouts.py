@@ -11,7 +11,10 @@ from typing import Literal
 import torch
 from torch import nn
 
-from voxport.bundle.errors import ConfigError
+from voxport.bundle.errors import CheckpointError, ConfigError
+from voxport.model.checkpoint import Checkpoint
+from voxport.model.config import Config
+from voxport.model.mlx.layout import MlxLayout
 from voxport.model.mlx.weight_norms import NAME_PAIRS
 
 Layout = Literal["pytorch", "mlx"]
@@ -102,6 +105,19 @@ def _kernels(root: nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
             )
         if order:
             yield from ((f"{path}.{name}".lstrip("."), order) for name in KERNELS)
+
+
+def tagged_layout(checkpoint: Checkpoint, name: str, mlx: MlxLayout[Config]) -> Layout:
+    """The layout of a kernel that fits both. Raises CheckpointError if its file does not say it."""
+    tag = checkpoint.metadata(name).get(LAYOUT_KEY)
+    if tag not in LAYOUT_TAGS:
+        where = f"{checkpoint.path(name)}: tensor {name}: shape {list(checkpoint.shape(name))}"
+        raise CheckpointError(
+            f"{where} fits the layouts of PyTorch and of MLX, and the file does not say which it has; "
+            f"write {LAYOUT_KEY} pytorch, mlx or {MLX_AUDIO} into its metadata"
+        )
+    is_reordered = mlx.is_reordered(mlx.published(name))
+    return "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
 
 
 def recurrent_names(root: nn.Module) -> dict[str, str]:

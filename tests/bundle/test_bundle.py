@@ -22,7 +22,7 @@ from support.paths import ROOT
 from voxport.bundle.errors import IntegrityError
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, read_manifest
 from voxport.export.__main__ import main as export
-from voxport.export.bundle_readme import bundle_readme
+from voxport.export.card import bundle_readme
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target

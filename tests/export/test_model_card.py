@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from support.model.changed import changed
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
+from voxport.export.card import model_card
 from voxport.export.job import make_job
-from voxport.export.model_card import model_card
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.model.families import FAMILIES

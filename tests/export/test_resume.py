@@ -184,11 +184,9 @@ def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Two graphs are damaged after lowering. The export stops at the first one. The next run reuses it, and
-    another one that keeps going reports both. Each writes the page that it was asked for.
+    another one that keeps going reports both.
     """
-    page = tmp_path / "report.html"
     command = ["--target", "onnx", "--cache-length", "64", "--out", str(tmp_path / "out")]
-    command += ["--report", str(page)]
     lower = build._lower_graph
 
     def lower_wrongly(job: Export, name: str, folder: Path) -> WeightError | None:
@@ -207,16 +205,13 @@ def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     assert not any("embed_codes:" in line for line in lines)
     assert all(text in lines[-1] for text in ("embed_text.", "times what is allowed", "verify.json"))
     left = tmp_path / ".out.voxport-partial"
-    assert {path.name for path in tmp_path.iterdir()} == {left.name, page.name}
+    assert [path.name for path in tmp_path.iterdir()] == [left.name]
     assert failed_components(left) == {"embed_text"}
-    shown = page.read_text()
-    assert "embed_text" in shown and "times what is allowed" in shown and "acoustic_step.next_x" not in shown
     with monkeypatch.context() as patch:
         patch.setattr(build, "_lower_graph", lower_wrongly)
         assert export([*command, "--keep-going"]) == 4
     assert sum("reused from" in line for line in capfd.readouterr().err.splitlines()) == 1
     assert failed_components(left) == {"embed_text", "acoustic_step"}
-    assert "acoustic_step.next_x" in page.read_text()
 
 
 def failed_components(folder: Path) -> set[str]:

@@ -16,11 +16,12 @@ from pydantic import JsonValue
 from support.export.faulty_engines import Engines, failed
 from support.export.rounding import float32_bar
 
+from voxport.bundle.constants.voxtral_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
-from voxport.export.verify.approximation import report_approximation
+from voxport.export.verify.code_checks import compare_with_default
 from voxport.export.verify.comparison import measure
 from voxport.export.verify.component_checks import check_components
 from voxport.runtime.families.voxtral_tts.decoder import acoustic_values
@@ -31,6 +32,12 @@ BAR = float32_bar(19, 192) / math.sqrt(2)
 
 def resolved(checkpoint: Path, **options: JsonValue) -> Resolved:
     return resolve(Source(checkpoint), ExportRequest(options=options, cache_length=64))
+
+
+def euler_steps_of(export: Resolved) -> int:
+    constants = export.constants
+    assert isinstance(constants, Constants)
+    return constants.euler_steps
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +54,8 @@ class Flow:
     """The velocity of the acoustic transformer in double precision, one token after the other."""
 
     def __init__(self, source: Source) -> None:
-        self.args, checkpoint = source.config.acoustic, source.checkpoint
+        config: Any = source.config
+        self.args, checkpoint = config.acoustic, source.checkpoint
         self.weight: Callable[[str], torch.Tensor] = lambda name: checkpoint.tensor(
             f"acoustic_transformer.{name}.weight"
         ).double()
@@ -114,7 +122,7 @@ def test_time_tokens_of_another_number_of_steps_fail(three: Engines, checkpoint:
 def test_the_default_is_the_number_of_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     default, seven = resolved(checkpoint), resolved(checkpoint, euler_steps="7")
     assert default.options == seven.options and default.constants == seven.constants
-    assert default.constants["euler_steps"] == 7
+    assert euler_steps_of(default) == 7
     shutil.copytree(checkpoint, tmp_path / "five")
     path = tmp_path / "five" / "params.json"
     content = json.loads(path.read_text())
@@ -122,7 +130,7 @@ def test_the_default_is_the_number_of_the_checkpoint(checkpoint: Path, tmp_path:
     path.write_text(json.dumps(content))
     options: Any = resolved(tmp_path / "five").options
     assert options.euler_steps == 5
-    assert resolved(tmp_path / "five", euler_steps=7).constants["euler_steps"] == 7
+    assert euler_steps_of(resolved(tmp_path / "five", euler_steps=7)) == 7
 
 
 @pytest.mark.parametrize("steps", ["0", "-1", "1025", "2.5", "three", ""])
@@ -139,7 +147,7 @@ def test_the_distance_to_the_default_is_reported(three: Engines, seven: Engines,
 
     def report(engines: Engines) -> list[Any]:
         job = resolve(engines.source, engines.request)
-        return list(report_approximation(approximation, job, target, engines.model, 2))
+        return list(compare_with_default(approximation, job, target, engines.model, 2))
 
     (found,) = report(three)
     short = three.workload.teacher_forced_run(three.eager.stream(), three.constants, 2, None)

@@ -20,7 +20,7 @@ from voxport.model.families import FAMILIES, open_family
 from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic import checkpoint as synthetic
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
-from voxport.model.voxtral_realtime.modules import AUDIO as AUDIO_PART
+from voxport.model.voxtral_realtime.config import AUDIO as AUDIO_PART
 from voxport.model.voxtral_tts.config import load_config
 from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL

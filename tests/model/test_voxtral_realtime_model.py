@@ -70,8 +70,9 @@ def edited_tokenizer(tmp_path: Path, edit: Callable[[Any], object]) -> Path:
 
 def constants_of(folder: Path) -> Constants:
     source = Source(folder)
-    options = resolve(source, ExportRequest(options={"streaming": True})).options
-    return source.family.constants(source.config, options)
+    found = resolve(source, ExportRequest(options={"streaming": True})).constants
+    assert isinstance(found, Constants)
+    return found
 
 
 def test_special_tokens_and_the_silence_are_those_of_the_tokenizer(tmp_path: Path) -> None:

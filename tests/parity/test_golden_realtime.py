@@ -69,9 +69,9 @@ def test_eager_equals_the_reference(inputs: Path, live: bool) -> None:
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
 def test_the_piece_size_does_not_change_the_tokens_of_eager(size: int, at_once: int | None) -> None:
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
-    options = resolve(source, request).options
-    constants = source.family.constants(source.config, options)
-    model = Model(resolve(source, request), "BSHD")
+    resolved = resolve(source, request)
+    constants, model = resolved.constants, Model(resolved, "BSHD")
+    assert isinstance(constants, Constants)
     engine = EagerEngine(model.components, model.module, "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
@@ -117,8 +117,9 @@ def test_a_quiet_recording_with_gain_gives_the_tokens_of_the_original(tmp_path: 
     """30 dB less. Without gain the tokens differ, because the scale of the mel is absolute."""
     samples, rate = np.load(GOLDEN / "audio.npy"), 16000
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
-    constants = resolve(source, request).constants
-    model = Model(resolve(source, request), "BSHD")
+    resolved = resolve(source, request)
+    constants, model = resolved.constants, Model(resolved, "BSHD")
+    assert isinstance(constants, Constants)
     engine = EagerEngine(model.components, model.module, "BSHD")
 
     def tokens(level_db: float, gain: str) -> list[int]:

@@ -137,7 +137,8 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats: dict[str, Path], monkeypatch:
     model = open_in_mlx_audio("qwen3_tts", folder)
     model = qwen3_tts.qwen3_tts.Model.post_load_hook(model, folder)
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
-    window = open_family("qwen3_tts").layout.load_config(folder).codec.decoder_config.sliding_window
+    config: Any = open_family("qwen3_tts").layout.load_config(folder)
+    window = config.codec.decoder_config.sliding_window
     codes = mx.array(reference["codec_codes"][:window].T.astype(np.int32))[None]
     audio = model.speech_tokenizer.decoder(codes)[0, 0]  # mlx-audio's attention has no window
     assert_near(audio, reference["codec_audio"][: audio.size])

@@ -55,7 +55,7 @@ def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide: Pa
     """The vector of a speaker and the audio of codes are ours."""
     assert export(["convert", str(wide), str(tmp_path / "mlx"), "--to", "mlx", "--dtype", "f32"]) == 0
     model, family = load_model(tmp_path / "mlx"), open_family("qwen3_tts")
-    config = family.layout.load_config(wide)
+    config: Any = family.layout.load_config(wide)
     root: Any = family.build_root(config)
     materialize(root, Checkpoint(family.layout.weight_files(wide)), ("speech_tokenizer", "speaker_encoder"))
     mel = torch.randn(1, 50, 128, generator=torch.Generator().manual_seed(0))

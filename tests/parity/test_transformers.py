@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
@@ -203,9 +204,10 @@ class Ours:
     def __init__(self, folder: Path, delay: int, **more: Any) -> None:
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
-        options = resolve(source, request).options
-        self.constants = source.family.constants(source.config, options)
-        model = Model(resolve(source, request), "BSHD")
+        resolved = resolve(source, request)
+        model, constants = Model(resolved, "BSHD"), resolved.constants
+        assert isinstance(constants, Constants)
+        self.constants = constants
         self.engine = EagerEngine(model.components, model.module, "BSHD")
 
 

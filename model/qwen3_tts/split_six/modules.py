@@ -17,9 +17,8 @@ from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
 from voxport.model.qwen3_tts.codec.decoder import (
     CodecBlock,
     CodecDecoder,
-    CodecDecoderWeights,
-    codec_contexts,
 )
+from voxport.model.qwen3_tts.codec.weights import CodecDecoderWeights, codec_contexts
 from voxport.model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
 from voxport.model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables
 

@@ -12,9 +12,8 @@ from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.live import LiveSlots
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
-from voxport.runtime.live import LiveBatch
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.transcription import LiveBatch, TranscriptDelta
 
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams
 log = logging.getLogger(__name__)

@@ -23,13 +23,11 @@ from support.files import contents
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import convert as converting
 from voxport.export.conversion import plan as planning
+from voxport.export.conversion.files import write_weights
 from voxport.export.conversion.outputs import Output
-from voxport.export.conversion.write import write_weights
 from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY, Stored, stored_tensors
-
-CONV = "encoder.conv_layers_0_conv.conv.weight"
 
 
 def test_there_and_back_is_the_identity(source: Path, converted: Path, tmp_path: Path) -> None:
@@ -66,6 +64,7 @@ def assert_same(folder: Path, expected: Path) -> None:
     assert [name for name in before if found[name] != before[name]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["voxtral_tts", "voxtral_realtime", "qwen3_tts", "custom_voice"])
 def test_a_folder_in_the_layout_of_mlx_keeps_it(tmp_path: Path, name: str) -> None:
     """Also with integers. The published folder has every tensor again, but for weight norms."""
@@ -96,20 +95,15 @@ def test_a_folder_of_mlx_audio_needs_no_published_configuration(
     assert family.layout.load_config(tmp_path / "back") == family.layout.load_config(source)
 
 
-def test_convolutions_of_mixed_layouts_are_told_apart_by_their_shapes(source: Path, tmp_path: Path) -> None:
-    """Also those that mlx-audio takes as published."""
-    folder, seen = shutil.copytree(source, tmp_path / "mixed"), list[str]()
-
-    def reorder(name: str, stored: Stored, tensor: torch.Tensor) -> torch.Tensor:
-        seen.extend([name] if stored.order else [])
-        return stored.converted(tensor, "pytorch", "mlx") if len(seen) % 2 else tensor
-
-    change_weights(folder, reorder)
-    assert len(seen) > 1
-    assert convert(folder, tmp_path / "back", "--to", "published") == 0
-    assert_equal(tensors(tmp_path / "back"), tensors(source))
+def export_says(folder: Path, says: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A refusal, or nothing."""
+    capsys.readouterr()
+    code = export(["--checkpoint", str(folder), "--target", "onnx", "--dry-run"])
+    assert code == (5 if says else 0)
+    assert (says or "") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_square_kernel_that_is_written_as_published_has_a_tag(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,10 +122,12 @@ def test_a_square_kernel_that_is_written_as_published_has_a_tag(
     change_weights(folder, fill, {"format": "pt"})
     assert convert(folder, tmp_path / "out", "--to", "published") == 5
     assert says in capsys.readouterr().err
+    export_says(folder, says, capsys)
     for tag, expected in (("mlx", square.permute(0, 2, 1)), ("pytorch", square)):
         change_weights(folder, lambda name, stored, tensor: tensor, {LAYOUT_KEY: tag})
         assert convert(folder, tmp_path / tag, "--to", "published") == 0
         assert torch.equal(tensors(tmp_path / tag)[name], expected)
+        export_says(folder, "the weights are those for MLX" if tag == "mlx" else None, capsys)
 
 
 @pytest.mark.parametrize("key", FOLDERS)
@@ -143,28 +139,6 @@ def test_no_kernel_of_a_known_size_fits_both_layouts(key: str) -> None:
         stored = stored_tensors(family.build_all(config))
         assert any(each.order for each in stored.values())
         assert not [name for name, each in stored.items() if each.is_ambiguous], size
-
-
-def test_a_kernel_that_fits_both_layouts_needs_a_tag(
-    realtime: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    params = json.loads((realtime / "params.json").read_text())
-    encoding = params["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
-    encoding["num_mel_bins"] = 3  # as many as the kernel has columns
-    (realtime / "params.json").write_text(json.dumps(params))
-    (realtime / "config.json").unlink()  # of another number
-    square = torch.arange(64 * 9, dtype=torch.bfloat16).reshape(64, 3, 3)
-    rewrite(realtime / WEIGHTS, lambda content: content.update({CONV: square}), {"format": "mlx"})
-    assert convert(realtime, tmp_path / "out", "--to", "published") == 5
-    assert (
-        f"fits the layouts of PyTorch and of MLX, and the file does not say which it has; write {LAYOUT_KEY}"
-        in (capsys.readouterr().err)
-    )
-    for tag, expected in (("mlx", square.permute(0, 2, 1)), ("pytorch", square)):
-        rewrite(realtime / WEIGHTS, lambda content: None, {LAYOUT_KEY: tag})
-        assert convert(realtime, tmp_path / tag, "--to", "published") == 0
-        name = "mm_streams_embeddings.embedding_module.whisper_encoder.conv_layers.0.conv.weight"
-        assert torch.equal(tensors(tmp_path / tag)[name], expected)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("f32", torch.float32), ("f16", torch.float16)])

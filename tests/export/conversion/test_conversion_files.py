@@ -11,7 +11,7 @@ from support.export.conversions import FOLDERS, convert
 from voxport.export.conversion import convert as converting
 from voxport.export.conversion import plan as planning
 from voxport.export.conversion.files import write_files
-from voxport.export.conversion.job import Job
+from voxport.export.conversion.plan import Plan
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 14910348\n"
@@ -117,10 +117,10 @@ def test_finished_shards_stay_where_a_voice_fills_the_disk(
     size, limits = voice.stat().st_size // 2, resource.getrlimit(resource.RLIMIT_FSIZE)
     write = write_files
 
-    def limited(job: Job, folder: Path) -> None:
+    def limited(plan: Plan, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
-            write(job, folder)
+            write(plan, folder)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
-from support.model.tree_family.layouts import CONFIG, WEIGHTS
+from support.model.tree_family.layouts import CONFIG, WEIGHTS, TreeConfig
 
 from voxport.export.__main__ import main as export
 from voxport.model.mlx.layout import WEIGHTS as MLX_WEIGHTS
@@ -120,7 +120,7 @@ def random_bits(shape: tuple[int, ...], dtype: torch.dtype, random: Random) -> t
 def described(config: dict[str, Node]) -> dict[str, Tensor]:
     """What MLX makes of each tensor, by published name. Uses none of the project's rules."""
     with torch.device("meta"):
-        root = Tree(config)
+        root = Tree(TreeConfig.model_validate(config))
     found: dict[str, Tensor] = {}
     for name, parameter in root.named_parameters():
         path = re.sub(r"(\.parametrizations\.weight)?\.\w+$", "", name)
@@ -178,7 +178,10 @@ def test_an_lstm_of_one_direction_has_no_layout_of_mlx(
 ) -> None:
     """MLX's module has one bias, the sum of PyTorch's two, from which they could not be told again."""
     config, source = {"moved": [["lstm of one direction", 2, 3]], "kept": []}, tmp_path / "source"
-    values = {name: parameter.detach() for name, parameter in Tree(config).named_parameters()}
+    values = {
+        name: parameter.detach()
+        for name, parameter in Tree(TreeConfig.model_validate(config)).named_parameters()
+    }
     source.mkdir()
     save_file(values, source / WEIGHTS)
     (source / CONFIG).write_text(json.dumps(config))

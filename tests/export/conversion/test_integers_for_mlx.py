@@ -56,42 +56,31 @@ def is_in(weight: Weight, products: list[Weight]) -> bool:
     return False
 
 
-def test_four_bits(bundles: Path, tmp_path: Path) -> None:
-    """Backbone and acoustic head of Voxtral-TTS, and its text table of 8 bits."""
-    weights = weights_for_mlx("voxtral_tts", convert("voxtral_tts", tmp_path / "w4", "w4"), "*")
-    del weights[WIDE.partition("=")[0]]  # a rule of the shared bundle gives it another scheme
-    products = read_quantized_weights(bundles / "onnx")
-    assert len(weights) > 10
+@pytest.mark.parametrize(
+    ("family", "bundle", "quant", "pattern", "least"),
+    [
+        ("voxtral_tts", "bundles", "w4", "*", 10),  # backbone, acoustic head, and a text table of 8 bits
+        ("voxtral_tts", "bundles", "w4g128", WIDE.partition("=")[0], 1),  # which a rule gives such groups
+        ("qwen3_tts", "qwen_bundles", "w4", "*", 10),  # talker and code predictor; mlx-audio has float tables
+        ("voxtral_realtime", "realtime_bundles", "w4", "layers.*", 1),  # the decoder
+        ("voxtral_realtime", "realtime_bundles", "w8", "mm_streams_embeddings.*", 1),
+    ],
+)
+def test_both_have_the_same_integers_and_scales(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    family: str,
+    bundle: str,
+    quant: str,
+    pattern: str,
+    least: int,
+) -> None:
+    weights = weights_for_mlx(family, convert(family, tmp_path / "out", quant), pattern)
+    if quant == "w4":
+        weights.pop(WIDE.partition("=")[0], None)  # a rule of the shared bundle gives it another scheme
+    products = read_quantized_weights(request.getfixturevalue(bundle) / "onnx")
+    assert len(weights) >= least
     assert [path for path, weight in weights.items() if not is_in(weight, products)] == []
-    integers, scales = weights["layers.0.attention.wq"]
+    integers, scales = next(iter(weights.values()))
     integers[-1, -1] ^= 1
     assert not is_in((integers, scales), products)
-
-
-def test_groups_of_128(bundles: Path, tmp_path: Path) -> None:
-    """The layer that a rule of the shared bundle gives such groups."""
-    path = WIDE.partition("=")[0]
-    weights = weights_for_mlx("voxtral_tts", convert("voxtral_tts", tmp_path / "wide", "w4g128"), path)
-    assert weights.keys() == {path}
-    assert is_in(weights[path], read_quantized_weights(bundles / "onnx"))
-
-
-def test_four_and_eight_bits_of_qwen3_tts(qwen_bundles: Path, tmp_path: Path) -> None:
-    """Talker and code predictor. Their tables stay floats: mlx-audio takes no integers there."""
-    weights = weights_for_mlx("qwen3_tts", convert("qwen3_tts", tmp_path / "w4", "w4"), "*")
-    products = read_quantized_weights(qwen_bundles / "onnx")
-    assert {path.split(".")[1] for path in weights} == {"model", "codec_head", "code_predictor"}
-    assert [path for path, weight in weights.items() if not is_in(weight, products)] == []
-
-
-@pytest.mark.parametrize(("quant", "pattern"), [("w4", "layers.*"), ("w8", "mm_streams_embeddings.*")])
-def test_four_and_eight_bits_of_voxtral_realtime(
-    realtime_bundles: Path, tmp_path: Path, quant: str, pattern: str
-) -> None:
-    """The shared bundle has the integers of w4 in its decoder, and those of w8 elsewhere."""
-    weights = weights_for_mlx(
-        "voxtral_realtime", convert("voxtral_realtime", tmp_path / quant, quant), pattern
-    )
-    products = read_quantized_weights(realtime_bundles / "onnx")
-    assert weights
-    assert [path for path, weight in weights.items() if not is_in(weight, products)] == []

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,13 @@ from support.export.conversions import WEIGHTS as MLX_WEIGHTS
 from support.export.conversions import convert, rewrite
 from support.files import contents
 from support.model.tree_family.family import Tree
-from support.model.tree_family.layouts import CONFIG, WEIGHTS
+from support.model.tree_family.layouts import CONFIG, WEIGHTS, TreeConfig
 
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY
 
 pytestmark = pytest.mark.usefixtures("tree_family")
 
-TREE = {
+TREE: dict[str, list[Any]] = {
     "moved": [["conv1d", 3, 4, 5, "g, v"], ["transposed1d", 3, 4, 2, "originals"], ["linear", 3, 2]],
     "kept": [["conv2d", 2, 3, [4, 5], "originals"], ["transposed2d", 3, 2, [2, 3], "g, v"]],
 }
@@ -33,7 +34,10 @@ RTOL = 2e-6  # torch's norm in float32, over up to 40 values, and two products: 
 def write(folder: Path, dtype: torch.dtype) -> Path:
     """A published folder whose magnitudes are not the norms of their directions."""
     torch.manual_seed(0)
-    content = {name: torch.randn(tensor.shape).to(dtype) for name, tensor in Tree(TREE).state_dict().items()}
+    content = {
+        name: torch.randn(tensor.shape).to(dtype)
+        for name, tensor in Tree(TreeConfig.model_validate(TREE)).state_dict().items()
+    }
     folder.mkdir()
     save_file(content, folder / WEIGHTS)
     (folder / CONFIG).write_text(json.dumps(TREE))

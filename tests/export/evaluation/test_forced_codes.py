@@ -4,7 +4,7 @@ import pytest
 from support.serve.tone_speech import ToneSpeech
 
 from voxport.bundle.errors import UsageError
-from voxport.export.evaluation.spoken import speak_part
+from voxport.export.evaluation.speech import speak_part
 from voxport.runtime.families.qwen3_tts.decoder import END, SpeechDecoder
 from voxport.runtime.speech_request import SpeechRequest
 

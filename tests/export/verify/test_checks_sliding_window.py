@@ -8,6 +8,7 @@ from support.export.faulty_engines import Engines, failed, no_fault, reports, wi
 
 from voxport.export.verify.code_checks import check_codes
 from voxport.export.verify.component_checks import check_components, check_last_positions, check_streaming
+from voxport.export.verify.modes import Extent
 from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from voxport.model.layers.attention import Attention
 from voxport.model.synthetic.checkpoint import random_checkpoint
@@ -18,18 +19,20 @@ CACHE = 64
 
 @pytest.fixture(scope="module", params=["BSHD", "BHSD, staged"])
 def engines(request: pytest.FixtureRequest) -> Engines:
-    return Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+    found = Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+    found.extent = Extent(steps=300)
+    return found
 
 
 def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     context = engines.context(no_fault)
     assert failed(check_components(context)) == []
-    assert failed(check_long_runs(context, 300)) == []
+    assert failed(check_long_runs(context)) == []
     assert failed(check_last_positions(context)) == []
     assert failed(check_replay(context)) == []
     assert failed(check_streaming(context)) == []
-    codes = list(check_codes(context, engines.workload, engines.constants))
-    free_run = list(check_free_run(context, engines.workload, engines.constants))
+    codes = list(check_codes(context))
+    free_run = list(check_free_run(context))
     assert failed(codes) == failed(free_run) == []
     assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
     assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
@@ -42,7 +45,7 @@ def test_positions_that_restart_when_the_cache_is_full_fail(engines: Engines) ->
             {**inputs, "position": inputs["position"] % CACHE} if name == "decode_step" else inputs
         ),
     )
-    assert "decode_step.hidden" in failed(check_long_runs(context, 300))
+    assert "decode_step.hidden" in failed(check_long_runs(context))
     assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
 
 
@@ -98,4 +101,4 @@ def test_a_token_that_is_not_fed_back_fails(engines: Engines) -> None:
     context = engines.with_inputs(
         lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
     )
-    assert "codes, teacher-forced" in failed(check_codes(context, engines.workload, engines.constants))
+    assert "codes, teacher-forced" in failed(check_codes(context))

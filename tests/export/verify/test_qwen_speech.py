@@ -93,7 +93,7 @@ def test_another_seed_gives_other_speech(engines: Engines) -> None:
 
 
 def codes_of(engines: Engines, fault: Fault) -> list[str]:
-    return failed(check_codes(engines.context(fault), engines.workload, engines.constants))
+    return failed(check_codes(engines.context(fault)))
 
 
 def test_a_right_artifact_passes(engines: Engines) -> None:
@@ -153,7 +153,7 @@ def test_a_near_choice_of_the_encoder_may_differ(engines: Engines) -> None:
             outputs["margins"][..., 0] = 0
 
     context = engines.context(artifact, eager=engines.faulty(eager))
-    assert failed(check_codes(context, engines.workload, engines.constants)) == []
+    assert failed(check_codes(context)) == []
 
 
 def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines: Engines) -> None:

@@ -16,26 +16,17 @@ from voxport.bundle.manifest import Bundle
 from voxport.export.model import Export
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import target_of_job
-from voxport.export.verify.comparison import Check, Comparison, FreeRun, Result
-from voxport.export.verify.context import Context
-from voxport.export.verify.modes import DEFAULTS, Mode, modes
-from voxport.export.verify.run import CHECKS, checks_of, open_context
+from voxport.export.verify.checks import CHECKS
+from voxport.export.verify.comparison import Assertion, Comparison, FreeRun, Result
+from voxport.export.verify.context import open_context
+from voxport.export.verify.modes import DEFAULTS, modes
 
 
 def figure(result: Result) -> object:
     """A result as it is stored; of a free run, every value."""
-    if isinstance(result, Check | Comparison):
+    if isinstance(result, Assertion | Comparison):
         return result.row()
     return result.values.tolist() if isinstance(result, FreeRun) else result.values
-
-
-def figures(context: Context, bundle: Bundle, mode: Mode, order: str) -> dict[str, list[Any]]:
-    """The results of every check, run in this order, as stored."""
-    checks = checks_of(context, bundle, mode)
-    found = {}
-    for name in sorted(checks, reverse=order == "reversed"):
-        found[name] = list(map(figure, checks[name]))
-    return found
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
@@ -46,8 +37,11 @@ def test_the_order_of_checks_changes_no_figure(bundles: Path, checkpoint: Path, 
     made = Export(resolved, target_of_job(bundle.job), bundle.job)
     mode = modes(resolved, made.target, DEFAULTS)[-1]
     context = replace(open_context(bundle, made, mode), extent=SHORT_EXTENT)
-    assert len(checks_of(context, bundle, mode)) == CHECKS
-    assert figures(context, bundle, mode, "reversed") == figures(context, bundle, mode, "forward")
+    forward, backward = (
+        {check.name: list(map(figure, check.run(context))) for check in checks}
+        for checks in (CHECKS, CHECKS[::-1])
+    )
+    assert forward == backward
 
 
 VERIFY_SHORTLY = """
@@ -58,6 +52,7 @@ with shorten_verification():
 """
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_same_figures(
     bundles: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Eager engines with faults, which replace the artifact in tests of the checks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +10,14 @@ import numpy as np
 from pydantic import JsonValue
 
 from voxport.bundle.manifest import ExportRequest
-from voxport.bundle.spec import LayoutName
+from voxport.bundle.spec import LayoutName, StateSpec
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
-from voxport.export.verify.comparison import Check, Comparison, Report, Result
+from voxport.export.verify.checks import guarded
+from voxport.export.verify.comparison import Assertion, Comparison, Measurement, Result
 from voxport.export.verify.context import Bars, ComparedEngines, Context
 from voxport.export.verify.eager import EagerEngine, perturbed
-from voxport.export.verify.run import guarded
+from voxport.export.verify.modes import Extent
 from voxport.quantize.modules import float_activations, int8_per_block
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families import open_family
@@ -39,18 +40,18 @@ class FaultyStream(Stream):
         return outputs
 
     def change_states(self, change: Callable[[Arrays], None]) -> None:
-        states = self.inner.snapshot()
+        states = self.inner.save()
         change(states)
-        self.inner.restore(states)
+        self.inner.load(states)
 
     def reset(self) -> None:
         self.inner.reset()
 
-    def snapshot(self) -> Arrays:
-        return self.inner.snapshot()
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return self.inner._save(states, positions)
 
-    def restore(self, states: Arrays) -> None:
-        self.inner.restore(states)
+    def _load(self, states: Arrays) -> None:
+        self.inner.load(states)
 
 
 class BatchedStreams(Stream):
@@ -69,9 +70,6 @@ class BatchedStreams(Stream):
         found.slots, found.batch = self.slots[:count], count
         return found
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        self.slots[target].restore(self.slots[source].snapshot())
-
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.fault(self, component, inputs, {})
         results = [
@@ -84,10 +82,10 @@ class BatchedStreams(Stream):
 
     def reset(self) -> None: ...
 
-    def snapshot(self) -> Arrays:
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
         return {}
 
-    def restore(self, states: Arrays) -> None: ...
+    def _load(self, states: Arrays) -> None: ...
 
 
 class StreamEngine(Engine):
@@ -135,6 +133,7 @@ class Engines:
         self.family = open_family(self.source.family.name)
         self.workload = self.family.verification
         self.constants: Any = resolve(self.source, self.request).constants
+        self.extent = Extent(steps=100)
 
     def faulty(self, fault: Fault) -> StreamEngine:
         return StreamEngine(lambda: FaultyStream(self.eager.stream(), fault))
@@ -153,8 +152,12 @@ class Engines:
             {component.name: component for component in self.components},
             ComparedEngines(engine, eager or self.eager, self.unrounded, self.perturbed, full),
             self.source.family.verification,
+            self.workload,
+            self.constants,
+            self.request.cache_length or CACHE,
             Bars(quantisation=quantisation or {}, integer_graphs=self.integer_graphs),
-            max_batch=max_batch or {},
+            self.extent,
+            max_batch or {},
         )
 
     def with_inputs(self, change: Callable[[str, Arrays], Arrays]) -> Context:
@@ -180,9 +183,9 @@ def failed(results: Iterable[Result]) -> list[str]:
     return [
         f"{result.component}.{result.output}" if isinstance(result, Comparison) else result.name
         for result in guarded(results, "stopped")
-        if isinstance(result, Comparison | Check) and not result.passed
+        if isinstance(result, Comparison | Assertion) and not result.passed
     ]
 
 
 def reports(results: Iterable[Result]) -> dict[str, dict[str, float]]:
-    return {result.name: result.values for result in results if isinstance(result, Report)}
+    return {result.name: result.values for result in results if isinstance(result, Measurement)}

@@ -5,17 +5,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from voxport.export.verify.context import Extent
-from voxport.export.verify.modes import VerifyOptions
+from voxport.export.verify.modes import Extent, VerifyOptions
 
-SHORT_EXTENT = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6)
+SHORT_EXTENT = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6, free_steps=6)
 
 
 @contextmanager
 def shorten_verification() -> Iterator[None]:
     """Verification in this process has the extent `SHORT_EXTENT`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("voxport.export.verify.run.WHOLE", SHORT_EXTENT)
+        patch.setattr("voxport.export.verify.modes.WHOLE", SHORT_EXTENT)
         yield
 
 

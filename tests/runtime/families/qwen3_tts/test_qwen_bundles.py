@@ -9,7 +9,7 @@ import soundfile
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
-from voxport.export.evaluation.spoken import speak_part
+from voxport.export.evaluation.speech import speak_part
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_request import TEXT_LAYOUTS, SpeechRequest, TextLayout

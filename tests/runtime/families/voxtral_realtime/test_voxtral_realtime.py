@@ -31,9 +31,9 @@ from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 def eager() -> tuple[EagerEngine, Constants]:
     source = Source(random_checkpoint("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
-    options = resolve(source, request).options
-    constants = source.family.constants(source.config, options)
-    model = Model(resolve(source, request), "BSHD")
+    resolved = resolve(source, request)
+    constants, model = resolved.constants, Model(resolved, "BSHD")
+    assert isinstance(constants, Constants)
     return EagerEngine(model.components, model.module, "BSHD"), constants
 
 
@@ -116,6 +116,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: tuple[Eager
     assert count + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constants]) -> None:
     """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager

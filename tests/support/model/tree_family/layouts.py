@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -12,7 +13,7 @@ from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
 from voxport.model.mlx.layout import MlxLayout
 
 CONFIG, WEIGHTS = "tree.json", "tree.safetensors"
-Node = list  # JSON: a list of nodes, or a module as [kind, sizes...]
+Node = list[Any]  # JSON: a list of nodes, or a module as [kind, sizes...]
 
 
 class TreeConfig(BaseModel):

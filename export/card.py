@@ -1,0 +1,152 @@
+"""READMEs of bundles and of converted folders: metadata as model hubs read it, then text.
+
+https://huggingface.co/docs/hub/model-cards lists the keys. `voxport` is a key of this project.
+"""
+
+from collections.abc import Iterable
+
+import yaml
+from pydantic import JsonValue
+
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import README, ComponentEntry, Manifest
+from voxport.bundle.spec import StateSpec, TensorSpec
+from voxport.export.model import Export
+from voxport.export.resolve import Source
+from voxport.export.targets.base import Target
+from voxport.model.family import Family, Release
+
+
+def bundle_card(manifest: Manifest, export: Export) -> str:
+    """The README of a bundle."""
+    source = export.resolved.source
+    calls = source.family.calls(source.config, export.resolved.options)
+    return model_card(manifest, source) + bundle_readme(manifest, calls, export.target)
+
+
+def front_matter(
+    family: Family,
+    release: Release | None,
+    is_quantised: bool,
+    languages: Iterable[str],
+    tags: Iterable[str],
+    library: str = "voxport",
+    **more: JsonValue,
+) -> str:
+    """The metadata between two lines of `---`.
+
+    Weights that are random, or not of the published shapes, have no `release`: no licence and no base model.
+    """
+    content: Json = {}
+    if release:
+        content = {"license": release.licence, "base_model": release.name}
+        content |= {"base_model_relation": "quantized"} if is_quantised else {}
+    content |= {"language": list(languages), "pipeline_tag": family.task, "library_name": library}
+    content |= {"tags": ["voxport", *tags], **more}
+    return f"---\n{yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)}---\n\n"
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no annotations
+    """Quotes each text that begins with no letter: `1e3` is a text in YAML 1.1, and a number in YAML 1.2."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if text[:1].isalpha() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def model_card(manifest: Manifest, source: Source) -> str:
+    """The metadata of a bundle."""
+    job, random = manifest.job, source.checkpoint.is_random
+    recipes = sorted({recipe.name for recipe in job.recipes.values()} - {"none"})
+    return front_matter(
+        source.family,
+        source.family.release_of(source.checkpoint, source.config),
+        is_quantised=True,
+        languages=job.languages,
+        tags=(job.target, *recipes, *(["random-weights"] if random else [])),
+        voxport={
+            "family": job.family,
+            "target": job.target,
+            "compute_precision": job.compute_precision,
+            "recipe": job.request.quant,
+            "recipe_of_component": dict(job.request.quant_for),
+            "rules": list(job.request.rules),
+            "options": job.options,
+            "cache_length": job.cache_length,
+            "bytes": _bytes(manifest),
+            "verification": {
+                "status": manifest.verification.status,
+                "executed_by": manifest.executed_by,
+                "checks": len(manifest.verification.rows),
+            },
+        },
+    )
+
+
+def _bytes(manifest: Manifest) -> Json:
+    """Sizes of the artifacts of each graph, and of all files but the README."""
+    files = {name: entry.size for name, entry in manifest.files.items() if name != README}
+    graphs = dict.fromkeys(entry.graph for entry in manifest.job.components)
+    sizes = {
+        graph: sum(size for name, size in files.items() if name.startswith(f"{graph}.")) for graph in graphs
+    }
+    return {**sizes, "total": sum(files.values())}
+
+
+def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
+    """The text for the author of a native runner, complete without this project: the order of `calls`, with
+    names and shapes.
+    """
+    job = manifest.job
+    states = [state for entry in job.components for state in entry.signature.states]
+    parts = [
+        f"# {job.source.name}, {job.target}, {job.request.quant}\n",
+        f"Made by voxport. Weights: {job.licence}. `manifest.json` has files, names, shapes and numbers for\n"
+        "programs. The order of calls and the use of each value are described here only.\n",
+        calls.rstrip("\n") + "\n",
+        "## Components\n",
+        target.readme_notes(has_sliding_window=any(state.window for state in states)),
+    ]
+    if any(state.cache for state in states):
+        parts.append(f"The decoder's caches hold {job.cache_length} rows.\n")
+    return "\n".join([*parts, *(_component(entry, target) for entry in job.components)])
+
+
+def _component(entry: ComponentEntry, target: Target) -> str:
+    purpose = f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}."
+    recipe = f"Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight."
+    batch = f" Axis 0 of all tensors may be up to {entry.max_batch} streams." if entry.max_batch > 1 else ""
+    lines = [
+        f"### {entry.name}\n",
+        f"{purpose} {recipe}{batch}\n",
+        "| | name | dtype | shape |",
+        "|---|---|---|---|",
+    ]
+    for direction, tensors in (("in", entry.signature.inputs), ("out", entry.signature.outputs)):
+        for tensor in tensors:
+            dtype = target.artifact_dtype(tensor.dtype)
+            lines.append(f"| {direction} | {tensor.name} | {dtype} | {_shape(tensor, entry)} |")
+    for state in entry.signature.states:
+        name, dtype = target.state_name(entry.graph, state.name), target.state_dtype(state.dtype)
+        lines.append(f"| state | {name} | {dtype} | {list(state.shape)}{_window(state)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _window(state: StateSpec) -> str:
+    if state.cache is None or state.window is None:
+        return ""
+    rows = state.cache.rows_per_position
+    return f", window {state.window}, {rows} row{'' if rows == 1 else 's'} per position"
+
+
+def _shape(tensor: TensorSpec, entry: ComponentEntry) -> str:
+    bounds = "; ".join(
+        f"{name} {low} to {high}"
+        for name, (low, high) in entry.signature.dims.items()
+        if any(name == size for size in tensor.shape)
+    )
+    return f"[{', '.join(map(str, tensor.shape))}]" + (f" ({bounds})" if bounds else "")
