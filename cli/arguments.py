@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.engine_options import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
+
+Task = TypeVar("Task")
 
 
 class Parser(argparse.ArgumentParser):
@@ -122,3 +127,32 @@ def add_task_arguments(parser: argparse.ArgumentParser, default: str | None = No
         help="skip the comparison of the bundle's files with their hashes, which reads each of them once",
     )
     add_engine_arguments(parser)
+
+
+def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
+    """The task of the given bundle, or of the embedded model. Raises UsageError or IntegrityError."""
+    from voxport.runtime import opening
+
+    bundle = arguments.bundle or embedded_bundle(task)
+    return opening.open_task(task, bundle, engine_options(arguments), not arguments.no_check)
+
+
+def embedded_bundle(task: type[object]) -> Path:
+    """The bundle of the embedded model for a task of `runtime`, exported on first use.
+
+    Raises UsageError without the packages that export needs.
+    """
+    if find_spec("torch") is None:
+        raise UsageError(
+            "bundle: without one, the embedded model is exported, which needs torch; "
+            "give the folder of a bundle, or install the extra [export]",
+            field="bundle",
+        )
+    from voxport.export.embedded_bundle import embedded_bundle as find
+    from voxport.model.embedded import embedded_default
+    from voxport.model.families import DEFAULT_OF_TASK
+    from voxport.runtime.families import open_family
+
+    family = next(name for name in DEFAULT_OF_TASK.values() if issubclass(open_family(name).task, task))
+    with redirect_stdout(sys.stderr):  # stdout carries the result of the command
+        return find(family, embedded_default(family))

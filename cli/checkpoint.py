@@ -6,10 +6,7 @@ Model families may have options of the same name.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping
-from contextlib import redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -24,7 +21,6 @@ from voxport.cli.arguments import complete_values, integer
 from voxport.model.checkpoint_format import SUFFIX
 from voxport.model.families import (
     DEFAULT,
-    DEFAULT_OF_TASK,
     FAMILIES,
     find_family,
     format_of,
@@ -229,22 +225,3 @@ def resolve_in_full(source: Source) -> Resolved:
     fields = source.family.options.model_fields.items()
     request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
     return resolve(source, request)
-
-
-def embedded_bundle(task: str) -> Path:
-    """The bundle of the embedded model for a task of `DEFAULT_OF_TASK`, exported on first use.
-
-    Raises UsageError without the packages that export needs.
-    """
-    if find_spec("torch") is None:
-        raise UsageError(
-            "bundle: without one, the embedded model is exported, which needs torch; "
-            "give the folder of a bundle, or install the extra [export]",
-            field="bundle",
-        )
-    from voxport.export.embedded_bundle import embedded_bundle as find
-    from voxport.model.embedded import embedded_default
-
-    family = DEFAULT_OF_TASK[task]
-    with redirect_stdout(sys.stderr):  # stdout carries the result of the command
-        return find(family, embedded_default(family))

@@ -1,1 +1,1 @@
-"""Runs bundles: text to speech and speech to text, without torch where the engine needs none."""
+"""Runs bundles: text to speech and speech to text, without torch if the engine needs none."""

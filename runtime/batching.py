@@ -5,7 +5,6 @@ first ones, so a call has a batch of as many slots as are active. The slot behin
 is being read.
 """
 
-import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from voxport.runtime.slots import Slots
+
 Request = TypeVar("Request")
 RequestIn = TypeVar("RequestIn", contravariant=True)
 RowLimit = Callable[[], int]  # the most rows of a prompt that may be read now
@@ -24,8 +25,7 @@ RowLimit = Callable[[], int]  # the most rows of a prompt that may be read now
 # between pieces. A family may read every prompt whole, as one piece.
 Fill = Callable[[int, RowLimit], Iterator[None]]
 
-PIECE_ROWS = 16  # of a prompt, in one step, while other requests wait for their next frame
-log = logging.getLogger(__name__)
+PIECE_ROWS = 16  # rows of a prompt that a step reads while other requests wait for their next frame
 
 
 class Status(StrEnum):
@@ -61,7 +61,7 @@ class SlotDecoder(Protocol[RequestIn]):
     prompt, then calls decode and take.
 
     `feed` and `decode` serve `count` slots from `first` on in one call and change no other; the others
-    concern one slot. `first` is 0, except where such a call has raised: it is then repeated for each slot
+    concern one slot. `first` is 0, except if such a call has raised: it is then repeated for each slot
     alone. So one that raises leaves positions, random numbers and codes as they were.
     """
 
@@ -87,7 +87,7 @@ class SlotDecoder(Protocol[RequestIn]):
         """Makes a slot free. Its prompt may be incomplete, or nothing of it read."""
 
     def move(self, source: int, target: int) -> None:
-        """Moves a request, whose prompt may be incomplete, to a free slot. Not called where `slots` is 1."""
+        """Moves a request, whose prompt may be incomplete, to a free slot. Not called if `slots` is 1."""
 
 
 class SlotCall(Protocol):
@@ -104,11 +104,11 @@ class CodeSlots(SlotDecoder[RequestIn], Protocol):
         """Codes int64 [K] of the last frame."""
 
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:
-        """Goes on with codes int64 [K] in place of those of the last frame."""
+        """Goes on with codes int64 [K] in place of the codes of the last frame."""
 
 
 class Ticket:
-    """Handle of a submitted request. `error` is set where the status is FAILED."""
+    """Handle of a submitted request. `error` is set if the status is FAILED."""
 
     def __init__(self, fill: Fill):
         self.fill: Fill | None = fill  # None when the prompt is read: it may hold the rows of a voice
@@ -153,17 +153,17 @@ class BatchedDecoder(Generic[Request]):
     call for all slots, each slot has a call of its own, and the requests end whose own call raises.
     """
 
-    def __init__(self, slots: SlotDecoder[Request]):
-        self._slots = slots
-        self._changed = Condition()  # its lock guards every change of the two collections
+    def __init__(self, decoder: SlotDecoder[Request]):
+        self._decoder = decoder
+        self._changed = Condition()  # its lock guards the queue, and the end of requests
         self._queue: deque[Ticket] = deque()  # a request stays here until its prompt has been read
-        self._running: dict[int, Ticket] = {}  # by slot: the first ones, while the model is called
+        self._running: Slots[Ticket] = Slots(decoder.slots, decoder.move)
         self._reading: _PromptReading | None = None  # the first request of the queue, behind the running ones
-        self._events: list[StepEvent] = []  # of the step in progress
+        self._events: list[StepEvent] = []  # in the current step
 
     def prepare(self, request: Request) -> Ticket:
-        """Checks a request, which is not queued yet. Raises UsageError where it cannot be served."""
-        return Ticket(self._slots.prepare(request))
+        """Checks a request, which is not queued yet. Raises UsageError if it cannot be served."""
+        return Ticket(self._decoder.prepare(request))
 
     def enqueue(self, ticket: Ticket) -> None:
         """Adds a prepared request to the queue."""
@@ -180,7 +180,7 @@ class BatchedDecoder(Generic[Request]):
     def unfinished(self) -> list[Ticket]:
         """Running and queued requests."""
         with self._changed:
-            return [*self._running.values(), *self._queue]
+            return [*self._running.items.values(), *self._queue]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until there is an unfinished request, at most `timeout` seconds.
@@ -196,16 +196,16 @@ class BatchedDecoder(Generic[Request]):
         A request is active from the step that reads the last piece. Returns an event for each request that
         has new samples or has ended.
         """
-        for ticket in list(self._running.values()):
+        for ticket in list(self._running.items.values()):
             if ticket.is_cancelled:
                 self._end(ticket, Status.CANCELLED)
         self._compact_slots()
-        self._call_for_all(self._slots.feed)
+        self._call_for_all(self._decoder.feed)
         self._end_cancelled()
         self._compact_slots()
         self._read_prompt()
-        self._call_for_all(self._slots.decode)
-        for slot in sorted(self._running):
+        self._call_for_all(self._decoder.decode)
+        for slot in sorted(self._running.items):
             self._take(slot)
         events, self._events = self._events, []
         return events
@@ -231,7 +231,7 @@ class BatchedDecoder(Generic[Request]):
     def _read_prompt(self) -> None:
         """Reads a piece of the prompt of the first request in the queue. Running requests wait for it."""
         slot = len(self._running)
-        if not self._queue or slot == self._slots.slots:
+        if not self._queue or not self._running.has_room:
             return
         ticket = self._queue[0]
         try:
@@ -246,53 +246,34 @@ class BatchedDecoder(Generic[Request]):
             with self._changed:
                 self._queue.popleft()
                 self._reading = None
-                ticket.status, ticket.fill, self._running[slot] = Status.RUNNING, None, ticket
+                ticket.status, ticket.fill = Status.RUNNING, None
+                self._running.take(ticket)
 
     def _row_limit(self) -> int:
         return PIECE_ROWS if self._running else sys.maxsize
 
     def _compact_slots(self) -> None:
         """Moves requests until the running ones are in the first slots and the next slot is being read."""
-        while self._running and (last := max(self._running)) >= (count := len(self._running)):
-            gap = next(slot for slot in range(count) if slot not in self._running)
-            with self._changed:
-                ticket = self._running[gap] = self._running.pop(last)
-            self._move(ticket, last, gap)
-        slot = len(self._running)
-        if self._reading and self._reading.slot != slot:
-            source, self._reading.slot = self._reading.slot, slot
-            self._move(self._reading.ticket, source, slot)
-
-    def _move(self, ticket: Ticket, source: int, target: int) -> None:
-        try:
-            self._slots.move(source, target)
-        except Exception as error:  # the state of this request is unknown now
-            self._end(ticket, Status.FAILED, error)
+        while errors := self._running.compact():
+            for ticket, error in errors.items():
+                self._end(ticket, Status.FAILED, error)
+        reading, slot = self._reading, len(self._running)
+        if reading and reading.slot != slot:
+            source, reading.slot = reading.slot, slot
+            try:
+                self._decoder.move(source, slot)
+            except Exception as error:  # the state of this request is not known now
+                self._end(reading.ticket, Status.FAILED, error)
 
     def _call_for_all(self, call: SlotCall) -> None:
-        if not self._running:
-            return
-        count = len(self._running)
-        try:
-            call(count)
-        except Exception as error:
-            if count > 1:  # it may belong to one of them
-                log.warning("a pass over %d requests failed; each is computed alone: %s", count, error)
-                self._call_for_each(call)
-            else:
-                self._end(self._running[0], Status.FAILED, error)
-
-    def _call_for_each(self, call: SlotCall) -> None:
-        for slot, ticket in sorted(self._running.items()):
-            try:
-                call(1, slot)
-            except Exception as error:  # belongs to this request, whatever it is
-                self._end(ticket, Status.FAILED, error)
+        slots = sorted(self._running.items)
+        for slot, error in self._running.run(lambda some: call(len(some), some[0]), slots).items():
+            self._end(self._running.items[slot], Status.FAILED, error)
 
     def _take(self, slot: int) -> None:
-        ticket = self._running[slot]
+        ticket = self._running.items[slot]
         try:
-            samples, final = self._slots.take(slot)
+            samples, final = self._decoder.take(slot)
         except Exception as error:  # belongs to this request, whatever it is
             self._end(ticket, Status.FAILED, error)
             return
@@ -312,7 +293,7 @@ class BatchedDecoder(Generic[Request]):
         with self._changed:
             for slot in self._remove(ticket):
                 try:
-                    self._slots.free(slot)
+                    self._decoder.free(slot)
                 except Exception as raised:  # belongs to this request, whatever it is
                     status, error = Status.FAILED, error or raised
             ticket.error, ticket.status = error, status  # in this order: other threads read both
@@ -322,9 +303,8 @@ class BatchedDecoder(Generic[Request]):
         """Removes a request from the queue and from its slot. Returns the slot, if it has one."""
         if ticket in self._queue:
             self._queue.remove(ticket)
-        slots = [slot for slot, running in self._running.items() if running is ticket]
-        for slot in slots:
-            del self._running[slot]
+        slot = self._running.free(ticket)
+        slots = [] if slot is None else [slot]
         if self._reading and self._reading.ticket is ticket:
             slots.append(self._reading.slot)
             self._reading = None

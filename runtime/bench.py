@@ -5,7 +5,7 @@ MBU is the time to read the weights of a frame at the measured memory bandwidth,
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import StateSpec
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.engines.trial import trial_run
@@ -56,8 +57,8 @@ def bench(
 ) -> Figures:
     """`measure` of a bundle, with the machine and the bundle. Times in ms, sizes in bytes.
 
-    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError where prompt and frames
-    do not fit the cache, or where the bundle cannot run a batch size.
+    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError if prompt and frames
+    do not fit the cache, or if the bundle cannot run a batch size.
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
@@ -164,11 +165,11 @@ class TimedStream(Stream):
     def reset(self) -> None:
         self._stream.reset()
 
-    def snapshot(self) -> Arrays:
-        return self._stream.snapshot()
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return self._stream._save(states, positions)
 
-    def restore(self, states: Arrays) -> None:
-        self._stream.restore(states)
+    def _load(self, states: Arrays) -> None:
+        self._stream.load(states)
 
 
 def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
@@ -261,7 +262,7 @@ def _ms(seconds: "array[float]", percentile: int = 50) -> float:
 
 
 def bench_text(result: Figures) -> str:
-    """Tables of the result of `bench`, and of eager where it was timed too."""
+    """Tables of the result of `bench`, and of eager if it was timed too."""
     if "eager" not in result:
         return _table(result)
     ratio = result["frame"]["median_ms"] / result["eager"]["frame"]["median_ms"]

@@ -21,8 +21,9 @@ INSTRUCTIONS = {  # by their names in Linux
 
 
 def describe_machine(threads: int | None, package: str) -> dict[str, str | int | None]:
-    """Processor, threads and versions as JSON values; `package` is that of the engine. `instructions`: which
-    vector instructions the processor has, where Linux says it (None).
+    """Processor, threads and versions as JSON values; `package` is the package of the engine.
+
+    `instructions`: vector instructions of the processor, if Linux says them (None).
     """
     return {
         "processor": _processor(),

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,13 +24,11 @@ from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.user_cache import private_folder
 from voxport.runtime.engines.base import Arrays
 
-MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
-MAX_MEMORY_BYTES = 2**28  # of the rows of a bundle that are kept in memory
+MAX_BYTES = 2**31  # for all files; a voice of the published model takes 45 MB at most
+MAX_MEMORY_BYTES = 2**28  # rows of a bundle that are kept in memory
 MAX_UNWRITTEN = 4  # files; the rows of further ones are kept in memory only
 WRITER = ThreadPoolExecutor(1, "prefix-writer")  # files take a second; the exit of the program waits for it
 log = logging.getLogger(__name__)
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class PrefixCache:
@@ -58,30 +55,30 @@ class PrefixCache:
         except OSError as error:
             log.info("the rows of voices are not stored: %s", error)
 
-    def load(self, prefix: bytes, shapes: Shapes) -> Arrays | None:
-        """The rows of every cache by name; None where no undamaged file has them.
+    def load(self, prefix: bytes) -> Arrays | None:
+        """The rows of every cache by name; None if no undamaged file has them.
 
-        `prefix` is what the rows are computed from. `shapes` are the expected ones by name.
+        `prefix` is what the rows are computed from.
         """
         with self._reading:  # a second request of the voice finds the rows of the first one in memory
             rows = self.kept(prefix)
-            return self._read(prefix, shapes) if rows is None else rows
+            return self._read(prefix) if rows is None else rows
 
     def kept(self, prefix: bytes) -> Arrays | None:
-        """The rows of every cache by name, where they are in memory. Reads no file."""
+        """The rows of every cache by name, if they are in memory. Reads no file."""
         key = self._key(prefix)
         with self._lock:
             if key in self._recent:
                 self._recent.move_to_end(key)
             return self._recent.get(key)
 
-    def _read(self, prefix: bytes, shapes: Shapes) -> Arrays | None:
+    def _read(self, prefix: bytes) -> Arrays | None:
         key = self._key(prefix)
         path = self._path(key)
         if not path or not path.exists():
             return None
         try:
-            rows = _read(path, shapes, key not in self._checked)
+            rows = _read(path, key not in self._checked)
         except (OSError, SafetensorError, ValueError, RecursionError) as error:
             log.warning("%s: damaged (%s); the rows of the voice are computed again", path, error)
             return None
@@ -138,24 +135,24 @@ def _size(rows: Arrays) -> int:
     return sum(array.nbytes for array in rows.values())
 
 
-def _read(path: Path, shapes: Shapes, check_hashes: bool) -> Arrays:
-    """Raises ValueError on rows that are not the expected ones."""
+def _read(path: Path, check_hashes: bool) -> Arrays:
+    """Raises ValueError on a file that is not as it was written."""
     if not path.is_file():  # opening a pipe would wait for ever
         raise ValueError("not a file")
     with safe_open(path, framework="numpy") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
-        found = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        if found != dict(shapes) or not {part.get_dtype() for part in slices.values()} <= {"F16", "F32"}:
-            raise ValueError("its shapes or types are not those of the bundle's caches")
         expected = json.loads((file.metadata() or {}).get("sha256", "{}"))
-        rows = {name: file.get_tensor(name) for name in found}
+        rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     if check_hashes and _digests(rows) != expected:
         raise ValueError("its hash differs")
     return rows
 
 
 def _digests(rows: Arrays) -> dict[str, str]:
-    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rows.items()}
+    """Hashes of shapes, types and values."""
+    return {
+        name: hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).hexdigest()
+        for name, array in rows.items()
+    }
 
 
 def _evict_oldest(folder: Path) -> None:

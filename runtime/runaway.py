@@ -32,7 +32,7 @@ class RunawayGuard:
         self._levels: list[float] = []  # all frames, sorted
 
     def add_codes(self, codes: np.ndarray) -> Status | None:
-        """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""
+        """Takes the codes int64 [K] of the next frame. Returns REPETITION if the last ones are a cycle."""
         equal = [np.array_equal(codes, earlier) for earlier in reversed(self._last)]
         equal += [False] * (MAX_PERIOD - len(equal))
         self._repeated = np.where(equal, self._repeated + 1, 0)
@@ -41,7 +41,7 @@ class RunawayGuard:
 
     def add_samples(self, samples: np.ndarray, frames: int) -> int | None:
         """Takes the samples float32 [n] of the next `frames`. Returns how many of them precede the end of
-        `FRAMES` silent ones; None where the speech is not silent for so long.
+        `FRAMES` silent ones; None if the speech is not silent for so long.
         """
         for index, frame in enumerate(samples.reshape(frames, -1)):
             level = float(np.sqrt(np.mean(frame**2)))

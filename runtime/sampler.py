@@ -36,6 +36,7 @@ class SamplerSettings:
 
 
 GREEDY = SamplerSettings()
+NUCLEUS_SLACK = 1e-3  # rounding moves a sum of probabilities by so much
 
 
 def gumbel_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -51,32 +52,24 @@ def gumbel_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> np.n
 
 def sample(
     logits: np.ndarray,
-    settings: SamplerSettings | Sequence[SamplerSettings] = GREEDY,
+    settings: SamplerSettings = GREEDY,
     noise: np.ndarray | None = None,
     previous: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
     """logits, noise float32 [N, V] -> ids int64 [N].
 
-    `settings` are those of all rows, or one for each row. `previous` holds the earlier ids int64 [n] of each
-    row. Greedy rows ignore the noise. With Gumbel noise an id is chosen with its softmax probability; an id
-    with a logit of -inf is never chosen. Raises UsageError.
+    `previous` holds the earlier ids int64 [n] of each row. Greedy sampling needs no noise. With Gumbel noise
+    an id is chosen with its softmax probability; an id with a logit of -inf is never chosen. Raises
+    UsageError.
     """
-    per_row = [settings] * len(logits) if isinstance(settings, SamplerSettings) else list(settings)
-    for name, given in (("settings", per_row), ("noise", noise), ("previous", previous)):
-        if given is not None and len(given) != len(logits):
-            raise UsageError(f"{name}: {len(given)} rows, expected {len(logits)} as of the logits")
-    ids = np.empty(len(logits), np.int64)
-    for each in dict.fromkeys(per_row):
-        rows = [row for row, found in enumerate(per_row) if found == each]
-        values = logits[rows]
-        if previous is not None and each.repetition_penalty != 1:
-            values = _penalized(values, [previous[row] for row in rows], each.repetition_penalty)
-        if each.temperature > 0:
-            if noise is None:
-                raise UsageError(f"temperature {each.temperature}: expected noise, which is None")
-            values = _filtered(values, each) + noise[rows]
-        ids[rows] = values.argmax(axis=-1)  # the first id where several are equal
-    return ids
+    values = logits
+    if previous is not None and settings.repetition_penalty != 1:
+        values = _penalized(values, previous, settings.repetition_penalty)
+    if settings.temperature > 0:
+        if noise is None:
+            raise UsageError(f"temperature {settings.temperature}: expected noise, which is None")
+        values = _filtered(values, settings) + noise
+    return np.asarray(values.argmax(axis=-1))  # the first id if several are equal
 
 
 def _filtered(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:
@@ -117,3 +110,27 @@ def _apply_top_p(logits: np.ndarray, top_p: float) -> np.ndarray:
     kept = np.zeros(logits.shape, bool)
     np.put_along_axis(kept, order, before < top_p, axis=-1)
     return np.where(kept, logits, -np.inf)
+
+
+def may_be_drawn(
+    chosen: int, logits: np.ndarray, noise: np.ndarray, settings: SamplerSettings, bar: float
+) -> bool:
+    """Whether rounding, which moves a score by up to `slack`, can make `chosen` the best of the kept ids."""
+    scores = logits.astype(np.float64) / settings.temperature
+    slack = bar * float(np.abs(scores).max() + np.abs(noise).max())
+    top_k = settings.top_k or len(scores)
+    loose, strict = (
+        _least_kept(scores, top_k, min(settings.top_p + side, 1.0))
+        for side in (NUCLEUS_SLACK, -NUCLEUS_SLACK)
+    )
+    surely_kept = scores >= strict + slack
+    best = float((scores + noise)[surely_kept].max()) if surely_kept.any() else -np.inf
+    return bool(scores[chosen] >= loose - slack and scores[chosen] + noise[chosen] >= best - slack)
+
+
+def _least_kept(scores: np.ndarray, top_k: int, top_p: float) -> float:
+    """The least score float64 of [V] that top_k and then top_p keep."""
+    ordered = np.sort(scores)[::-1][:top_k]
+    weights = np.exp(ordered - ordered[0])
+    before = (np.cumsum(weights) - weights) / weights.sum()
+    return float(ordered[np.flatnonzero(before < top_p)[-1]])

@@ -22,7 +22,7 @@ def is_number(value: object) -> bool:
 
 
 def check_sampling(sampling: Mapping[str, float] | None) -> None:
-    """Raises UsageError where it is no mapping of names in `SAMPLING` to numbers."""
+    """Raises UsageError if it is no mapping of names in `SAMPLING` to numbers."""
     if sampling is not None and not isinstance(sampling, Mapping):
         raise UsageError(f"sampling {sampling!r}: expected a mapping of names to numbers", field="sampling")
     for name, number in (sampling or {}).items():

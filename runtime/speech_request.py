@@ -14,8 +14,8 @@ from voxport.runtime.sampling_options import check_sampling, is_number
 DEFAULT_SLOTS = 4  # texts that are spoken at a time
 DEFAULT_BUDGET = 3.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses
-LEAST_SPARE_FRAMES = 10  # of a text of a few letters: 0.8 s
-WORD_FRAMES = 4  # of a character that may be spoken as a word
+LEAST_SPARE_FRAMES = 10  # for a text of a few letters: 0.8 s
+WORD_FRAMES = 4  # for a character that may be spoken as a word
 WORDS = ("N", "S", "Lu")  # Unicode categories of such characters: numbers, symbols, capital letters
 TextLayout = Literal["streaming", "non_streaming"]
 TEXT_LAYOUTS: tuple[TextLayout, ...] = get_args(TextLayout)
@@ -38,9 +38,10 @@ class PartOptions(TypedDict, total=False):
 class SpeechOptions(PartOptions, total=False):
     """Keyword arguments of `TextToSpeech.speak`.
 
-    language: see `SpeechRequest`; also for the clean-up and the ends of sentences (default: that of the
-    voice). verbatim: no clean-up. pause: seconds of silence between two parts of the text. max_frames:
-    frames of 80 ms of the whole speech (None: no limit). The others are fields of `SpeechRequest`.
+    language: see `SpeechRequest`; also for the clean-up and the ends of sentences (default: the
+    language of the voice). verbatim: no clean-up. pause: seconds of silence between two parts of the text.
+    max_frames: frames of 80 ms of the whole speech (None: no limit). The others are fields of
+    `SpeechRequest`.
     """
 
     language: str | None

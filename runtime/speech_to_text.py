@@ -6,9 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from voxport.bundle.errors import UsageError
-from voxport.runtime.live import LiveBatch, SingleStreamBatch
-from voxport.runtime.transcription import TranscriptDelta, Transcription
+from voxport.runtime.transcription import LiveBatch, TranscriptDelta, Transcription
 
 
 class SpeechToText(ABC):
@@ -54,19 +52,16 @@ class SpeechToText(ABC):
         """
 
     @property
+    @abstractmethod
     def max_live(self) -> int:
-        """Live streams that one step can serve; 1 where the engine does not batch."""
-        return 1
+        """Live streams that one step can serve; 1 if the engine does not batch."""
 
+    @abstractmethod
     def live_batch(self, slots: int) -> LiveBatch:
         """Up to `slots` live streams that are transcribed together, with the text of each alone.
 
         Raises UsageError above `max_live`, and if the bundle is for recordings only.
         """
-        self.check_live()
-        if slots > 1:
-            raise UsageError(f"live: one step serves one stream, not {slots}")
-        return SingleStreamBatch(lambda delay_ms: self.begin(delay_ms, live=True))
 
     def transcribe(
         self,
@@ -79,7 +74,7 @@ class SpeechToText(ABC):
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
         A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
-        UsageError immediately where `begin` does, and later on a block that is not such an array.
+        UsageError immediately like `begin`, and later on a block that is not such an array.
         """
         return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
 

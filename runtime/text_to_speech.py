@@ -28,7 +28,7 @@ from voxport.runtime.text.scripts import readable_parts
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
-MAX_PART_CHARACTERS = 300  # of a part of a text: about 16 s of speech
+MAX_PART_CHARACTERS = 300  # in a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ class Speech:
     def next_part(self) -> SpeechRequest | None:
         """The next part; at the end None, with the pauses behind the last part in `silence`.
 
-        Raises UsageError where the text is wrong or has nothing to speak.
+        Raises UsageError if the text is wrong or has nothing to speak.
         """
         asked, part = 0.0, None
         for part in self._parts if self._left else ():
@@ -141,7 +141,7 @@ class TextToSpeech(ABC):
     @property
     @abstractmethod
     def max_slots(self) -> int:
-        """Requests that one call of the engine can serve; 1 where the engine does not batch."""
+        """Requests that one call of the engine can serve; 1 if the engine does not batch."""
 
     @abstractmethod
     def voices(self) -> dict[str, int]:
@@ -152,9 +152,9 @@ class TextToSpeech(ABC):
         return list(self.voices())
 
     def default_bundle_voice(self) -> str | None:
-        """The voice of the bundle that speaks where none is named; None where the model chooses one.
+        """The voice of the bundle that speaks if none is named; None if the model chooses one.
 
-        Raises UsageError where a voice must be named.
+        Raises UsageError if a voice must be named.
         """
         return None
 
@@ -188,7 +188,7 @@ class TextToSpeech(ABC):
         raise UsageError(f"{name}: this model draws no codes; leave out the setting", field=name)
 
     def check_text_layout(self, layout: TextLayout) -> None:
-        """Raises UsageError where the model has one layout of texts only."""
+        """Raises UsageError if the model has one layout of texts only."""
         raise UsageError("text_layout: this model has one layout; leave it out", field="text_layout")
 
     def code_sizes(self) -> tuple[int, ...]:
@@ -196,13 +196,13 @@ class TextToSpeech(ABC):
         raise UsageError("codec: this model has no codes that samples can be made from")
 
     def encode(self, recording: Path) -> np.ndarray:
-        """An audio file -> codes int64 [T, K]. Raises UsageError, also where the model has no encoder."""
+        """An audio file -> codes int64 [T, K]. Raises UsageError, also if the model has no encoder."""
         raise UsageError("codec: this model has no encoder of recordings; it can only decode")
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] -> samples float32 [T * samples_per_frame].
 
-        Raises UsageError on codes that are not those of the model, and above an hour.
+        Raises UsageError on codes that the model does not have, and above an hour.
         """
         raise UsageError("codec: this model has no codes that samples can be made from")
 
@@ -211,18 +211,18 @@ class TextToSpeech(ABC):
         return "en"
 
     def check_language(self, language: str) -> str | None:
-        """ISO 639 code of the language of a request; None where the clean-up takes that of the voice.
+        """ISO 639 code of the language of a request; None if the clean-up takes the language of the voice.
 
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
         return check_language(language, self.languages)
 
     def check_cloning(self) -> None:
-        """Raises UsageError where the model makes no voices from recordings."""
+        """Raises UsageError if the model makes no voices from recordings."""
         raise self._cloning_unsupported()
 
     def voice_path(self, name: str) -> Path:
-        """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
+        """The path of a voice of this name of the user. Raises UsageError if the model clones none."""
         raise self._cloning_unsupported()
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
@@ -243,7 +243,7 @@ class TextToSpeech(ABC):
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         """A function that returns whether a text and its speech fit the cache, with voice and instruction.
 
-        Raises UsageError on an unknown voice, or where the two leave no room.
+        Raises UsageError on an unknown voice, or if the two leave no room.
         """
         return lambda text: True
 
@@ -253,7 +253,7 @@ class TextToSpeech(ABC):
         """Yields float32 samples [n] in order; returns why the speech ended.
 
         `text` may be pieces of text that arrive while it speaks. It is spoken in parts of one or several
-        sentences. Raises UsageError before the first samples, or where a later piece is wrong.
+        sentences. Raises UsageError before the first samples, or if a later piece is wrong.
         """
         speech = Speech(self, text, **options)
         for _, samples in self._run([speech], 1):
@@ -270,9 +270,9 @@ class TextToSpeech(ABC):
         """Yields (index of a text, float32 samples [n]); the samples of one text come in order. Returns why
         each speech ended.
 
-        `options` are those of all texts. `options_of_each`, one dict per text, replace some of them.
-        Up to `slots` texts share each pass over the weights where the engine batches (ONNX); else texts are
-        spoken one after another. The samples equal those of `speak` up to the order of float additions.
+        `options` are for all texts. `options_of_each`, one dict per text, replace some of them.
+        Up to `slots` texts share each pass over the weights if the engine batches (ONNX); else texts are
+        spoken one after another. The samples equal the samples of `speak` up to the order of float additions.
         Raises UsageError before the first samples.
         """
         if isinstance(texts, str) or not texts:
@@ -291,7 +291,7 @@ class TextToSpeech(ABC):
         return [speech.status for speech in speeches]
 
     def _run(self, speeches: Sequence[Speech], slots: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Parts of one speech run one after another, those of several speeches at the same time."""
+        """Parts of one speech run one after another, parts of several speeches at the same time."""
         decoder = self.batched(min(slots, self.max_slots))
         running: dict[Ticket, int] = {}
 

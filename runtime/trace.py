@@ -180,7 +180,7 @@ def check_array(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:
-    """Writes arrays as `.npz`. Raises VoxportError where the file cannot be written."""
+    """Writes arrays as `.npz`. Raises VoxportError if the file cannot be written."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **outputs)
     write_whole(path, content.getvalue())

@@ -26,22 +26,22 @@ from voxport.model.families import DEFAULT, DEFAULT_OF_TASK
 
 # Files that take longest, the longest first. They start first, so that no process ends with one of them.
 LONGEST = (
+    "test_deep_bundles.py",
     "test_golden_qwen3_bundles.py",
-    "test_bundle_speech.py",
-    "test_bundle.py",
     "test_golden.py",
-    "test_coreml_faults.py",
-    "test_coreml_engine.py",
+    "test_golden_qwen3.py",
+    "test_qwen_bundles.py",
     "test_golden_realtime.py",
     "test_coreml.py",
-    "test_qwen_bundles.py",
-    "test_qwen_split_bundle.py",
+    "test_embedded_models.py",
     "test_resume.py",
-    "test_verify.py",
+    "test_bundle.py",
+    "test_conversion.py",
+    "test_checks.py",
+    "test_qwen_split_bundle.py",
+    "test_qwen_float16.py",
+    "test_coreml_kernels.py",
     "test_fuzz.py",
-    "test_toy_scheme.py",
-    "test_toy_family.py",
-    "test_networks.py",
 )
 
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
@@ -90,8 +90,7 @@ def random_weights() -> Iterator[None]:
     exported in less time than the trained ones.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "has_trained", lambda family: False)
-        patch.setattr("voxport.model.synthetic.checkpoint.random_checkpoint", micro_checkpoint)
+        patch.setattr(embedded, "embedded_default", micro_checkpoint)
         yield
 
 

@@ -42,23 +42,6 @@ def test_results_and_failures_are_recorded(check: Any) -> None:
     assert late["error"] == "no time left"
 
 
-def test_parts_of_wheels_are_joined(
-    tool: ModuleType, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels, installed = tmp_path / "given", []
-    wheels.mkdir()
-    for index in range(11):  # the last part sorts before the third by name
-        (wheels / f"large-1.whl.{index}").write_bytes(bytes([index]))
-    (wheels / "small-1.whl").write_bytes(b"whole")
-    monkeypatch.setattr(check, "run", lambda name, *command: installed.extend(command))
-    tool.install(check, wheels)
-    paths = [Path(argument) for argument in installed if argument.endswith(".whl")]
-    assert {path.name: path.read_bytes() for path in paths} == {
-        "small-1.whl": b"whole",
-        "large-1.whl": bytes(range(11)),
-    }
-
-
 def test_times_are_measured_after_every_export(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

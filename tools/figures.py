@@ -32,8 +32,8 @@ SPEED_PARTS = {  # column -> component; the second is the head of a frame, or th
     "head_ms": ("acoustic_step", "code_predictor", "encode_chunk"),
     "codec_ms": ("codec_step",),
 }
-PERCENT = ("wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended")
-PERCENT += ("codes_equal", "other_codes_equal", "text_equal", "live_equal")
+PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended"}
+PERCENT |= {"codes_equal", "other_codes_equal", "text_equal", "live_equal"}
 Row = dict[str, str]
 
 
@@ -52,7 +52,7 @@ def put(subject: str, rows: Sequence[Row]) -> None:
 
 def conditions(machine: Json | None = None) -> Row:
     """Where, with what and when. `machine` is the record of another process (default: this machine)."""
-    found = machine or describe_machine(None, "onnxruntime")
+    found: Json = machine or describe_machine(None, "onnxruntime")
     has = (found.get("instructions") or "").split(", ")
     kind = next((name for name in SHOWN_INSTRUCTIONS if name in has), "")
     parts = [found["processor"], kind, f"{found['cores']} cores"]
@@ -71,12 +71,13 @@ def speed(name: str, runs: Sequence[Json]) -> Row:
     """The row of one bundle from the results of `voxport bench`."""
     first = runs[0]
     frames = [float(run["frame"]["median_ms"]) for run in runs]
+    output = "first_sound_s" if "first_sound_s" in first else "first_token_s"
     row = {
         "id": name,
         "frame_ms": f"{statistics.median(frames):.0f}",
         "frame_ms_range": f"{min(frames):.0f}-{max(frames):.0f}",
         "rtf": _median([run["rtf"] for run in runs], 2),
-        "first_s": _median([run.get("first_sound_s", run.get("first_token_s")) for run in runs], 2),
+        "first_s": _median([run[output] for run in runs], 2),
     }
     for column, names in SPEED_PARTS.items():
         for part in set(names) & first["components"].keys():

@@ -1,13 +1,12 @@
 """Exports, verifies and times ONNX bundles on CUDA in one run, and writes one JSON.
 
-    gpu_check.py --wheels WHEELS --folder FOLDER -o OUT.json
+    python -m tools.gpu_check --wheels WHEELS --folder FOLDER -o OUT.json
 
-Needs no network. Installs the wheels of a folder beside the installed packages first. A wheel may be cut
-into parts `NAME.whl.0`, `NAME.whl.1`. Then it checks the embedded model with each recipe, and a model of
-the published width with few layers. Beside that, it exports the model of the published size. It measures
-times at the end, when nothing else runs. A phase that fails is recorded, and the next one runs, except that
-CUDA must load. A bundle or a checkpoint that FOLDER already has is not made again. Bundles made elsewhere
-may be placed there, as FOLDER/tiny-RECIPE.
+Needs no network. Installs the wheels of a folder beside the installed packages first. Then it checks the
+embedded model with each recipe, and a model of the published width with few layers. Beside that, it exports
+the model of the published size. It measures times at the end, when nothing else runs. A phase that fails is
+recorded, and the next one runs, except that CUDA must load. A bundle or a checkpoint that FOLDER already has
+is not made again. Bundles made elsewhere may be placed there, as FOLDER/tiny-RECIPE.
 
 `--device cpu` runs the same phases without a GPU.
 """
@@ -19,11 +18,9 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -111,14 +108,7 @@ def _parsed(output: str) -> Any:
 
 def install(check: Check, wheels: Path) -> None:
     """Installs every wheel of a folder, without its dependencies, into FOLDER/site."""
-    parts = sorted(wheels.glob("*.whl.*"), key=lambda path: (path.stem, int(path.suffix[1:])))
-    joined = check.folder / "wheels"
-    joined.mkdir(exist_ok=True)
-    for name, group in groupby(parts, key=lambda path: path.stem):
-        with (joined / name).open("wb") as file:
-            for part in group:
-                file.write(part.read_bytes())
-    found = [str(path) for folder in (wheels, joined) for path in sorted(folder.glob("*.whl"))]
+    found = map(str, sorted(wheels.glob("*.whl")))
     options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--upgrade")
     check.run("install", "-m", "pip", "install", *options, "--target", str(check.folder / "site"), *found)
 
@@ -141,25 +131,6 @@ def measure_device(device: str) -> None:
         found["bandwidth_gb_s"] = load_cuda().bandwidth() / 1e9
         query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
         found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    print(json.dumps(found))
-
-
-def count_nodes(folder: str, device: str) -> None:
-    """Prints the operators that each provider runs, by graph."""
-    from voxport.runtime.engines.onnx import CPU, CUDA, load_cuda
-    from voxport.runtime.engines.ort import ort
-
-    if device == "cuda":
-        load_cuda()
-    found = {}
-    for path in sorted(Path(folder).glob("*.onnx")):
-        options = ort.SessionOptions()
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        session = ort.InferenceSession(path, options, providers=[CUDA, CPU] if device == "cuda" else [CPU])
-        nodes: dict[str, Counter[str]] = {}
-        for part in session.get_provider_graph_assignment_info():
-            nodes.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-        found[path.stem] = nodes
     print(json.dumps(found))
 
 
@@ -190,7 +161,6 @@ def check_tiny(check: Check, recipe: str) -> None:
     name, device = f"tiny-{recipe}", ("--device", check.device)
     if not export(check, name, recipe):
         return
-    check.run(f"nodes {name}", *_function(f"count_nodes({name!r}, {check.device!r})"))
     check.voxport(f"verify {name}", "verify", name, *device, "--steps", "200", "--json")
 
 
@@ -207,7 +177,6 @@ def check_few_layers(check: Check, layers: str) -> None:
     """A model of the published width with few layers, because eager is slow."""
     name = f"wide-{layers}"
     if export_wide(check, layers):
-        check.run(f"nodes {name}", *_function(f"count_nodes({name!r}, {check.device!r})"))
         options = ("--checkpoint", f"checkpoint-{layers}", "--device", check.device, "--json")
         check.voxport(f"verify {name}", "verify", name, *options)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_task_arguments, engine_options
+from voxport.cli.arguments import add_task_arguments, open_task
 
 if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
@@ -37,14 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.audio.files import check_format
-    from voxport.runtime.opening import open_task
     from voxport.runtime.text_to_speech import TextToSpeech
 
     if arguments.action == DECODE:
         check_format(arguments.output)
     elif arguments.output.suffix != ".npz":
         raise UsageError(f"{arguments.output}: expected a name that ends in .npz")
-    task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
+    task = open_task(TextToSpeech, arguments)
     work = _encode if arguments.action == ENCODE else _decode
     work(task, arguments.input, arguments.output)
     print(arguments.output)

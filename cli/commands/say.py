@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_json, add_output, add_task_arguments, engine_options, integer
+from voxport.cli.arguments import add_json, add_output, add_task_arguments, integer, open_task
 from voxport.cli.terminal import Progress
 from voxport.runtime.sampling_options import SAMPLING
 from voxport.runtime.speech_request import TEXT_LAYOUTS
@@ -157,19 +157,13 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     from voxport.bundle.languages import language_code
-    from voxport.runtime.opening import open_task
     from voxport.runtime.text.reading import await_speakable, read_speakable
     from voxport.runtime.text_to_speech import TextToSpeech
 
     is_arriving = arguments.stream and arguments.text == "-"
     read = await_speakable if is_arriving else read_speakable
     text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
-    if not arguments.bundle:
-        from voxport.cli.checkpoint import embedded_bundle
-        from voxport.model.families import TEXT_TO_SPEECH
-
-        arguments.bundle = embedded_bundle(TEXT_TO_SPEECH)
-    task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
+    task = open_task(TextToSpeech, arguments)
     pieces = task.speak(
         text,
         voice=arguments.voice,

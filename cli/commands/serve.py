@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_engine_arguments, engine_options, integer
+from voxport.cli.arguments import add_engine_arguments, embedded_bundle, engine_options, integer
 from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
@@ -146,10 +146,10 @@ def run(arguments: argparse.Namespace) -> int:
     setup = check(arguments)
     with setup.listener:
         if not arguments.bundle:
-            from voxport.cli.checkpoint import embedded_bundle
-            from voxport.model.families import DEFAULT_OF_TASK
+            from voxport.runtime.speech_to_text import SpeechToText
+            from voxport.runtime.text_to_speech import TextToSpeech
 
-            arguments.bundle = [embedded_bundle(task) for task in DEFAULT_OF_TASK]
+            arguments.bundle = [embedded_bundle(TextToSpeech), embedded_bundle(SpeechToText)]
         return serve_bundles(arguments, setup)
 
 

@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.text.tokenizer import tokenizer_files
     from voxport.runtime.trace import read_inputs, write_outputs
 
+    if arguments.checkpoint and not arguments.eager:
+        raise UsageError("checkpoint: needs --eager; give both or none", field="checkpoint")
     bundle = Bundle(arguments.bundle)
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
@@ -55,8 +57,6 @@ def _engine(bundle: Bundle, arguments: argparse.Namespace) -> Engine:
 
         resolved, target = check_beside_checkpoint(bundle, arguments)
         return eager_engine(bundle, resolved, target, target.compute_precision)
-    if arguments.checkpoint:
-        raise UsageError("checkpoint: needs --eager; give both or none", field="checkpoint")
     from voxport.runtime.engines import open_engine
 
     check_alone(bundle)

@@ -15,7 +15,7 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import StagedFile
-from voxport.cli.arguments import add_output, add_task_arguments, engine_options, integer
+from voxport.cli.arguments import add_output, add_task_arguments, integer, open_task
 from voxport.cli.terminal import Progress
 from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from voxport.runtime.audio.gain import (
@@ -29,7 +29,6 @@ from voxport.runtime.audio.gain import (
 from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.opening import check_exists, raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
-from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
@@ -114,12 +113,7 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    if not arguments.bundle:
-        from voxport.cli.checkpoint import embedded_bundle
-        from voxport.model.families import SPEECH_TO_TEXT
-
-        arguments.bundle = embedded_bundle(SPEECH_TO_TEXT)
-    task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
+    task = open_task(SpeechToText, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # on every terminal, file and pipe; names of files may have other bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import check_writable, write_whole
 from voxport.bundle.names import find_name
-from voxport.cli.arguments import add_output, add_task_arguments, engine_options
+from voxport.cli.arguments import add_output, add_task_arguments, open_task
 
 if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from voxport.runtime.opening import open_task
     from voxport.runtime.text_to_speech import TextToSpeech
 
     if arguments.output and arguments.output.suffix != ".safetensors":
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action != BLEND and len(arguments.sources) > 1:
         raise UsageError(f"voice {arguments.action}: expected one file, got {len(arguments.sources)}")
     weights = _weights(arguments.sources) if arguments.action == BLEND else {}
-    task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
+    task = open_task(TextToSpeech, arguments)
     path = arguments.output or task.voice_path(arguments.name)
     own, name = task.bundle_voices(), arguments.name
     if not arguments.output and find_name(name, own) in own:

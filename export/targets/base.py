@@ -81,8 +81,8 @@ class Target(ABC):
 
     name: name in the table and in manifests.
     kernel: module and function of the arithmetic of quantised linears in the artifacts, in plain torch.
-    packages: packages that `lower` needs. Their versions go into the manifest, with those of torch and
-        torchao.
+    packages: packages that `lower` needs. Their versions go into the manifest, with the versions of torch
+        and torchao.
     layout: memory layout of the KV caches.
     costs: for estimates.
     state_notes: how a runner binds states and which operators it needs, for the README of a bundle.

@@ -1,4 +1,4 @@
-"""Comparison of the quantised linears of a saved artifact with those of the graph it was made from."""
+"""Comparison of the quantised linears of a saved artifact with the linears of its graph."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def compare_linears(
 ) -> str:
     """Compares the linears that were found in `file`, with their places, with the linears of `graph`.
 
-    Returns a description, empty where nothing is quantised. Raises ExportError. Changes of a weight that are
+    Returns a description, empty if nothing is quantised. Raises ExportError. Changes of a weight that are
     too small to show in an output are found here.
     """
     linears = {name: part for name, part in graph.module.named_modules() if isinstance(part, QuantizedLinear)}
@@ -41,5 +41,5 @@ def compare_linears(
 
 
 def hash_of(values: npt.NDArray[Any] | bytes) -> str:
-    """Of bytes, or of those of an array in C order."""
+    """SHA-256 of bytes, or of the bytes of an array in C order."""
     return hashlib.sha256(values if isinstance(values, bytes) else values.tobytes()).hexdigest()

@@ -82,7 +82,7 @@ def _is_warm(context: Context, component: Component, seed: int) -> bool:
 
 def _run(stream: Stream, states: Arrays, component: Component, calls: Sequence[Arrays]) -> list[Arrays]:
     """Outputs of consecutive calls, the first from `states`."""
-    stream.restore(states)
+    stream.load(states)
     return [stream.run(component.name, inputs) for inputs in calls]
 
 
@@ -94,10 +94,10 @@ def _compare_states(
     Returns whether the artifact left the other rows as they were `before`, to the bit.
     """
     specs, is_plain = component.signature.states, _has_plain_caches(component)
-    found = [stream.save_rows(rows) if is_plain else stream.snapshot() for stream in streams]
+    found = [stream.save(component.name, rows if is_plain else None) for stream in streams]
     for name, comparison in compared.items():
         comparison.add(*(states[name] for states in found))
-    return not is_plain or equal_rows(streams[0].snapshot(), before, specs, slice(rows, None))
+    return not is_plain or equal_rows(streams[0].save(component.name), before, specs, slice(rows, None))
 
 
 def _has_plain_caches(component: Component) -> bool:
@@ -167,7 +167,7 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     calls = [at_position(component.example(seed), position) for seed, position in enumerate(positions)]
     starts = [context.start_rows(component.graph, row, row) for row in positions] if has_cache else []
     for index, rows in enumerate(starts):
-        stream.slot(index).load_rows(rows)
+        stream.slot(index).load(rows)
     found = stream.run(
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
@@ -178,13 +178,15 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
         for reference in references if has_cache else ():
-            reference.load_rows(starts[index])
+            reference.load(starts[index])
         results = [reference.run(component.name, call) for reference in references]
         for comparison in outputs:
             name = comparison.output
             comparison.add(found[name][index : index + 1], *(result[name] for result in results))
         if has_cache:
-            written = [side.save_rows(positions[index] + 1) for side in (stream.slot(index), *references)]
+            written = [
+                side.save(component.name, positions[index] + 1) for side in (stream.slot(index), *references)
+            ]
             for name, comparison in caches.items():
                 comparison.add(*(rows[name] for rows in written))
     yield from [*outputs, least_margin(caches.values())] if has_cache else outputs

@@ -129,14 +129,14 @@ class Context:
                 first = next(other for other in self.components.values() if other.graph == graph)
                 stream.run(first.name, largest_example(first, seed + 100))
             self._last_states.clear()
-            self._last_states[key] = stream.snapshot()
+            self._last_states[key] = stream.save()
         return self._last_states[key]
 
     def start_rows(self, graph: str, seed: int, count: int) -> Arrays:
         """The first `count` rows of every cache of `start_states`; warm if `count` is not 0."""
         stream = self.engines.eager.stream()
-        stream.restore(self.start_states(graph, seed, count > 0))
-        return stream.save_rows(count)
+        stream.load(self.start_states(graph, seed, count > 0))
+        return stream.save(positions=count)
 
 
 def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
@@ -215,7 +215,7 @@ def full_states(eager: Engine, names: Collection[str]) -> Arrays:
 
     All noise is cut from one array, because full caches of the published size take half a gigabyte.
     """
-    states = eager.stream().snapshot()
+    states = eager.stream().save()
     sizes = {name: states[name].size for name in sorted(names)}
     noise = 0.5 * np.random.default_rng(3).standard_normal(
         max(sizes.values(), default=0) + NOISE_STEP * len(sizes), dtype=np.float32

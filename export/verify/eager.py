@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from voxport.bundle.errors import ExportError
-from voxport.bundle.spec import Dimension, LayoutName, Signature
+from voxport.bundle.spec import Dimension, LayoutName, Signature, StateSpec
 from voxport.export.targets.base import Graph
 from voxport.model.component import Component
 from voxport.model.layers.attention import ReferenceAttention, attention_kernel
 from voxport.quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from voxport.quantize.parallel import one_thread
-from voxport.runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
+from voxport.runtime.engines.base import Arrays, Engine, Stream, copy_states, empty_states, write_states
 
 # Weights of a module. With fewer, an operation takes about as long as it takes to share it. Torch's threads
 # wait for each other after every operation. Where another program has a core, that takes ten times as long.
@@ -86,15 +86,11 @@ class EagerStream(Stream):
     def reset(self) -> None:
         self._states = empty_states(self.signatures.values())
 
-    def snapshot(self) -> Arrays:
-        return copy_states(self._states)
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states(self._states, states, positions)
 
-    def _current_states(self) -> Arrays:
-        return self._states
-
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        self._states = copy_states(states)
+    def _load(self, states: Arrays) -> None:
+        write_states(self._states, states)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         signature = self.signatures[component]

@@ -61,19 +61,21 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
     start = at_position(largest_example(context.components[decoder.prefill], 7), 0)
     for stream in streams:
         stream.run(decoder.prefill, start)
-    before, unchanged = streams[0].save_rows(MAX_ROWS), True
+    before, unchanged = streams[0].save(step.name, MAX_ROWS), True
     for first in range(0, steps, STRETCH):
         if first and first % LOG_INTERVAL == 0:
             log.info("    %d of %d steps", first, steps)
         active = streams if first // STRETCH % ALL_ENGINES_EVERY == 0 else streams[:2]
         if context.is_integer(step.name):
-            states = streams[1].snapshot()
+            states = streams[1].save()
             for stream in active:
-                stream.restore(states)
-            before = streams[0].save_rows(MAX_ROWS + first)  # the artifact may round them to half precision
+                stream.load(states)
+            before = streams[0].save(
+                step.name, MAX_ROWS + first
+            )  # the artifact may round them to half precision
         indices = range(first, min(first + STRETCH, steps))
         _run_steps(step, indices, active, outputs)
-        found = [stream.save_rows(MAX_ROWS + indices.stop) for stream in active]
+        found = [stream.save(step.name, MAX_ROWS + indices.stop) for stream in active]
         for name, comparison in caches.items():
             comparison.add(*(rows[name] for rows in found))
         old_rows = slice(0 if has_window(step) else MAX_ROWS + first)
@@ -139,7 +141,7 @@ def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
     def restart(stream: Stream) -> Stream:
         stream.reset()
         if windows:
-            stream.restore(full)
+            stream.load(full)
         return stream
 
     def run_alone(calls: list[Call]) -> list[Arrays]:

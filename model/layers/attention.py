@@ -48,9 +48,7 @@ Place = torch.Tensor | Update  # position of the first row, int64 [B], or with a
 
 
 class AttentionKernel(Protocol[OwnUpdate]):
-    """How a target attends. `layout` is that of its caches."""
-
-    layout: LayoutName
+    """How a target attends, with caches in its layout."""
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         """Attends with a cache that holds every row.
@@ -125,7 +123,6 @@ class ReferenceAttention(AttentionKernel[CacheUpdate]):
     """
 
     def __init__(self, layout: LayoutName = "BSHD"):
-        self.layout = layout
         self._row_axis, self._is_staged = LAYOUTS[layout].row_axis, LAYOUTS[layout].staged
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:

@@ -23,7 +23,7 @@ class Word:
 
 
 def cues(words: Iterable[Word]) -> Iterator[Word]:
-    """Groups words into cues. A cue ends with a sentence, before a pause, or where it would be too long."""
+    """Groups words into cues. A cue ends with a sentence, before a pause, or if it would be too long."""
     cue: list[Word] = []
     for word in words:
         if cue and (
@@ -89,5 +89,5 @@ def as_text_line(word: Word) -> str:
 
 
 def timed_fields(word: Word, name: str = "word") -> dict[str, JsonValue]:
-    """The JSON object of a word. `name` is that of its text, which differs for cues."""
+    """The JSON object of a word. `name` is the key of its text, which differs for cues."""
     return {name: word.text, "start": round(word.start, 3), "end": round(word.end, 3)}

@@ -50,7 +50,7 @@ def check_gain(gain: float | str) -> float | str:
 
 
 def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
-    """Decibels to add to a recording with this peak. Warns where it stays quiet."""
+    """Decibels to add to a recording with this peak. Warns if it stays quiet."""
     if gain == "auto":
         is_low = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS
         added = min(MAX_AUTO_GAIN_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0

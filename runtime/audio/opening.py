@@ -124,8 +124,7 @@ def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
             if file.tell() > max_mb * 10**6:
                 file.close()
                 raise UsageError(
-                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or transcribe live",
-                    field="max_input_mb",
+                    f"{path}: holds more than {max_mb} MB; store it in a file, or transcribe live"
                 )
     file.seek(0)
     return file

@@ -28,14 +28,14 @@ from voxport.runtime.audio.opening import (
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_BLOCK_VALUES = 2**24  # 64 MB
-MAX_INPUT_MB = 2048  # of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
+MAX_INPUT_MB = 2048  # limit of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 MIN_CLIPPED = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
 MAX_CLIPPED_FRACTION = 0.001  # fraction of clipped samples without a warning
 LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
 HISTORY_S = 60.0  # drops are recorded for at least as long; a word follows its sound by seconds
 POLL_S = 0.2  # seconds after which a waiting thread checks whether the other one has ended
 QUALITY = "HQ"  # the setting of soxr in the published front end
-FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of audio files, which are not raw samples
+FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # audio files begin with them, raw samples do not
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +80,7 @@ class Recording:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
             raise wrong_rate(self._name, self._file.samplerate)
-        # frames in memory at a time: fewer where there are hundreds of channels
+        # frames in memory at a time: fewer if there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
             warn_of_wrong_length(path)
@@ -90,7 +90,7 @@ class Recording:
 
     @property
     def length_s(self) -> float | None:
-        """Seconds of sound by the header; None where the header has no length."""
+        """Seconds of sound by the header; None if the header has no length."""
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
 
     def peak_dbfs(self, check: Callable[[float], object] = lambda seconds: None) -> float:

@@ -77,13 +77,13 @@ class Engine(ABC):
 class Stream(ABC):
     """The states of one caller and the calls that change them. Two streams of one engine never share states.
 
-    `signatures` are those of the components by name. `batch` is the number of slots: the size of axis 0.
+    `signatures` has the signature of each component. `batch` is the number of slots: the size of axis 0.
     """
 
     batch = 1
 
     def __init__(self, signatures: Mapping[str, Signature], lock: "RLock | None" = None):
-        """`lock` is that of the engine, for streams that share it."""
+        """`lock` is the lock of the engine, for streams that share it."""
         self.signatures = dict(signatures)
         self.lock = lock or RLock()
 
@@ -116,7 +116,7 @@ class Stream(ABC):
         """As `run`, for the slots `active` only. The others keep their states up to their position; what
         follows may be overwritten. Their outputs mean nothing.
 
-        Raises UsageError where the engine cannot do this.
+        Raises UsageError if the engine cannot do this.
         """
         if len(active) < self.batch:
             raise UsageError(f"{component}: this stream cannot leave out slots of a batch")
@@ -142,78 +142,37 @@ class Stream(ABC):
         """
         return self
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        """Copies the states of slot `source` to slot `target`, or those of a component: of each cache the
-        rows of the first `positions` positions, and every other state.
-        """
-        raise UsageError(f"slot {source}: this stream cannot copy it to slot {target}")
-
     @abstractmethod
     def reset(self) -> None:
         """Empties every state."""
 
-    @abstractmethod
-    def snapshot(self) -> Arrays:
-        """Copies of all states by name."""
-
-    @abstractmethod
-    def restore(self, states: Arrays) -> None:
-        """Replaces all states by those of a snapshot."""
-
-    def save_rows(self, count: int) -> Arrays:
-        """Copies of the first `count` rows of every cache by name; of all rows where a cache has fewer."""
-        with self.lock:
-            states = self._current_states()
-            caches = unique_caches(self.signatures.values())
-            return {
-                name: states[name][(slice(None),) * _row_axis(cache) + (slice(count),)].copy()
-                for name, cache in caches.items()
-            }
-
-    def row_shapes(self, count: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of `save_rows(count)` by name."""
-        caches = unique_caches(self.signatures.values())
-        return {name: _rows_shape(state, count) for name, state in caches.items()}
-
-    def _current_states(self) -> Arrays:
-        """All states by name, to be read before the next call. An engine may return them without a copy.
-
-        A cache may have fewer rows than its signature, where the others are empty.
+    def save(self, component: str | None = None, positions: int | None = None) -> Arrays:
+        """Copies of the states of a component by name (None: of all components). Of each cache, the rows of
+        the first `positions` positions (None: all rows). An engine may return another type of floats.
         """
-        return self.snapshot()
-
-    def load_rows(self, rows: Arrays) -> None:
-        """Writes the rows of `save_rows` to an empty stream. Raises UsageError on rows of another bundle."""
-        states = self.snapshot()
-        put_rows(states, unique_caches(self.signatures.values()), rows, self.batch)
-        self.restore(states)
-
-    def save_states(self, component: str, positions: int) -> Arrays:
-        """Copies of the states of a component by name: of each cache the rows of the first `positions`
-        positions, and every other state.
-        """
+        signatures = self.signatures.values() if component is None else [self.signatures[component]]
         with self.lock:
-            states = self._current_states()
-            return {
-                state.name: states[state.name][first_rows(state, positions)].copy()
-                for state in self.signatures[component].states
-            }
+            return self._save(list(unique_states(signatures).values()), positions)
 
-    def load_states(self, states: Arrays) -> None:
-        """Writes what `save_states` returned. The stream has run nothing, or its rows mean nothing now."""
-        whole = self.snapshot()
-        for name, array in states.items():
-            whole[name][tuple(map(slice, array.shape))] = array
-        self.restore(whole)
+    def load(self, states: Arrays) -> None:
+        """Writes what `save` returned, of this stream or of another one. Other states stay as they are.
+
+        Rows of a cache behind the loaded ones mean nothing. Raises UsageError on states of another bundle.
+        """
+        check_states(self.signatures.values(), states, self.batch)
+        with self.lock:
+            self._load(states)
+
+    @abstractmethod
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays: ...
+
+    @abstractmethod
+    def _load(self, states: Arrays) -> None: ...
 
 
 def unique_states(signatures: Iterable[Signature]) -> dict[str, StateSpec]:
     """The states of several components by name; components of one graph share them."""
     return {state.name: state for signature in signatures for state in signature.states}
-
-
-def unique_caches(signatures: Iterable[Signature]) -> dict[str, StateSpec]:
-    return {name: state for name, state in unique_states(signatures).items() if state.cache}
 
 
 def batched_shape(state: StateSpec, batch: int) -> tuple[int, ...]:
@@ -226,17 +185,34 @@ def empty_states(signatures: Iterable[Signature]) -> Arrays:
     return {name: lazy_zeros(state.shape, state.dtype) for name, state in states.items()}
 
 
-def copy_states(states: Arrays) -> Arrays:
-    """Copies of all states. Pages of zeros, such as the unused rows of a cache, use no memory."""
-    copies = {}
-    for name, array in states.items():
-        copies[name] = lazy_zeros(array.shape, array.dtype.name)
-        target, source = copies[name].reshape(-1), np.ascontiguousarray(array).reshape(-1)
-        paged = source.size - source.size % PAGE_VALUES  # the last page may be partial
-        pages = source[:paged].reshape(-1, PAGE_VALUES)
-        np.copyto(target[:paged].reshape(pages.shape), pages, where=pages.any(axis=1, keepdims=True))
-        target[paged:] = source[paged:]
-    return copies
+def copy_states(arrays: Arrays, states: Iterable[StateSpec], positions: int | None = None) -> Arrays:
+    """Copies of some of the states in `arrays`, as `Stream.save` returns them."""
+    return {
+        state.name: copy_pages(arrays[state.name])
+        if positions is None
+        else arrays[state.name][first_rows(state, positions)].copy()
+        for state in states
+    }
+
+
+def write_states(arrays: Arrays, states: Arrays) -> None:
+    """Writes `states` to `arrays`: whole ones are replaced by copies, rows are written in place."""
+    for name, values in states.items():
+        if values.shape == arrays[name].shape:
+            arrays[name] = copy_pages(values.astype(arrays[name].dtype, copy=False))
+        else:
+            arrays[name][tuple(map(slice, values.shape))] = values
+
+
+def copy_pages(array: np.ndarray) -> np.ndarray:
+    """A copy. Pages of zeros, such as the unused rows of a cache, use no memory."""
+    copied = lazy_zeros(array.shape, array.dtype.name)
+    target, source = copied.reshape(-1), np.ascontiguousarray(array).reshape(-1)
+    paged = source.size - source.size % PAGE_VALUES  # the last page may be partial
+    pages = source[:paged].reshape(-1, PAGE_VALUES)
+    np.copyto(target[:paged].reshape(pages.shape), pages, where=pages.any(axis=1, keepdims=True))
+    target[paged:] = source[paged:]
+    return copied
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -257,57 +233,28 @@ def lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1) -> None:
-    """Checks that a snapshot has the states of these components.
-
-    Raises UsageError that names the first difference.
-    """
+    """Raises UsageError that names the first of the saved `states` that these components do not have."""
     specs = unique_states(signatures)
-    expected = {name: (batched_shape(state, batch), state.dtype) for name, state in specs.items()}
-    found = {name: (array.shape, array.dtype.name) for name, array in states.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if found.get(name) != expected.get(name):
-            raise UsageError(
-                f"snapshot: state {name} is {found.get(name)}, this bundle has {expected.get(name)}"
-            )
+    for name, array in states.items():
+        shape = batched_shape(specs[name], batch) if name in specs else ()
+        axis = row_axis(specs[name]) if name in specs else None
+        fits = len(shape) == array.ndim and all(
+            found <= size if index == axis else found == size
+            for index, (found, size) in enumerate(zip(array.shape, shape, strict=True))
+        )
+        if not shape or not fits:
+            expected = list(shape) or "no such state"
+            raise UsageError(f"state {name} has shape {list(array.shape)}, this bundle has {expected}")
 
 
-def put_rows(states: Arrays, caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> None:
-    """Writes `rows` to the beginning of the caches in `states`.
-
-    Raises UsageError on rows of another bundle.
-    """
-    check_rows(caches, rows, batch)
-    for name, found in rows.items():
-        axis = _row_axis(caches[name])
-        states[name][(slice(None),) * axis + (slice(found.shape[axis]),)] = found
+def row_axis(state: StateSpec) -> int | None:
+    """The axis of the rows of a cache; None for any other state."""
+    return state.cache.row_axis if state.cache else None
 
 
-def check_rows(caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> None:
-    """Raises UsageError on rows of another bundle."""
-    for name in sorted(caches.keys() | rows.keys()):
-        state, found = caches.get(name), rows.get(name, np.empty(0))
-        shape, axis = list(batched_shape(state, batch)) if state else [], _row_axis(state)
-        is_whole = found.ndim == len(shape) and _without(found.shape, axis) == _without(shape, axis)
-        if not shape or not is_whole or found.shape[axis] > shape[axis]:
-            raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
-
-
-def first_rows(state: StateSpec, positions: int) -> tuple[slice, ...]:
+def first_rows(state: StateSpec, positions: int | None) -> tuple[slice, ...]:
     """Index of what the first `positions` positions use: rows of a cache, and all of any other state."""
-    if state.cache is None:
+    if state.cache is None or positions is None:
         return ()
     count = min(positions * state.cache.rows_per_position, state.rows)
     return (slice(None),) * state.cache.row_axis + (slice(count),)
-
-
-def _rows_shape(state: StateSpec, count: int) -> tuple[int, ...]:
-    axis = _row_axis(state)
-    return (*state.shape[:axis], min(count, state.rows), *state.shape[axis + 1 :])
-
-
-def _row_axis(state: StateSpec | None) -> int:
-    return state.cache.row_axis if state and state.cache else 0
-
-
-def _without(shape: Iterable[int], axis: int) -> list[int]:
-    return [size for index, size in enumerate(shape) if index != axis]

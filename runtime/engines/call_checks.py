@@ -40,11 +40,11 @@ def check_inputs(name: str, signature: Signature, inputs: Mapping[str, np.ndarra
 
 
 def check_outputs(name: str, signature: Signature, outputs: Mapping[str, np.ndarray], sizes: Sizes) -> None:
-    """Raises IntegrityError where the outputs are not those of the signature: its manifest is wrong."""
+    """Raises IntegrityError if the outputs do not fit the signature: the manifest is wrong."""
     for spec in signature.outputs:
         found, expected = outputs.get(spec.name), [_size(dim, sizes) for dim in spec.shape]
         fits = found is not None and found.dtype == spec.dtype and found.ndim == len(expected)
-        # axis 0 is that of a batch
+        # axis 0 is the batch
         if found is None or not fits or list(found.shape[1:]) != expected[1:]:
             what = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
             raise IntegrityError(

@@ -7,7 +7,7 @@ A package holds a function per component. The functions of one package share its
 import logging
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ import numpy as np
 from voxport.bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
 from voxport.bundle.spec import StateSpec, TensorSpec, graph_state_name
-from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
+from voxport.runtime.engines.base import (
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    copy_states,
+    unique_states,
+    write_states,
+)
 from voxport.runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from voxport.runtime.mil.program import Function
 
@@ -27,7 +35,7 @@ MIL_DTYPES = {"float32": "fp32", "int64": "int32", "int32": "int32"}
 
 
 def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:
-    """Core ML, or the reference executor on other systems and where `compute_precision` is given.
+    """Core ML, or the reference executor on other systems and if `compute_precision` is given.
 
     Raises UsageError if `compute_units` are given to the reference executor.
     """
@@ -68,25 +76,25 @@ class PackageStream(Stream):
             self._states[entry.graph] = self._engine.new_states(entry)
         return self._states[entry.graph]
 
-    def _carriers(self) -> list[tuple[StateSpec, ComponentEntry]]:
-        """Every state, with a component that carries it."""
+    def _carriers(self) -> dict[str, ComponentEntry]:
+        """A component that carries each state."""
         entries = self._engine.bundle.components
-        found = {state.name: (state, entry) for entry in entries for state in entry.signature.states}
-        return list(found.values())
+        return {state.name: entry for entry in entries for state in entry.signature.states}
 
-    def snapshot(self) -> Arrays:
-        states = {}
-        with self.lock:
-            for state, entry in self._carriers():
-                array = self._engine.read_state(entry, self._graph_states(entry), state.name)
-                states[state.name] = np.array(array, state.dtype)
-        return states
+    def _read(self, state: StateSpec) -> np.ndarray:
+        entry = self._carriers()[state.name]
+        array = self._engine.read_state(entry, self._graph_states(entry), state.name)
+        return array.astype(state.dtype, copy=False)
 
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        with self.lock:
-            for state, entry in self._carriers():
-                self._engine.write_state(entry, self._graph_states(entry), state.name, states[state.name])
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states({state.name: self._read(state) for state in states}, states, positions)
+
+    def _load(self, states: Arrays) -> None:
+        carriers, specs = self._carriers(), unique_states(self.signatures.values())
+        whole = {name: self._read(specs[name]).copy() for name in states}
+        write_states(whole, states)
+        for name, array in whole.items():
+            self._engine.write_state(carriers[name], self._graph_states(carriers[name]), name, array)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._engine.bundle.component(component)

@@ -12,10 +12,10 @@ PROBE_BYTES = 2**30  # far larger than the cache of a device
 class Cuda:
     """Allocates and copies. Raises VoxportError with the code of CUDA."""
 
-    name = "cuda"  # of the device, for ONNX Runtime
+    name = "cuda"  # name of the device in ONNX Runtime
 
     def __init__(self, version: str):
-        """`version` is that of CUDA which ONNX Runtime was built for, for example `13.0`."""
+        """`version`: the CUDA version that ONNX Runtime was built for, for example `13.0`."""
         self._library = ctypes.CDLL(f"libcudart.so.{version.partition('.')[0]}")
 
     def allocate(self, size: int) -> int:

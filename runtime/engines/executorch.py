@@ -5,12 +5,10 @@ time. When another stream calls, the engine reads out the states of the previous
 those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 """
 
-import ctypes
 import os
-import tempfile
+import sys
 import warnings
-from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Iterable, MutableMapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,34 +24,11 @@ from voxport.runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
-    check_rows,
-    check_states,
-    empty_states,
-    put_rows,
-    unique_caches,
+    copy_states,
+    lazy_zeros,
     unique_states,
 )
 from voxport.runtime.engines.executorch_program import check_file, check_method
-from voxport.runtime.engines.packed_weights import packed_once
-
-
-@contextmanager
-def _captured_stderr() -> Iterator[list[str]]:
-    """Collects the lines that the C++ runtime writes to stderr.
-
-    They explain a failure and are dropped on success.
-    """
-    lines: list[str] = []
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            lines += file.read().decode(errors="replace").splitlines()
 
 
 def _import_executorch() -> tuple[Any, Any]:
@@ -62,6 +37,8 @@ def _import_executorch() -> tuple[Any, Any]:
     Both are untyped. ExecuTorch's Python modules `executorch.runtime` and `custom_ops` import its exporter
     and torch's compiler as well: three seconds and 130 MB.
     """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("MKL_NUM_THREADS", "1")  # ExecuTorch's threads each call MKL, which is in torch
     import torch
     from executorch.extension.pybindings import _portable_lib
 
@@ -73,22 +50,6 @@ def _import_executorch() -> tuple[Any, Any]:
         )
     torch.ops.load_library(libraries[0])
     return torch, _portable_lib
-
-
-def _multiply_in_the_calling_thread(torch: Any) -> None:
-    """Limits MKL, which torch contains, to one thread per product in every thread of the process.
-
-    `custom_sdpa` multiplies in each thread of ExecuTorch's pool, with MKL. MKL divides even the smallest of
-    these products among OpenMP threads of its own, which wait actively for the next one: more threads than
-    cores. `torch.set_num_threads` limits only the thread that calls it. The function for all threads is not
-    part of torch's interface, and builds without MKL do not have it.
-    """
-    torch.set_num_threads(torch.get_num_threads())  # torch then sets it in each thread in which it is used
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    if library.exists():
-        limit = getattr(ctypes.CDLL(str(library)), "mkl_serv_set_num_threads", None)
-        if limit:
-            limit(1)
 
 
 class ExecuTorchEngine(Engine):
@@ -106,11 +67,10 @@ class ExecuTorchEngine(Engine):
                 f"{bundle.folder}: its programs read and write whole caches, expected blocks of rows; "
                 "export the bundle again"
             )
-        with warnings.catch_warnings(), _captured_stderr():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._torch, self._executorch = _import_executorch()
-            self._executorch._unsafe_reset_threadpool(options.thread_count(bundle))
-            _multiply_in_the_calling_thread(self._torch)
+        self._executorch._unsafe_reset_threadpool(options.thread_count(bundle))
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._programs: dict[str, Any] = {}  # untyped in ExecuTorch; kept because methods point into them
         self._methods: dict[str, Any] = {}
@@ -125,25 +85,23 @@ class ExecuTorchEngine(Engine):
             tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
             return [tensor.numpy() for tensor in loaded(tensors)]
         except (RuntimeError, KeyError) as error:
-            path, reason = self.bundle.folder / file, _error_text(error, [])
-            raise VoxportError(f"{path}: method {method}: ExecuTorch failed: {reason}") from None
+            path = self.bundle.folder / file
+            raise VoxportError(f"{path}: method {method}: ExecuTorch failed: {first_line(error)}") from None
         finally:
             self._torch.set_num_threads(threads)
 
     def _load(self, file: str, method: str) -> Any:
-        log: list[str] = []
         path, step = self.bundle.folder / file, "ExecuTorch cannot open it"
         entries = [entry for entry in self.bundle.components if entry.file == file]
         try:
-            with packed_once(self, self._executorch.__file__), _captured_stderr() as log:
-                if file not in self._programs:
-                    check_file(path)
-                    self._programs[file] = self._load_program(path)
-                step = f"method {method}: ExecuTorch failed"
-                check_method(path, self._programs[file].method_meta(method), entries)
-                self._methods[method] = self._programs[file].load_method(method)
+            if file not in self._programs:
+                check_file(path)
+                self._programs[file] = self._load_program(path)
+            step = f"method {method}: ExecuTorch failed"
+            check_method(path, self._programs[file].method_meta(method), entries)
+            self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
-            raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
+            raise VoxportError(f"{path}: {step}: {first_line(error)}") from None
         return self._methods[method]
 
     def _load_program(self, path: Path) -> Any:  # untyped in ExecuTorch
@@ -173,52 +131,38 @@ class ExecuTorchStream(Stream):
 
         Cache rows are not cleared: rows beyond the last written one are masked or not read.
         """
-        self._replace(_empty_rows(unique_states(self.signatures.values()).values(), 0))
-
-    def snapshot(self) -> Arrays:
-        states = empty_states(self.signatures.values())
         with self.lock:
-            current = self._current_states()
-        for name, array in states.items():
-            array[:, : current[name].shape[1]] = current[name]
-        return states
+            self._replace(_empty_rows(unique_states(self.signatures.values()).values(), 0))
 
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        saved = {}
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        found, current = {}, self._current_states()
+        for state in states:
+            found[state.name] = lazy_zeros(state.shape, state.dtype)
+            written = current[state.name]
+            found[state.name][tuple(map(slice, written.shape))] = written
+        return copy_states(found, states, positions) if positions is not None else found
+
+    def _load(self, states: Arrays) -> None:
+        saved = self._current_states()
         for entry in self._graphs.values():
-            specs = entry.signature.states
-            rows = max((_written_rows(states[spec.name]) for spec in specs if spec.cache), default=0)
-            for spec in specs:
-                array = states[spec.name]
-                saved[spec.name] = (array[:, :rows] if spec.cache else array).copy()
+            found = {state: states[state.name] for state in entry.signature.states if state.name in states}
+            rows = max(
+                (_written_rows(state, array) for state, array in found.items() if state.cache), default=0
+            )
+            for state, array in found.items():
+                saved[state.name] = np.array(array[:, :rows] if state.cache else array, state.dtype)
         self._replace(saved)
-
-    def load_rows(self, rows: Arrays) -> None:
-        caches = unique_caches(self.signatures.values())
-        check_rows(caches, rows)
-        found: Arrays = {}
-        for name, state in caches.items():
-            found |= _empty_rows([state], rows[name].shape[1])
-        put_rows(found, caches, rows)
-        with self.lock:
-            self._replace(self._current_states() | found)
-
-    def load_states(self, states: Arrays) -> None:
-        with self.lock:
-            self._replace(self._current_states() | {name: array.copy() for name, array in states.items()})
 
     def _replace(self, saved: Arrays) -> None:
         """Makes `saved` the valid copy, with the written rows of caches; the next call writes it to the
         programs.
         """
-        with self.lock:
-            self._saved = saved
-            for graph, entry in self._graphs.items():
-                counts = (saved[spec.name].shape[1] for spec in entry.signature.states if spec.cache)
-                self._rows[graph] = max(counts, default=0)
-                if self._engine.active.get(graph) is self:
-                    del self._engine.active[graph]
+        self._saved = saved
+        for graph, entry in self._graphs.items():
+            counts = (saved[spec.name].shape[1] for spec in entry.signature.states if spec.cache)
+            self._rows[graph] = max(counts, default=0)
+            if self._engine.active.get(graph) is self:
+                del self._engine.active[graph]
 
     def _activate(self, graph: str) -> None:
         """Writes the states of this stream to the program of a graph, after saving those of the active
@@ -229,8 +173,7 @@ class ExecuTorchStream(Stream):
             return
         if previous:
             previous._saved |= previous._read_states(graph)
-            # No stream is active until all blocks are written: a call may fail or be interrupted between two
-            # of them.
+            # No stream is active until all blocks are written: a call between them may fail.
             del self._engine.active[graph]
         entry = self._graphs[graph]
         for block in _row_blocks(entry, self._rows[graph]):
@@ -294,13 +237,11 @@ def _row_blocks(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     return [[np.arange(start, min(start + size, rows), dtype=np.int64)] for start in range(0, rows, size)]
 
 
-def _written_rows(cache: np.ndarray) -> int:
-    """Rows of cache [1, L, ...] up to the last that is not all zeros. Rows beyond it were never written."""
+def _written_rows(state: StateSpec, cache: np.ndarray) -> int:
+    """Rows of a cache [1, L, ...] that was saved. A whole one may end with rows of zeros, which were never
+    written.
+    """
+    if cache.shape[1] < state.rows:
+        return int(cache.shape[1])
     used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
     return int(used[-1]) + 1 if len(used) else 0
-
-
-def _error_text(error: Exception, log: list[str]) -> str:
-    """The last error line of the C++ log; without one, the Python exception, which has only a number."""
-    lines = [line for line in log if "]" in line and (" E " in line or "[" in line)]
-    return (lines[-1].split("]", 1)[-1].strip() if lines else "") or first_line(error)

@@ -22,7 +22,7 @@ TensorType = tuple[tuple[int, ...], int]  # sizes and ScalarType
 
 
 def check_file(path: Path) -> None:
-    """Raises IntegrityError where the parts that the header names do not fill the file."""
+    """Raises IntegrityError if the parts that the header names do not fill the file."""
     with path.open("rb") as file:
         content = file.read(HEADER.size)
     length = path.stat().st_size
@@ -39,7 +39,7 @@ def check_file(path: Path) -> None:
 
 
 def check_method(path: Path, metadata: Any, entries: Collection[ComponentEntry]) -> None:
-    """Raises IntegrityError where a method does not take and return what the manifest says.
+    """Raises IntegrityError if a method does not take and return what the manifest says.
 
     `metadata` is ExecuTorch's, without types; its sizes are the largest that the program was made for.
     `entries` are the components of the program.

@@ -13,14 +13,13 @@ import numpy as np
 
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ExportJob
-from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature, StateSpec
 from voxport.runtime.engines.base import (
     CUDA_PRECISION,
     Arrays,
     Engine,
     EngineOptions,
     Stream,
-    check_states,
     unique_states,
 )
 from voxport.runtime.engines.cuda import Cuda
@@ -155,12 +154,6 @@ class OnnxStream(Stream):
             self._first[count] = OnnxStream(self._engine, self._states.first(count))
         return self._first[count]
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        states = None if component is None else self.signatures[component].states
-        names = None if states is None else [state.name for state in states]
-        with self.lock:
-            self._states.copy_slot(source, target, positions, names)
-
     def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
         with self.lock:
             self._active = active
@@ -169,30 +162,13 @@ class OnnxStream(Stream):
             finally:
                 self._active = range(self.batch)
 
-    def snapshot(self) -> Arrays:
-        return self._states.read()
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return {state.name: self._states.read(state.name, positions) for state in states}
 
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states, self.batch)
-        self._states.write(states)
-        self._bindings = {}
-
-    def save_rows(self, count: int) -> Arrays:
-        with self.lock:
-            return self._states.read_rows(count)
-
-    def load_rows(self, rows: Arrays) -> None:
-        self._states.write_rows(rows)
-
-    def save_states(self, component: str, positions: int) -> Arrays:
-        with self.lock:
-            states = self.signatures[component].states
-            return {state.name: self._states.read_first(state.name, positions) for state in states}
-
-    def load_states(self, states: Arrays) -> None:
-        with self.lock:
-            for name, array in states.items():
-                self._states.write_first(name, array)
+    def _load(self, states: Arrays) -> None:
+        for name, array in states.items():
+            self._states.write(name, array)
+        self._bindings = {}  # the addresses of states may have changed
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._engine.bundle.component(component)

@@ -12,7 +12,7 @@ from voxport.bundle.errors import IntegrityError
 from voxport.bundle.manifest import ComponentEntry
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension
 
-MAX_GRAPH_BYTES = 2**27  # of the published models: under 20 MB
+MAX_GRAPH_BYTES = 2**27  # the published models have under 20 MB
 MODEL_GRAPH, MODEL_FUNCTIONS = 7, 25
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER = 1, 5, 15
 NODE_OP_TYPE, NODE_ATTRIBUTE = 4, 5
@@ -111,9 +111,9 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def check_session(session: Any, path: Path, entries: Collection[ComponentEntry]) -> None:
-    """Raises IntegrityError where a session does not have the inputs and outputs of the components.
+    """Raises IntegrityError if a session does not have the inputs and outputs of the components.
 
-    Names and fixed sizes are compared, except axis 0, which is that of a batch.
+    Names and fixed sizes are compared, except axis 0, the batch.
     """
     for entry in entries:
         signature = entry.signature

@@ -2,7 +2,7 @@
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Protocol
 
@@ -12,14 +12,12 @@ from voxport.bundle.spec import StateSpec
 from voxport.runtime.engines.base import (
     Arrays,
     batched_shape,
-    check_rows,
-    copy_states,
+    copy_pages,
     first_rows,
     lazy_zeros,
-    put_rows,
+    row_axis,
 )
 
-StateNames = Iterable[str] | None  # of states; None is all
 RowAddress = tuple[int, int]  # an address, and the bytes from row to row there
 
 
@@ -37,7 +35,7 @@ class Device(Protocol):
 
 
 class States(ABC):
-    """States by name in the memory of `device`, of type `dtype`. `read` and `write` take any float type.
+    """States by name in the memory of `device`, of type `dtype`. `write` takes any float type.
 
     A call writes its new rows into a cache. It writes every other state to the address of its result, and
     `keep_results` copies these.
@@ -47,7 +45,6 @@ class States(ABC):
 
     def __init__(self, specs: Mapping[str, StateSpec], dtype: str, batch: int):
         self.specs, self.dtype, self.batch = specs, np.dtype(dtype), batch
-        self.caches = {name: state for name, state in specs.items() if state.cache}
 
     def shape(self, name: str) -> tuple[int, ...]:
         return batched_shape(self.specs[name], self.batch)
@@ -67,27 +64,14 @@ class States(ABC):
         """Zeros in every state. Addresses may change, as in `write`."""
 
     @abstractmethod
-    def read(self) -> Arrays:
-        """Copies of all states in the dtype of their specification."""
+    def read(self, name: str, positions: int | None = None) -> np.ndarray:
+        """A copy of what the first `positions` positions use of a state: rows of a cache, else all of it.
+        None is all positions.
+        """
 
     @abstractmethod
-    def write(self, states: Arrays) -> None: ...
-
-    @abstractmethod
-    def read_rows(self, count: int) -> Arrays:
-        """Copies of the first `count` rows of every cache."""
-
-    @abstractmethod
-    def write_rows(self, rows: Arrays) -> None:
-        """Writes the first rows of every cache. Raises UsageError on rows of another bundle."""
-
-    @abstractmethod
-    def read_first(self, name: str, positions: int) -> np.ndarray:
-        """A copy of what the first `positions` positions use of a state: rows of a cache, else all of it."""
-
-    @abstractmethod
-    def write_first(self, name: str, values: np.ndarray) -> None:
-        """Writes what `read_first` returned."""
+    def write(self, name: str, values: np.ndarray) -> None:
+        """Writes what `read` returned."""
 
     @abstractmethod
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
@@ -100,12 +84,6 @@ class States(ABC):
     @abstractmethod
     def first(self, count: int) -> "States":
         """The first `count` slots, in the same memory."""
-
-    @abstractmethod
-    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
-        """Copies the states of one slot to another, or those of `names`: of each cache the rows of the first
-        `positions` positions, and every other state.
-        """
 
     def move_into_history(self, name: str, position: int, count: int) -> None:
         """Moves new row p of a sliding-window cache from the staging area to row p mod history.
@@ -160,33 +138,16 @@ class HostStates(States):
         else:
             self._arrays = self._zeros()
 
-    def read(self) -> Arrays:
-        copies = copy_states(self._arrays)
-        return {name: array.astype(self.specs[name].dtype, copy=False) for name, array in copies.items()}
-
-    def write(self, states: Arrays) -> None:
-        if self._is_shared:
-            for name, array in states.items():
-                self._arrays[name][:] = array
-        else:
-            self._arrays = copy_states(
-                {name: array.astype(self.dtype, copy=False) for name, array in states.items()}
-            )
-
-    def read_rows(self, count: int) -> Arrays:
-        return {
-            name: self._arrays[name].swapaxes(0, _axis(state))[:count].swapaxes(0, _axis(state)).copy()
-            for name, state in self.caches.items()
-        }
-
-    def write_rows(self, rows: Arrays) -> None:
-        put_rows(self._arrays, self.caches, rows, self.batch)
-
-    def read_first(self, name: str, positions: int) -> np.ndarray:
+    def read(self, name: str, positions: int | None = None) -> np.ndarray:
+        if positions is None:
+            return copy_pages(self._arrays[name])
         return self._arrays[name][first_rows(self.specs[name], positions)].copy()
 
-    def write_first(self, name: str, values: np.ndarray) -> None:
-        self._arrays[name][tuple(map(slice, values.shape))] = values
+    def write(self, name: str, values: np.ndarray) -> None:
+        if values.shape == self.shape(name) and not self._is_shared:
+            self._arrays[name] = copy_pages(values.astype(self.dtype, copy=False))
+        else:
+            self._arrays[name][tuple(map(slice, values.shape))] = values
 
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
         by_row = self._arrays[name].swapaxes(0, _axis(self.specs[name]))
@@ -201,11 +162,6 @@ class HostStates(States):
     def _part(self, slots: slice, count: int) -> "HostStates":
         arrays = {name: array[slots] for name, array in self._arrays.items()}
         return HostStates(self.specs, self.dtype.name, count, arrays)
-
-    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
-        for name in self.specs if names is None else names:
-            array, rows = self._arrays[name], first_rows(self.specs[name], positions)
-            array[target : target + 1][rows] = array[source : source + 1][rows]
 
 
 class DeviceStates(States):
@@ -262,46 +218,15 @@ class DeviceStates(States):
         for name, address in self._addresses.items():
             self._device.clear(address, self._size(name))
 
-    def read(self) -> Arrays:
-        found = {}
-        for name, state in self.specs.items():
-            array = np.empty(self.shape(name), self.dtype)
-            self._copy(name, array.ctypes.data, self._addresses[name])
-            found[name] = array.astype(state.dtype, copy=False)
-        return found
-
-    def write(self, states: Arrays) -> None:
-        for name, values in states.items():
-            array = np.ascontiguousarray(values, self.dtype)
-            self._copy(name, self._addresses[name], array.ctypes.data)
-        self._device.wait()
-
-    def read_rows(self, count: int) -> Arrays:
-        found = {}
-        for name, state in self.caches.items():
-            shape = list(self.shape(name))
-            rows = shape[_axis(state)] = min(count, state.rows)
-            found[name] = np.empty(shape, self.dtype)
-            self._copy_rows(name, (found[name].ctypes.data, rows), self._row_address(name), rows)
-        return found
-
-    def write_rows(self, rows: Arrays) -> None:
-        check_rows(self.caches, rows, self.batch)
-        for name, values in rows.items():
-            array = np.ascontiguousarray(values, self.dtype)
-            count = array.shape[_axis(self.specs[name])]
-            self._copy_rows(name, self._row_address(name), (array.ctypes.data, count), count)
-        self._device.wait()
-
-    def read_first(self, name: str, positions: int) -> np.ndarray:
-        state, shape = self.specs[name], list(self.shape(name))
-        if rows := first_rows(state, positions):
-            shape[_axis(state)] = rows[-1].stop
-        found, count = np.empty(shape, self.dtype), shape[_axis(state)]
+    def read(self, name: str, positions: int | None = None) -> np.ndarray:
+        shape = list(self.shape(name))
+        if rows := first_rows(self.specs[name], positions):
+            shape[_axis(self.specs[name])] = rows[-1].stop
+        found, count = np.empty(shape, self.dtype), shape[_axis(self.specs[name])]
         self._copy_rows(name, (found.ctypes.data, count), self._row_address(name), count)
         return found
 
-    def write_first(self, name: str, values: np.ndarray) -> None:
+    def write(self, name: str, values: np.ndarray) -> None:
         array = np.ascontiguousarray(values, self.dtype)
         count = array.shape[_axis(self.specs[name])]
         self._copy_rows(name, self._row_address(name), (array.ctypes.data, count), count)
@@ -330,16 +255,7 @@ class DeviceStates(States):
     def first(self, count: int) -> "DeviceStates":
         return DeviceStates(self._device, self.specs, self.dtype.name, count, (self, 0))
 
-    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
-        for name in self.specs if names is None else names:
-            state = self.specs[name]
-            heads = prod(state.shape[1 : _axis(state)])  # the rows of a head follow one another
-            size, rows = self._size(name) // self.batch // heads, first_rows(state, positions)
-            width = rows[-1].stop * self._row_size(name) if rows else size
-            to, start = self.slot_address(name, target), self.slot_address(name, source)
-            self._device.copy((to, size), (start, size), width, heads)
-        self._device.wait()
-
 
 def _axis(state: StateSpec) -> int:
-    return state.cache.row_axis if state.cache else 0
+    """The axis of the rows of a cache, else the axis of the slots."""
+    return row_axis(state) or 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.errors import IntegrityError
+from voxport.bundle.errors import IntegrityError, VoxportError
 from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.spec import Signature
 from voxport.bundle.user_cache import private_folder
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def trial_run(bundle: Bundle) -> None:
-    """Runs the components of a bundle in another process, once, where its engine may abort.
+    """Runs the components of a bundle in another process, once, if its engine may abort.
 
     Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
     """
@@ -37,8 +37,9 @@ def trial_run(bundle: Bundle) -> None:
 
 
 def trial_run_once(bundle: Bundle) -> None:
-    """Returns immediately if these files had a trial run on this machine. Raises IntegrityError where the
-    engine aborts or does not end. Any other error is logged: the caller meets it as well.
+    """Returns immediately if these files had a trial run on this machine.
+
+    Raises IntegrityError if the engine aborts or does not end, and an error of the engine as it is.
     """
     try:
         tried = private_folder("tried") / _cache_key(bundle)
@@ -71,6 +72,9 @@ def trial_run_once(bundle: Bundle) -> None:
         )
     if done.returncode:
         log.info("%s: the trial failed: %s", bundle.folder, done.stderr.decode(errors="replace")[-500:])
+        if done.stdout:
+            kind = IntegrityError if done.returncode == IntegrityError.exit_code else VoxportError
+            raise kind(done.stdout.decode(errors="replace"))
     elif tried:
         with suppress(OSError):  # tried again at the next start
             tried.touch()
@@ -90,7 +94,7 @@ def call_all(bundle: Bundle) -> None:
     stream = open_engine(bundle).stream()
     for name, signature in stream.signatures.items():
         stream.run(name, _zeros(signature))
-    stream.load_rows(stream.save_rows(1))
+    stream.load(stream.save(positions=1))
     for name, signature in stream.signatures.items():
         if signature.states:
             stream.run(name, _zeros(signature))
@@ -106,4 +110,8 @@ def _zeros(signature: Signature) -> Arrays:
 
 
 if __name__ == "__main__":
-    call_all(Bundle(Path(sys.argv[1])))
+    try:
+        call_all(Bundle(Path(sys.argv[1])))
+    except VoxportError as found:
+        print(found, end="")
+        sys.exit(found.exit_code)

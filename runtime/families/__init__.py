@@ -15,7 +15,7 @@ FAMILIES = {  # name: the module that defines the object FAMILY
 
 
 def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
-    """Raises UnknownFamily that lists the families, or where the name of one is not its key."""
+    """Raises UnknownFamily that lists the families, or if the name of one is not its key."""
     if name not in FAMILIES:
         raise UnknownFamily(
             f"manifest.json: family {name!r} is unknown; this runtime supports {', '.join(FAMILIES)}"
@@ -26,7 +26,7 @@ def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has consta
     return found
 
 
-def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the family
+def read_constants(job: ExportJob) -> Any:  # Any: each family has constants of its own type
     """The constants of a job that has every component, input and output that its family calls.
 
     Raises UnknownFamily or IntegrityError.

@@ -90,7 +90,7 @@ class TraceWorkload(Generic[Constants]):
 
     inputs(constants): the arrays that `run` takes, by name.
     run(engine, constants, inputs, live, tokenizer_files): intermediate values by name. `live` runs in steps
-        of 80 ms where the family also has longer calls. The files are those of the bundle or checkpoint.
+        of 80 ms if the family also has longer calls. The files are those of the bundle or checkpoint.
     """
 
     inputs: Callable[[Constants], dict[str, ArraySpec]]
@@ -111,12 +111,12 @@ class VerificationWorkload(Generic[Constants]):
 
     teacher_forced_run(stream, constants, steps, forced): runs `steps` steps from a fixed input. `forced`
         int64 [steps, K], if given, replaces the fed-back codes. Then each graph runs all its steps before the
-        next graph starts where the model allows it.
+        next graph starts if the model allows it.
     free_run(stream, constants, steps): the output of a free run of at most `steps` steps: samples or tokens.
     compare(found, expected, constants): distances between two results of `free_run`.
     check_choices(found, expected, constants, bar): checks of the outputs of kind CHOICE, on a stream of the
-        artifact and one of eager; `bar` is that of the lowering error.
-    rollout(stream, constants, frames): a free run of exactly so many frames; None where frames have few codes
+        artifact and one of eager; `bar` is the bar of the lowering error.
+    rollout(stream, constants, frames): a free run of exactly so many frames; None if frames have few codes
         that are fed back.
     """
 
@@ -147,10 +147,10 @@ class BenchWorkload(Generic[Constants]):
 
     first_output: JSON key of the seconds until the first output.
     options: names of the `bench` options that apply to the family.
-    voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows where the family or the bundle
+    voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows if the family or the bundle
         has no voices.
     rows_needed(settings, steps): rows of the decoder's cache for `steps` steps; 0 for a sliding window.
-    check_counts(components, counts): raises UsageError where the bundle cannot run one of the batch sizes.
+    check_counts(components, counts): raises UsageError if the bundle cannot run one of the batch sizes.
     start(stream, constants, settings, prepared): a workload on an empty stream. `prepared` is that of an
         earlier workload, or None.
     batched(engine, constants, settings, prepared, time): a row of figures for each batch size in
@@ -179,8 +179,8 @@ class RuntimeFamily(Generic[Constants]):
         IntegrityError that names a wrong one.
     voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
     open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
-        raises UsageError where the bundle lacks tokenizer files that the task needs.
-    server_options: export options of bundles for a server, where they differ from the defaults.
+        raises UsageError if the bundle lacks tokenizer files that the task needs.
+    server_options: export options of bundles for a server, if they differ from the defaults.
     """
 
     name: str
@@ -193,6 +193,12 @@ class RuntimeFamily(Generic[Constants]):
     verification: VerificationWorkload[Constants]
     bench: BenchWorkload[Constants]
     server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
+
+
+def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:
+    """Slots that one batch may have, if one call runs each of the components `batched` for all slots."""
+    found = {entry.name: entry.max_batch for entry in components}
+    return min(found.get(name, 1) for name in batched)
 
 
 def parse_record(kind: type[RecordType], values: Values) -> RecordType:

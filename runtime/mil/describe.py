@@ -30,9 +30,9 @@ def describe(package: Package, name: str | None = None) -> Description:
 
 
 def _describe(function: Function) -> Description:
-    results: dict[str, list[Counter[str]]] = {}  # of each operation type: the result types of each operation
+    results: dict[str, list[Counter[str]]] = {}  # operation type -> result types of each operation
     compressed: dict[str, str] = {}
-    sizes: dict[str, list[int]] = {}  # of each storage: the number of values of each array
+    sizes: dict[str, list[int]] = {}  # storage -> number of values of each array
     for operation in function.operations:
         stored = _stored_weights(operation)
         for storage, size in stored:
@@ -45,7 +45,7 @@ def _describe(function: Function) -> Description:
             compressed |= {output.name: stored_as for output in operation.outputs}
     return {
         "opset": function.opset,
-        "inputs": {name: function.declared_input(name) for name in function.inputs},
+        "inputs": {name: str(type) for name, type in function.inputs.items()},
         "states": {name: str(type) for name, type in function.states.items()},
         "outputs": {name: str(type) for name, type in function.outputs.items()},
         "operations": {

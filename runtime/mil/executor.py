@@ -102,11 +102,9 @@ class Executor:
             name = min(given.keys() ^ expected.keys())
             raise CallError(f"{where} {name} is {'missing' if name in expected else 'unknown'}")
         for name, type in expected.items():
-            array, allowed = np.asarray(given[name]), self.function.allowed_shapes.get(name)
-            fits = type.fits(array.shape) and (allowed is None or allowed.fits(array.shape))
-            if array.dtype != self._dtype(type) or not fits:
-                declared = self.function.declared_input(name) if role == "input" else str(type)
-                raise CallError(f"{where} {name} is {array.dtype}{list(array.shape)}, expected {declared}")
+            array = np.asarray(given[name])
+            if array.dtype != self._dtype(type) or not type.fits(array.shape):
+                raise CallError(f"{where} {name} is {array.dtype}{list(array.shape)}, expected {type}")
 
     def _constant_fold(self, keep_large: bool) -> list[Operation]:
         """Evaluates constants and decompresses weights. Returns the remaining operations.

@@ -140,7 +140,7 @@ def _messages(module: str) -> Any:
             PROTO, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         if spec is None or spec.loader is None:
-            raise MilError(f"{folder}: no protobuf classes; expected those of coremltools 7 or newer")
+            raise MilError(f"{folder}: no protobuf classes; expected coremltools 7 or newer")
         sys.modules[PROTO] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[PROTO])
     return import_module(f"{PROTO}.{module}")

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from voxport.runtime.mil.errors import MilError, PackageError, UnsupportedError, require
-from voxport.runtime.mil.types import (
-    OPSET,
-    AllowedShapes,
-    Array,
-    TensorType,
-    read_allowed_shapes,
-    tensor_type,
-)
+from voxport.runtime.mil.types import OPSET, Array, TensorType, inputs_as_described, tensor_type
 from voxport.runtime.mil.weights import Packed, WeightFile, unpack
 
 MODEL_PATH = "@model_path/"  # prefix of the weight file's name in a program
@@ -60,7 +53,7 @@ WeightCache = dict[Hashable, list[Any]]  # Any: arrays or strings, as in `Consta
 
 @dataclass(frozen=True)
 class Function:
-    """A callable function: its name, op set, declared types, permitted input shapes, and operations in order.
+    """A callable function: its name, op set, types, and operations in order.
 
     `weight_cache` is shared by the executors of a package. It holds constants that are already decompressed.
     """
@@ -70,14 +63,8 @@ class Function:
     inputs: dict[str, TensorType]
     states: dict[str, TensorType]
     outputs: dict[str, TensorType]
-    allowed_shapes: dict[str, AllowedShapes]
     operations: tuple[Operation, ...]
     weight_cache: WeightCache
-
-    def declared_input(self, name: str) -> str:
-        """Scalar type and permitted shapes of an input, as text."""
-        type = self.inputs[name]
-        return f"{type.scalar.name}{self.allowed_shapes[name]}" if name in self.allowed_shapes else str(type)
 
 
 def check_names(
@@ -142,8 +129,8 @@ class Reader:
         types = {output.name: output.type for operation in operations for output in operation.outputs}
         outputs = {output: (types | inputs)[output] for output in body.outputs}
         declared = {"input": inputs, "state": states, "output": outputs}
-        shapes = read_allowed_shapes(self._spec, name, declared)
-        return Function(name, opset, inputs, states, outputs, shapes, operations, self._cache)
+        inputs = inputs_as_described(self._spec, name, declared)
+        return Function(name, opset, inputs, states, outputs, operations, self._cache)
 
     def _type(self, message: Any, where: str) -> TensorType:
         try:

@@ -1,7 +1,6 @@
-"""Types of MIL values, and the permitted input shapes of a function.
+"""Types of MIL values. Scalar types have the numbers of `MIL.proto` and their NumPy types.
 
-Scalar types have the numbers of `MIL.proto` and their NumPy types. Core ML rejects inputs outside the
-permitted shapes, and descriptions that do not match the program.
+Core ML rejects inputs outside the described sizes, and descriptions that do not match the program.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,6 +53,7 @@ SCALARS = {
 }
 MAX_RANK = 16
 MAX_VALUES = 2**33  # per tensor; the largest weight of a published model has 2^29
+UNKNOWN = (0, MAX_VALUES)  # sizes of an axis that is not known before the call
 BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
 # Values of ArrayFeatureType.ArrayDataType.
 ARRAY_TYPES = {65552: "fp16", 65568: "fp32", 131104: "int32"}
@@ -62,26 +62,30 @@ OPSET, VERSION = "CoreML8", 9  # the op set of iOS 18 and the first specificatio
 
 @dataclass(frozen=True)
 class TensorType:
-    """A scalar type and a shape. A size is None if it is unknown before the call."""
+    """A scalar type, and the smallest and largest size of each axis."""
 
     scalar: ScalarType
-    shape: tuple[int | None, ...]
+    sizes: tuple[tuple[int, int], ...]
 
-    @property
+    @cached_property  # asked for every result of an executed operation
     def fixed(self) -> tuple[int, ...] | None:
         """The shape if every size is known, otherwise None."""
-        sizes = tuple(size for size in self.shape if size is not None)
-        return sizes if len(sizes) == len(self.shape) else None
+        is_fixed = all(low == high for low, high in self.sizes)
+        return tuple(low for low, _ in self.sizes) if is_fixed else None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return self.shape == shape or (
-            len(shape) == len(self.shape)
-            and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
+        return self.fixed == shape or (
+            len(shape) == len(self.sizes)
+            and all(low <= size <= high for size, (low, high) in zip(shape, self.sizes, strict=True))
         )
 
     def __str__(self) -> str:
-        sizes = ("?" if size is None else str(size) for size in self.shape)
-        return f"{self.scalar.name}[{', '.join(sizes)}]"
+        return f"{self.scalar.name}[{', '.join(map(_size_text, self.sizes))}]"
+
+
+def _size_text(size: tuple[int, int]) -> str:
+    low, high = size
+    return "?" if size == UNKNOWN else str(low) if low == high else f"{low}..{high}"
 
 
 def tensor_type(message: Any) -> TensorType:
@@ -101,39 +105,24 @@ def tensor_type(message: Any) -> TensorType:
     )
     is_variadic = any(size.unknown.variadic for size in tensor.dimensions)
     require(not is_variadic, "a tensor of unknown rank", UnsupportedError)
-    shape = tuple(
-        size.constant.size if size.WhichOneof("dimension") == "constant" else None
-        for size in tensor.dimensions
-    )
+    constants = [size.constant.size for size in tensor.dimensions if size.HasField("constant")]
     require(
-        len(shape) <= MAX_RANK and prod(size for size in shape if size) <= MAX_VALUES,
-        f"a tensor of {len(shape)} axes {list(shape[:8])}",
+        len(tensor.dimensions) <= MAX_RANK and prod(filter(None, constants)) <= MAX_VALUES,
+        f"a tensor of {len(tensor.dimensions)} axes {constants[:8]}",
         UnsupportedError,
     )
-    return TensorType(SCALARS[tensor.dataType], shape)
-
-
-@dataclass(frozen=True)
-class AllowedShapes:
-    """Permitted shapes of an input: one range (low, high) per axis."""
-
-    ranges: tuple[tuple[int, int], ...]
-
-    def fits(self, shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(self.ranges) and all(
-            low <= size <= high for size, (low, high) in zip(shape, self.ranges, strict=True)
-        )
-
-    def __str__(self) -> str:
-        axes = (str(low) if low == high else f"{low}..{high}" for low, high in self.ranges)
-        return f"[{', '.join(axes)}]"
+    sizes = tuple(
+        (size.constant.size, size.constant.size) if size.HasField("constant") else UNKNOWN
+        for size in tensor.dimensions
+    )
+    return TensorType(SCALARS[tensor.dataType], sizes)
 
 
 # `spec`, `features` and `type` are protobuf messages of coremltools, which have no type stubs: hence Any.
-def read_allowed_shapes(
+def inputs_as_described(
     spec: Any, name: str, types: Mapping[str, Mapping[str, TensorType]]
-) -> dict[str, AllowedShapes]:
-    """Permitted shapes of the inputs of a function that have them in the description of the package.
+) -> dict[str, TensorType]:
+    """The inputs of a function, with the sizes that the description of the package permits.
 
     `types` are the types in the program, for `input`, `state` and `output`. Raises PackageError if the
     description does not match the program.
@@ -148,11 +137,12 @@ def read_allowed_shapes(
     description = next(described, spec.description)
     for role, program in types.items():
         _compare(f"function {name}: {role}", getattr(description, role), program)
-    shapes = {
-        feature.name: _allowed_shapes(f"function {name}: input {feature.name}", feature.type)
+    return {
+        feature.name: _narrowed(
+            f"function {name}: input {feature.name}", types["input"][feature.name], feature.type
+        )
         for feature in description.input
     }
-    return {name: allowed for name, allowed in shapes.items() if allowed is not None}
 
 
 def _compare(where: str, features: Any, program: Mapping[str, TensorType]) -> None:
@@ -162,25 +152,22 @@ def _compare(where: str, features: Any, program: Mapping[str, TensorType]) -> No
         place, other = ("description", "program") if name in described else ("program", "description")
         raise PackageError(f"{where} {name} is in the {place} and not in the {other}")
     for name, type in described.items():
-        form = type.WhichOneof("Type")
-        if form not in ("multiArrayType", "stateType"):
-            continue
-        array = type.stateType.arrayType if form == "stateType" else type.multiArrayType
+        array = type.stateType.arrayType if type.HasField("stateType") else type.multiArrayType
         if ARRAY_TYPES.get(array.dataType) != program[name].scalar.name:
             found = ARRAY_TYPES.get(array.dataType, array.dataType)
             raise PackageError(f"{where} {name} is described as {found}, the program has {program[name]}")
 
 
-def _allowed_shapes(where: str, type: Any) -> AllowedShapes | None:
-    if type.WhichOneof("Type") != "multiArrayType":
-        return None
-    array = type.multiArrayType
-    flexibility = array.WhichOneof("ShapeFlexibility")
-    expected = "expected one shape or a bounded range of sizes"
+def _narrowed(where: str, program: TensorType, described: Any) -> TensorType:
+    """The type of an input with the sizes that both the program and its description permit."""
+    array = described.multiArrayType
+    flexibility, expected = array.WhichOneof("ShapeFlexibility"), "expected one shape or bounded sizes"
     require(flexibility != "enumeratedShapes", f"{where}: has a list of shapes, {expected}", UnsupportedError)
-    if flexibility == "shapeRange":
-        ranges = array.shapeRange.sizeRanges
-        is_bounded = all(axis.upperBound >= 0 for axis in ranges)
-        require(is_bounded, f"{where}: has unbounded sizes, {expected}", UnsupportedError)
-        return AllowedShapes(tuple((axis.lowerBound, axis.upperBound) for axis in ranges))
-    return AllowedShapes(tuple((size, size) for size in array.shape)) if array.shape else None
+    ranges = [(axis.lowerBound, axis.upperBound) for axis in array.shapeRange.sizeRanges]
+    require(
+        all(high >= 0 for _, high in ranges), f"{where}: has unbounded sizes, {expected}", UnsupportedError
+    )
+    ranges = ranges or [(size, size) for size in array.shape] or list(program.sizes)
+    require(len(ranges) == len(program.sizes), f"{where}: {len(ranges)} axes, {program}", PackageError)
+    pairs = zip(ranges, program.sizes, strict=True)
+    return TensorType(program.scalar, tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs))

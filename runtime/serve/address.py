@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from voxport.bundle.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SEND_S = 60.0  # in which a client receives nothing of what was sent
 UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name
 
 
@@ -36,8 +38,13 @@ class Listener:
             each.close()
 
 
-def bind(host: str, port: int, field: str = "port", tls: ssl.SSLContext | None = None) -> Listener:
-    """Binds all addresses of a host. A port of 0 is any free one. Raises UsageError with `field`."""
+def bind(
+    host: str, port: int, field: str = "port", tls: ssl.SSLContext | None = None, send_s: float = SEND_S
+) -> Listener:
+    """Binds all addresses of a host. A port of 0 is any free one. Raises UsageError with `field`.
+
+    `send_s`: the kernel ends connections whose clients receive nothing for this time (Linux only).
+    """
     found, unavailable = list[socket.socket](), None
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -45,6 +52,8 @@ def bind(host: str, port: int, field: str = "port", tls: ssl.SSLContext | None =
         ):
             try:
                 found.append(_bind_socket(family, kind, protocol, address))
+                if sys.platform == "linux":  # a connection has the options of its listener
+                    found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_s))
             except OSError as error:
                 if error.errno not in UNAVAILABLE:
                     raise
@@ -75,27 +84,16 @@ def _bind_socket(
 
 
 def tls_context(certificate: Path, private_key: Path) -> ssl.SSLContext:
-    """Raises UsageError that names the wrong file."""
-    for path, field in ((certificate, "tls_cert"), (private_key, "tls_key")):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise UsageError(
-                f"{field}: {path}: {error.strerror}; expected a file in PEM", field=field
-            ) from None
+    """Raises UsageError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
-    except (OSError, ValueError):  # ssl.SSLError is an OSError
-        reason = f"tls_cert: {certificate}: expected a certificate in PEM"
-        raise UsageError(reason, field="tls_cert") from None
-    try:
         context.load_cert_chain(certificate, private_key, password=lambda: "")  # else it asks the terminal
-    except (OSError, ValueError):
-        reason = (
-            f"tls_key: {private_key}: expected the private key of {certificate}, in PEM, without password"
-        )
-        raise UsageError(reason, field="tls_key") from None
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise UsageError(
+            f"tls_cert: {certificate} and {private_key}: {error}; expected a certificate and its private key "
+            "in PEM, without password",
+            field="tls_cert",
+        ) from None
     return context
 
 

@@ -1,6 +1,6 @@
 """`ApiError`: a refusal in the envelope of the OpenAI API."""
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 
@@ -49,7 +49,7 @@ class ApiError(Exception):
 def from_exception(error: Exception, param: str | None = None) -> ApiError:
     """A UsageError is a fault of the request; every other exception is one of the server.
 
-    `param` is the field of the request where the error names none.
+    `param` is the field of the request if the error names none.
     """
     if isinstance(error, ApiError):
         return error
@@ -58,6 +58,14 @@ def from_exception(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, VoxportError) and not isinstance(error, IntegrityError):
         return ApiError(500, f"the model failed: {error}", "model_failed")
     return ApiError(500, "internal error; the server's log has details", "internal_error")
+
+
+def wrong_fields(error: ValidationError) -> ApiError:
+    """Names the first field of a request that is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    param = str(first["loc"][0])[:50] if first["loc"] else None
+    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
+    return ApiError(400, f"{param or 'body'}: {first['msg']}", code, param)
 
 
 def draining() -> ApiError:

@@ -41,14 +41,8 @@ class FairQueue(Generic[Item]):
         """The oldest item of each key, in round-robin order of the keys."""
         return [queue[0] for queue in self._queues.values()]
 
-    def take(self, key: str | None = None) -> Item:
-        """The next item, or that of `key`. Its key moves behind the others.
-
-        Raises IndexError where the queue is empty.
-        """
-        if not self._queues:
-            raise IndexError("the queue is empty")
-        key = next(iter(self._queues)) if key is None else key
+    def take(self, key: str) -> Item:
+        """The oldest item of a key, which moves behind the others."""
         queue = self._queues.pop(key)
         item = queue.popleft()
         if queue:

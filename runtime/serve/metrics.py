@@ -4,7 +4,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-PREFIX = "voxport"  # of all names
+PREFIX = "voxport"  # all names begin with it
 BUNDLE = ("bundle",)  # the label of most metrics
 PASS_SECONDS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 0.8, 1.6)
 WAIT_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)

@@ -38,7 +38,7 @@ class Models:
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
     ):
-        """`voices` stores the voices that clients make; None where they cannot."""
+        """`voices` stores the voices that clients make; None if they cannot."""
         self._is_draining, self.voices = False, voices
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}

@@ -17,9 +17,9 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.serve.address import check_origins
-from voxport.runtime.serve.collection import leave_out_loaded_objects
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.keys import Keys, read_keys
+from voxport.runtime.serve.http.server import leave_out_loaded_objects
 from voxport.runtime.serve.limits import LIMITS, Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models, open_bundles
@@ -115,7 +115,7 @@ class Replica:
     def __init__(self, options: RayOptions):
         """Opens the bundles and runs each one once: Ray sends requests to a replica from then on.
 
-        Raises UsageError, IntegrityError, and RuntimeError where an engine fails.
+        Raises UsageError, IntegrityError, and RuntimeError if an engine fails.
         """
         keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
         folders = [Path(folder) for folder in options.bundle]
@@ -132,7 +132,7 @@ class Replica:
         return self._app
 
     def check_health(self) -> None:
-        """Raises RuntimeError where an engine has failed; Ray then replaces the replica."""
+        """Raises RuntimeError if an engine has failed; Ray then replaces the replica."""
         if self._models is None or self._models.has_failed:
             raise RuntimeError("an engine of this replica has failed")
 
@@ -144,7 +144,7 @@ class Replica:
 def build(arguments: Json) -> Any:
     """The application for `serve run` and `serve.run`. Raises UsageError.
 
-    `arguments` are those of `RayOptions` and `Limits`. Any: Ray is not installed where this is type-checked.
+    `arguments` are fields of `RayOptions` and `Limits`. Any: Ray is not installed when types are checked.
     """
     options = parse_options(arguments)
     from ray import serve

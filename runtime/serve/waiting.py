@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Coroutine
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
-async def first_of(*coroutines: Coroutine[object, object, None]) -> None:
-    """Runs all of them until the first one ends, and cancels the others. Raises what that one raises."""
+async def first_of(*coroutines: Coroutine[object, object, Result]) -> Result:
+    """The result of the one that ends first; the others are cancelled. Raises what that one raises."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
     finally:
         for task in tasks:
             task.cancel()

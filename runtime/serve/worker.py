@@ -2,13 +2,15 @@
 
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from threading import Condition, Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from voxport.runtime.serve.errors import ApiError, draining, engine_failed
+from voxport.runtime.serve.errors import ApiError, draining, engine_failed, overloaded
 from voxport.runtime.serve.fair_queue import FairQueue
+from voxport.runtime.serve.job import Job
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 
@@ -16,18 +18,10 @@ TICK_S = 0.25  # between checks of the time that requests have waited
 log = logging.getLogger(__name__)
 
 
-class WorkerJob(Protocol):
-    """The work of one client. `end` may be called by any thread; the first call counts."""
-
-    key: str
-
-    def end(self, error: ApiError | None = None) -> None: ...
+AnyJob = TypeVar("AnyJob", bound=Job[Any])  # any result
 
 
-Job = TypeVar("Job", bound=WorkerJob)
-
-
-class Worker(ABC, Generic[Job]):
+class Worker(ABC, Generic[AnyJob]):
     """One thread calls the engine, one step after another; handlers call the other methods.
 
     `_changed` guards what both use, and wakes the thread.
@@ -35,7 +29,7 @@ class Worker(ABC, Generic[Job]):
 
     def __init__(self, name: str, limits: Limits, metrics: Metrics):
         self.name, self._limits, self._metrics = name, limits, metrics
-        self._waiting: FairQueue[Job] = FairQueue()
+        self._waiting: FairQueue[AnyJob] = FairQueue()
         self._changed = Condition()
         self._must_stop = self._is_draining = self._is_warm = self._has_failed = False
         for metric in (metrics.waiting, metrics.slots_busy):  # rows of /metrics in the order of the bundles
@@ -76,7 +70,7 @@ class Worker(ABC, Generic[Job]):
             self._thread.join(timeout=10)
 
     def check_open(self) -> None:
-        """Raises ApiError where new work is not taken."""
+        """Raises ApiError if new work is not taken."""
         with self._changed:
             self._check_open()
 
@@ -87,21 +81,41 @@ class Worker(ABC, Generic[Job]):
         if not self.is_open:
             raise draining()
 
-    def _may_wait(self, key: str, active: Iterable[Job]) -> bool:
-        """Whether a request of the key may wait. `active` have left the queue. Called with `_changed`.
+    def _check_room(self, key: str, started: Iterable[AnyJob]) -> None:
+        """Called with `_changed`. Raises ApiError if a request of the key has no place in the queue.
 
-        Keys with requests have equal numbers of places: one key that sends many would take all of them.
+        Keys with requests, also with `started` ones, have equal numbers of places.
         """
-        keys = {job.key for job in active} | self._waiting.keys | {key}
+        self._check_open()
+        keys = {job.key for job in started} | self._waiting.keys | {key}
         places = math.ceil(self._limits.waiting / len(keys))
-        return len(self._waiting) < self._limits.waiting and self._waiting.count(key) < places
+        if len(self._waiting) >= self._limits.waiting or self._waiting.count(key) >= places:
+            message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
+            raise overloaded(message, self._queued_s())
+
+    def _end_waiting(self) -> None:
+        """Ends queued jobs that are cancelled or waited too long. Called with `_changed`."""
+        now, limit = time.monotonic(), self._limits.queue_s
+        for job in self._waiting.remove(lambda job: job.is_cancelled):
+            self._end_early(job, "client")
+        for job in self._waiting.remove(lambda job: now - job.submitted_at > limit):
+            error = overloaded(f"no slot in {limit:g} s; try again later", self._queued_s())
+            self._end_early(job, "queue_timeout", error)
+
+    def _end_early(self, job: AnyJob, reason: str, error: ApiError | None = None) -> None:
+        self._metrics.cancelled.labels(reason).inc()
+        job.end(error)
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
     @abstractmethod
-    def _active_jobs(self) -> list[Job]:
+    def _queued_s(self) -> float:
+        """Estimated seconds to compute the rest of all jobs. Called with `_changed`."""
+
+    @abstractmethod
+    def _active_jobs(self) -> list[AnyJob]:
         """Jobs that have left the queue. Called with `_changed`."""
 
     @abstractmethod

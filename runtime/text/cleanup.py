@@ -26,7 +26,7 @@ GAP = "\0"  # in place of what is left out
 GAPS_IN_CJK = regex.compile(rf"(?<={WIDE})\0+(?={WIDE})")
 BLANKS_IN_CJK = ((re.compile(r"[^\S\u3000]+"), " "),)
 
-# language: the words for ".", "/" and "@" in an address; other languages use those of English
+# language: the words for ".", "/" and "@" in an address; other languages use the English words
 ADDRESS_WORDS = {
     "ar": ("نقطة", "سلاش", "آت"),
     "de": ("Punkt", "Schrägstrich", "ät"),
@@ -109,7 +109,7 @@ def check_text(text: str, field: str | None = None) -> str:
 
 
 def clean_sentence(text: str, language: str) -> str:
-    """`text` as one line of words with a final mark; empty where it has no letter and no digit.
+    """`text` as one line of words with a final mark; empty if it has no letter and no digit.
 
     Repairs wrong encodings. Removes markup, emoji, ornaments and quotes, reads addresses as words, and spells
     amounts. `language` is an ISO 639 code.

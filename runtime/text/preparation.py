@@ -38,7 +38,7 @@ def prepare(
 
     `text` may arrive in pieces; the parts do not depend on how it is divided. In a `str`, text before a
     `</think>` without a start is left out. `language` is an ISO 639 code. `fits` returns whether a text can
-    be spoken in one call. `rules` are those of the model. Sentences are cleaned up unless `verbatim`; a
+    be spoken in one call. `rules` are the rules of the model. Sentences are cleaned up unless `verbatim`; a
     change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text without
     anything to speak.
     """
@@ -61,7 +61,7 @@ def check_speakable(text: Iterable[str], language: str, verbatim: bool) -> None:
 def _spoken_sentences(
     text: str | Iterable[str], language: str, verbatim: bool, rules: TextRules = USUAL
 ) -> Iterator[tuple[str, str]]:
-    """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak, and
+    """Each sentence as typed and as it is spoken; the second is empty if there is nothing to speak, and
     both are at the end of a paragraph.
     """
     if isinstance(text, str):

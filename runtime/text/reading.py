@@ -49,7 +49,7 @@ def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> str:
 def await_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> Iterable[str]:
     """Reads up to the first letter or digit, and returns the same pieces with those that are still to come.
 
-    Raises UsageError where the text ends before it.
+    Raises UsageError if the text ends before it.
     """
     source, read = iter(pieces), []
     for piece in source:

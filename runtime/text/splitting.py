@@ -62,7 +62,7 @@ def _with_short_end(word: str) -> str:
 
 
 def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHARACTERS) -> Iterator[str]:
-    """Yields parts of one or several sentences, of at least `least` characters where a text has them. Each
+    """Yields parts of one or several sentences, of at least `least` characters if a text has them. Each
     part comes when its last sentence is complete.
 
     An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.

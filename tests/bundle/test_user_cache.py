@@ -16,7 +16,6 @@ from voxport.runtime import prefix_cache
 from voxport.runtime.prefix_cache import PrefixCache
 
 ROWS = {"cache": np.ones((1, 5, 2), np.float32)}
-SHAPES = {"cache": (1, 5, 2)}
 READ = prefix_cache._read
 
 
@@ -81,9 +80,9 @@ def test_the_files_that_were_not_used_for_longest_make_room(
     for age, path in enumerate((home / "prefixes").iterdir()):
         os.utime(path, (age, age))
     os.utime(first, (0, 0))
-    assert cache(tmp_path).load(prompt(0), SHAPES) is not None  # used now, though made first
+    assert cache(tmp_path).load(prompt(0)) is not None  # used now, though made first
     saved(stored, prompt(3), ROWS)
-    found = [cache(tmp_path).load(prompt(voice), SHAPES) is not None for voice in range(4)]
+    found = [cache(tmp_path).load(prompt(voice)) is not None for voice in range(4)]
     assert found[0] and found[3] and sum(found) == 3
 
 
@@ -94,7 +93,7 @@ def test_the_file_of_each_voice_is_read_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(prefix_cache, "_read", noting(READ, lambda *rest: read.append(rest[0])))
     stored = cache(tmp_path)
     for voice in (1, 2) * 3:
-        rows = stored.load(prompt(voice), SHAPES)
+        rows = stored.load(prompt(voice))
         assert rows
         np.testing.assert_array_equal(rows["cache"], voice)
     assert len(read) == len(set(read)) == 2
@@ -107,16 +106,16 @@ def test_the_rows_that_were_used_longest_ago_leave_the_memory(
     stored = cache(tmp_path)
     stored.keep(prompt(0), ROWS)
     stored.keep(prompt(1), ROWS)
-    stored.load(prompt(0), SHAPES)
+    stored.load(prompt(0))
     stored.keep(prompt(2), ROWS)
-    assert [stored.load(prompt(voice), SHAPES) is not None for voice in range(3)] == [True, False, True]
+    assert [stored.load(prompt(voice)) is not None for voice in range(3)] == [True, False, True]
 
 
 def test_rows_that_are_only_kept_are_on_no_disk(tmp_path: Path, home: Path) -> None:
     stored = cache(tmp_path)
     stored.keep(prompt(0), ROWS)
     wait_until_written()
-    assert stored.load(prompt(0), SHAPES) is ROWS and not list((home / "prefixes").iterdir())
+    assert stored.load(prompt(0)) is ROWS and not list((home / "prefixes").iterdir())
 
 
 def test_rows_are_stored_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +130,7 @@ def test_rows_are_stored_in_another_thread(tmp_path: Path, monkeypatch: pytest.M
     stored = cache(tmp_path)
     for voice in range(9):
         stored.save(prompt(voice), ROWS)
-    assert stored.load(prompt(0), SHAPES) is not None and not names
+    assert stored.load(prompt(0)) is not None and not names
     gate.set()
     wait_until_written()
     assert len(names) == prefix_cache.MAX_UNWRITTEN and all("prefix-writer" in name for name in names)
@@ -148,18 +147,12 @@ def test_rows_that_cannot_be_stored_are_warned_of(
     assert "not stored: the disk is full" in caplog.text
 
 
-def test_rows_of_other_shapes_are_not_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved(cache(tmp_path), prompt(0), ROWS)
-    assert cache(tmp_path).load(prompt(0), {"cache": (1, 6, 2)}) is None
-    assert "computed again" in caplog.text
-
-
 def test_a_pipe_in_place_of_rows_is_replaced(tmp_path: Path, home: Path) -> None:
     saved(cache(tmp_path), prompt(0), ROWS)
     (path,) = (home / "prefixes").iterdir()
     path.unlink()
     os.mkfifo(path)
     stored = cache(tmp_path)
-    assert stored.load(prompt(0), SHAPES) is None
+    assert stored.load(prompt(0)) is None
     saved(stored, prompt(0), ROWS)
-    assert path.is_file() and cache(tmp_path).load(prompt(0), SHAPES) is not None
+    assert path.is_file() and cache(tmp_path).load(prompt(0)) is not None

@@ -148,27 +148,21 @@ def test_termination_is_an_interruption(work: Callable[..., int], capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("field", "message", "shown"),
     [
-        ("max_frames 0: expected at least 1", "--max-frames 0: expected at least 1"),
-        ("expected at least 1", "--max-frames: expected at least 1"),
+        ("max_frames", "max_frames 0: expected at least 1", "--max-frames 0: expected at least 1"),
+        ("max_frames", "expected at least 1", "--max-frames: expected at least 1"),
+        ("text", "empty", "text: empty"),  # no option
     ],
 )
 def test_the_field_of_an_error_is_shown_as_its_flag(
-    work: Callable[..., int], capsys: pytest.CaptureFixture[str], message: str, shown: str
+    work: Callable[..., int], capsys: pytest.CaptureFixture[str], field: str, message: str, shown: str
 ) -> None:
-    error = UsageError(message, field="max_frames")
+    error = UsageError(message, field=field)
     assert str(error) == message
     arguments = {"add_arguments": lambda parser: parser.add_argument("--max-frames")}
     assert work(raise_error(error), **arguments) == 2
     assert capsys.readouterr().err == f"voxport: error: {shown}\n"
-
-
-def test_a_field_without_a_flag_keeps_its_name(
-    work: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert work(raise_error(UsageError("empty", field="text"))) == 2
-    assert capsys.readouterr().err == "voxport: error: text: empty\n"
 
 
 @pytest.mark.parametrize(
@@ -329,3 +323,24 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("voxport.runtime.engines").info("opened")
     logging.getLogger("other").warning("noise")
     assert "opened" in (found := capsys.readouterr().err) and "noise" not in found
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["say", "Hi."], "no output"),
+        (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
+        (["say", "Hi.", "-o", "missing/speech.wav"], "missing does not exist"),
+        (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
+        (
+            ["trace", "missing", "--inputs", "i", "-o", "o", "--checkpoint", "c"],
+            "--checkpoint: needs --eager",
+        ),
+    ],
+)
+def test_wrong_options_are_found_before_a_bundle_is_opened_or_exported(
+    argv: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("voxport.cli.arguments.embedded_bundle", lambda task: pytest.fail("exported"))
+    assert voxport(argv) == 2
+    assert says in capsys.readouterr().err

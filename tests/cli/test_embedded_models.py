@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from support.commands import error_line
 from support.model.micro import micro_checkpoint
 from support.stand_ins import noting
 
@@ -45,21 +44,6 @@ def test_another_bundle_replaces_the_embedded_one(trained: list[str], bundles: P
     command = ["say", "Hi.", "-o", str(out), "--bundle", str(bundles / "onnx"), "--max-frames", "1"]
     assert voxport(command) == 0
     assert not trained
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["say", "Hi."], "no output"),
-        (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
-        (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
-    ],
-)
-def test_wrong_options_are_found_before_an_export(
-    trained: list[str], capsys: pytest.CaptureFixture[str], command: list[str], message: str
-) -> None:
-    assert voxport(command) == 2
-    assert message in error_line(capsys) and not trained
 
 
 def test_both_models_are_served(

@@ -85,6 +85,6 @@ def test_without_the_exporter_a_bundle_is_asked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "talk.wav").write_bytes(b"sound")
-    monkeypatch.setattr("voxport.cli.checkpoint.find_spec", lambda name: None)
+    monkeypatch.setattr("voxport.cli.arguments.find_spec", lambda name: None)
     assert main(command) == 2
     assert "--bundle: without one, the embedded model is exported" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from voxport.runtime.__main__ import main as runtime
 
 @pytest.fixture(autouse=True)
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voxport.cli.commands.transcribe.open_task", lambda *arguments: LoudToText())
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *arguments: LoudToText())
 
 
 def damaged(path: Path) -> Path:

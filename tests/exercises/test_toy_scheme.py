@@ -53,6 +53,7 @@ def test_it_becomes_a_bundle_whose_recipe_reads_back(speech_bundle: Path, checkp
     assert recipe.linears.to_entry() == bundle.job.recipes["backbone"].linears
 
 
+@pytest.mark.slow
 def test_its_bundle_speaks(speech_bundle: Path) -> None:
     task = open_speech(speech_bundle)
     samples = np.concatenate(list(task.speak("Hello.", max_frames=3)))
@@ -68,6 +69,7 @@ def test_every_target_lowers_its_module_and_speaks(toy_bundles: Path, target: st
     assert frames and np.isfinite(frames).all()
 
 
+@pytest.mark.slow
 def test_a_changed_weight_fails(
     toy_bundles: Path,
     toy_checkpoint: Path,

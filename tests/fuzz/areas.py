@@ -104,7 +104,10 @@ def arrays(rng: random.Random, folder: Path, places: Sources) -> Command:
     kind = rng.choice(["<f4", ">f8", "<i8", ">i4", "U9"])
     shape = rng.choice([(0,), (4000,), (1280, 1), (3, 6), (3, 7), (1, 3, 6)])
     value = rng.choice([0, 5, -1, 2**31 - 1])
-    found = {"audio": np.full(shape, value).astype(kind), "codes": np.full(shape, value).astype(kind)}
+    found: dict[str, Any] = {
+        "audio": np.full(shape, value).astype(kind),
+        "codes": np.full(shape, value).astype(kind),
+    }
     found |= {"sample_rate": np.array(rng.choice([24_000, 0, -1]))}
     found |= {rng.choice(["delay", "\x1b"]): found["codes"]}
     file = io.BytesIO()

@@ -11,8 +11,18 @@ from typing import Any
 NUMBERS = (0, 1, -1, 2, 7, 255, 2**16, 10**6, 2**31 - 1, 2**31, 2**32, 2**40, 2**63, 2**64, -(2**31), 10**30)
 FLOATS = (0.0, -1.0, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"), 0.5)
 NESTED: Any = json.loads("[" * 300 + "1" + "]" * 300)
-OTHERS = (None, True, False, [], {}, [[]], [None], {"": None}, NESTED, list(range(5000)))
-TEXTS = ("", " ", "..", "/", "../../etc/passwd", "/dev/zero", "a" * 300, "x" * 100_000, "\x1b[31mred")
+OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"": None}, NESTED, list(range(5000)))
+TEXTS: tuple[str, ...] = (
+    "",
+    " ",
+    "..",
+    "/",
+    "../../etc/passwd",
+    "/dev/zero",
+    "a" * 300,
+    "x" * 100_000,
+    "\x1b[31mred",
+)
 TEXTS += ("\x00", "a\nb", "\u202etxt", "\ud800", "é", "float16", "int64", "-1", "NaN", "%s%n{0}", "Loop")
 
 

@@ -56,6 +56,7 @@ def export_dry(folder: Path, *more: str) -> int:
     return export(["--target", "onnx", "--checkpoint", str(folder), "--dry-run", *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [QWEN, TTS, REALTIME])
 @pytest.mark.parametrize("is_newer", [True, False])
 def test_different_weights_are_refused_whatever_their_dates(

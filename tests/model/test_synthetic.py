@@ -145,7 +145,7 @@ def test_a_file_at_the_output_path_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_size_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="tiny, small, full"):
+    with pytest.raises(OutputError, match="tiny, micro, small, full"):
         write_checkpoint(tmp_path / "out", size="huge")
 
 

@@ -29,9 +29,9 @@ from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.families.base import parse_record
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder
+from voxport.runtime.families.qwen3_tts.cloning import speaker_mel
 from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
-from voxport.runtime.families.qwen3_tts.mel import speaker_mel
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
 from voxport.runtime.families.qwen3_tts.task import SpeechSlots

@@ -24,7 +24,7 @@ from support.export.golden_qwen3 import (
 
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.qwen3_tts.verification import VERIFICATION
+from voxport.runtime.families.qwen3_tts.workload import VERIFICATION
 from voxport.runtime.opening import open_task
 from voxport.runtime.text_to_speech import TextToSpeech
 

@@ -21,7 +21,8 @@ from voxport.runtime.families.qwen3_tts import split_stream
 from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
 from voxport.runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
-from voxport.runtime.families.qwen3_tts.trace import TRACE
+from voxport.runtime.families.qwen3_tts.workload import TRACE
+from voxport.runtime.utterance import read_whole
 
 FRAMES = 125  # of a call of the speech decoder
 SAMPLES = 1920
@@ -94,10 +95,10 @@ def test_a_prefix_of_a_prompt_is_taken_from_saved_rows() -> None:
     golden = open_golden("base")
     rows = PromptEmbedder(stream("base"), golden.constants).rows(prompt_of(golden, "base", "xvector"))
     first = SpeechDecoder(stream("base"), golden.constants)
-    saved = first.start_with_prefix(rows, None)
-    assert {name: array.shape for name, array in saved.items()} == first.stream.row_shapes(rows.fixed)
+    saved = read_whole(first, rows, rows.fixed)
+    assert {array.shape[-1] for array in saved.values()} == {rows.fixed}
     second = SpeechDecoder(stream("base"), golden.constants)
-    second.start_with_prefix(rows, saved)
+    read_whole(second, rows, rows.fixed, saved)
     np.testing.assert_array_equal(second.hidden, first.hidden)
 
 

@@ -72,44 +72,6 @@ def assert_same(found: Sequence[Any], expected: list[np.ndarray]) -> None:
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, 7])
-def test_queued_requests_give_the_same_samples_as_separate_requests(decoder: MakeDecoder, slots: int) -> None:
-    texts, many = requests(3, 1, 5, 2, 4), decoder(slots)
-    found = run(many, *[many.submit(text) for text in texts])
-    assert not many.unfinished()
-    for text, pieces in zip(texts, found, strict=True):
-        assert_same(pieces, single_request(decoder, text))
-
-
-def test_a_slot_is_filled_while_others_run(decoder: MakeDecoder) -> None:
-    texts, many = requests(6, 4), decoder(2)
-    first = many.submit(texts[0])
-    pieces = {first: [samples for _ in range(3) for _, samples in many.step()]}
-    second = many.submit(texts[1])
-    assert second.status is Status.QUEUED and first.status is Status.RUNNING
-    pieces[second] = []
-    for ticket, samples in many.run():
-        pieces[ticket].append(samples)
-    for text, found in zip(texts, pieces.values(), strict=True):
-        assert_same(found, single_request(decoder, text))
-
-
-def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decoder: MakeDecoder) -> None:
-    texts, many = requests(8, 6, 3), decoder(2)
-    first, second, third = (many.submit(text) for text in texts)
-    pieces: dict[Ticket, list[np.ndarray | None]] = {first: [], second: [], third: []}
-    for _ in range(3):
-        for ticket, samples in many.step():
-            pieces[ticket].append(samples)
-    first.cancel()
-    assert third.status is Status.QUEUED
-    for ticket, samples in many.run():
-        pieces[ticket].append(samples)
-    assert first.status is Status.CANCELLED and len(pieces[first]) == 1
-    assert_same(pieces[second], single_request(decoder, texts[1]))
-    assert_same(pieces[third], single_request(decoder, texts[2]))
-
-
 def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder: MakeDecoder) -> None:
     many = decoder(1)
     first, second = (many.submit(text) for text in requests(3, 3))
@@ -200,20 +162,6 @@ def test_a_failed_engine_ends_running_requests_and_the_queue_continues(decoder: 
     pieces = [samples for _, samples in many.run()]
     assert [ticket.status for ticket in tickets] == [Status.FAILED, Status.FAILED, Status.LIMIT]
     assert_same(pieces, single_request(decoder, texts[2]))
-
-
-def test_the_toy_engine_detects_positions_of_another_slot(decoder: MakeDecoder) -> None:
-    """The fault that the comparisons above must detect: two slots whose positions are exchanged."""
-
-    def fault(component: str, inputs: Arrays) -> None:
-        if component == "decode_step" and len(inputs["position"]) == 2:
-            inputs["position"][:] = inputs["position"][::-1].copy()
-
-    # Reading the second prompt takes two steps, so its text is three rows longer: positions differ.
-    texts, many = requests(8, 1, 1, 8)[::3], decoder(2, fault)
-    found = run(many, *[many.submit(text) for text in texts])
-    expected = single_request(decoder, texts[0])
-    assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
 
 
 def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder: MakeDecoder) -> None:

@@ -9,9 +9,9 @@ from support.stand_ins import stand_in
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.families.base import BenchSettings
-from voxport.runtime.families.voxtral_tts.bench import BENCH
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED
 from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.families.voxtral_tts.workload import BENCH
 from voxport.runtime.speech_request import SpeechRequest
 
 
@@ -33,7 +33,7 @@ def test_a_wrong_voice(asked: str | None, tmp_path: Path) -> None:
 
 def test_a_wrong_number_of_streams() -> None:
     settings = BenchSettings(np.zeros((0, 8), np.float32), counts=(1, 9))
-    components = dict.fromkeys(BATCHED, stand_in(max_batch=4))
+    components = {name: stand_in(name=name, max_batch=4) for name in BATCHED}
     with pytest.raises(UsageError, match=r"^streams 1,9: one call of this bundle serves 1 to 4") as caught:
         BENCH.check_counts(components, settings.counts)
     assert caught.value.field == "streams"

@@ -15,11 +15,13 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 
 class Task(SpeechToText):
-    sample_rate, delays_ms, max_chunk_tokens = 100, (), 1
+    sample_rate, delays_ms, max_chunk_tokens, max_live = 100, (), 1, 1
 
     def check_live(self) -> None: ...
 
     def begin(self, *arguments: Any, **options: Any) -> Any: ...
+
+    def live_batch(self, slots: int) -> Any: ...
 
 
 @pytest.fixture

@@ -80,6 +80,9 @@ def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(
     assert "damaged" in caplog.text and path.read_bytes() != bytes(content)
     path.write_bytes(content[:100])
     np.testing.assert_array_equal(spoken(copy), first)
+    path.unlink()
+    os.mkfifo(path)  # opening it would wait for ever
+    np.testing.assert_array_equal(spoken(copy), first)
     manifest = copy / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")
     spoken(copy)
@@ -109,33 +112,6 @@ def test_speech_does_not_need_a_prefix_folder(copy: Path) -> None:
     assert len(spoken(copy)) and len(spoken(copy))
 
 
-@pytest.mark.parametrize("copy", ["onnx", "executorch"], indirect=True)
-def test_rows_that_do_not_fit_are_computed_again(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each file has the right hashes. A pipe that is opened would wait for ever."""
-    first = spoken(copy)
-    (path,) = kept()
-    rows = load_file(path)
-    name = next(name for name, array in rows.items() if array.size)
-    planted = {
-        "2,049 rows": {key: np.resize(array, (1, 2049, *array.shape[2:])) for key, array in rows.items()},
-        "one row less": rows | {name: rows[name][:, :-1].copy()},
-        "no row": {key: array[:, :0].copy() for key, array in rows.items()},
-        "one axis": rows | {name: rows[name].reshape(-1)},
-        "another name": {f"{key}_": array for key, array in rows.items()},
-        "a cache missing": {key: array for key, array in rows.items() if key != name},
-        "another type": rows | {name: rows[name].astype(np.int64)},
-    }
-    for wrong in planted.values():
-        digests = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in wrong.items()}
-        save_file(wrong, path, metadata={"sha256": json.dumps(digests)})
-        caplog.clear()
-        np.testing.assert_array_equal(spoken(copy), first)
-        assert [record.levelname for record in caplog.records].count("WARNING") == 1
-    path.unlink()
-    os.mkfifo(path)
-    np.testing.assert_array_equal(spoken(copy), first)
-
-
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
 def test_rows_that_come_with_a_bundle_are_not_read(copy: Path) -> None:
     first = spoken(copy)
@@ -160,10 +136,10 @@ def test_loading_rows_does_not_change_other_rows(bundles: Path, target: str) -> 
     axis = signature.cache.cache.row_axis
     embeddings = rng.standard_normal((1, 7, dim), dtype=np.float32)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
-    rows = first.save_rows(5)
+    rows = first.save("prefill", 5)
     assert {array.shape[axis] for array in rows.values()} == {5}
-    second.load_rows(rows)
-    for name, array in second.snapshot().items():
+    second.load(rows)
+    for name, array in second.save().items():
         if name in rows:
             np.testing.assert_array_equal(np.take(array, range(5), axis), rows[name])
             assert not np.take(array, range(5, array.shape[axis]), axis).any()
@@ -174,6 +150,6 @@ def test_loading_rows_does_not_change_other_rows(bundles: Path, target: str) -> 
     )
     name = next(iter(rows))
     with pytest.raises(UsageError, match="this bundle has"):
-        second.load_rows(rows | {name: rows[name][..., :3]})
-    with pytest.raises(UsageError, match="this bundle has"):
-        second.load_rows({key: value for key, value in rows.items() if key != name})
+        second.load(rows | {name: rows[name][..., :3]})
+    with pytest.raises(UsageError, match="no such state"):
+        second.load({f"{name}_": rows[name]})

@@ -17,7 +17,8 @@ SAMPLES, BOOKS = 8, 4  # of a frame
 class Codec:
     """Samples of a frame are as loud as its code 0."""
 
-    has_room = True
+    has_room, position = True, 0
+    stream: Any = None
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         return np.repeat(codes[:, 0] / 1000, SAMPLES).astype(np.float32)

@@ -121,20 +121,6 @@ def test_a_huge_temperature_chooses_every_id_equally_often() -> None:
     np.testing.assert_allclose(np.bincount(found, minlength=IDS) / DRAWS, 1 / IDS, atol=0.01)
 
 
-def test_each_row_has_its_own_settings() -> None:
-    settings = [SamplerSettings(), *SETTINGS, SamplerSettings()]
-    rows = np.stack([logits(seed) for seed in range(len(settings))])
-    noise = gumbel_noise(np.random.default_rng(3), rows.shape)
-    previous = [np.arange(index % 4) for index in range(len(settings))]
-    single = [
-        sample(rows[i : i + 1], each, noise[i : i + 1], previous[i : i + 1])[0]
-        for i, each in enumerate(settings)
-    ]
-    np.testing.assert_array_equal(sample(rows, settings, noise, previous), single)
-    with pytest.raises(UsageError, match="settings: 2 rows, expected 6"):
-        sample(rows, settings[:2], noise)
-
-
 def test_sampling_without_noise_or_without_a_finite_logit_is_refused() -> None:
     settings = SamplerSettings(temperature=1.0)
     with pytest.raises(UsageError, match="expected noise"):

@@ -97,10 +97,6 @@ def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: An
     return np.concatenate(found.codes)
 
 
-def test_the_help_lists_the_settings_of_a_request() -> None:
-    assert NEW.keys() == SAMPLING.keys()
-
-
 @pytest.mark.parametrize("name", SAMPLING)
 def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants: Constants, name: str) -> None:
     part, setting = ("others", name[4:]) if name.startswith("sub_") else ("first", name)
@@ -108,14 +104,6 @@ def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants: Con
     changed = replace(getattr(default, part), **{setting: NEW[name]})
     assert changed != getattr(default, part)
     assert found == replace(default, **{part: changed})
-
-
-def test_all_settings_together(constants: Constants) -> None:
-    found = constants.sampling_with(NEW)
-    assert (found.first.temperature, found.first.top_k, found.first.top_p) == (0.5, 7, 0.25)
-    assert (found.others.temperature, found.others.top_k, found.others.top_p) == (0.75, 9, 0.125)
-    assert (found.first.repetition_penalty, found.others.repetition_penalty) == (2, 1)
-    assert constants.sampling_with({}) == constants.sampling
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from voxport.bundle.spec import MASKED_SCORE
-from voxport.export.targets.coreml.layout import LAYOUT
 from voxport.export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
 from voxport.model.layers.attention import (
     Attended,
@@ -36,8 +35,6 @@ class OneHotAttention(AttentionKernel[CacheUpdate]):
     Query heads keep an axis beside their groups (rank 5). Merging the two axes beside a dynamic S adds guards
     on strides.
     """
-
-    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         at = (position + torch.arange(new.q.shape[1]))[:, None]  # [S, 1]

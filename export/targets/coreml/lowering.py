@@ -15,8 +15,7 @@ from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears
 from voxport.export.targets.coreml.package import merge, normalise
 from voxport.export.targets.coreml.read_back import bounds_of
-from voxport.export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
-from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
+from voxport.export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
 from voxport.export.targets.tracing import export_errors, target_kernels, trace
 from voxport.model.component import Component
 
@@ -24,10 +23,8 @@ DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core M
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
 # is compressed.
 FLOAT32_KINDS = (Kind.LOGITS, Kind.LATENT)
-# The passes of coremltools that change a program, in its order. The others take time and change nothing:
-# packages made with all passes had the same bytes, for every graph of the Voxtral models with none, w8, w4,
-# 8da4w and lut4 in float16. A test repeats this for two graphs. One pass that changes something is left out:
-# `divide_to_multiply` multiplies by a rounded 1 / x, where a division by x is exact.
+# The passes of coremltools that these programs need, in its order. With all of its passes the predictor of
+# Qwen3-TTS takes two thirds longer, and `divide_to_multiply` multiplies by a rounded 1 / x.
 PASSES = (
     "cast_optimization",
     "noop_elimination",
@@ -82,9 +79,6 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     with (
         export_errors(f"{graph.name}: Core ML export failed"),
         without_converter_output(),
-        lazily_compiled_graphs(),
-        without_stack_traces(),
-        unchecked_passes(),
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):
         # otherwise names of operations depend on the programs that this process read or lowered before

@@ -20,7 +20,7 @@ from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import TensorSpec, graph_state_name
 from voxport.export.memory import free_memory
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.layout import LAYOUT
+from voxport.export.targets.coreml.kernels import OneHotAttention
 from voxport.export.targets.coreml.package import CONTENT, MODEL, blob_values
 from voxport.export.targets.coreml.tools import (
     OPSET,
@@ -32,14 +32,13 @@ from voxport.export.targets.coreml.tools import (
 )
 from voxport.export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
 from voxport.model.component import Component
-from voxport.model.layers.attention import ReferenceAttention
 from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32, "int32": ArrayType.INT32}
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
-Array = npt.NDArray[Any]  # of integers or floats
+Array = npt.NDArray[Any]  # integers or floats
 Weight = Callable[[], tuple[Array, Array]]
 # Integers and scales of a constant expression, or indices and palettes.
 READERS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
@@ -197,12 +196,12 @@ def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
 
 
 def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
-    """Compares the weights of a function with those of `module`. `where` starts the ExportError."""
+    """Compares the weights of a function with the weights of `module`. `where` starts the ExportError."""
     expected = _called_modules(component, module)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for weight, (name, part) in zip(found, expected, strict=True):
         if not all(map(np.array_equal, weight(), _integers_and_scales(part))):
-            raise ExportError(f"{where}: the integers or scales of {name} differ from those of the module")
+            raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
 
 
 def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
@@ -217,7 +216,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     with (
         torch.no_grad(),
-        target_kernels(module, _multiply_by_zero, ReferenceAttention(LAYOUT)),
+        target_kernels(module, _multiply_by_zero, OneHotAttention()),
         ExitStack() as hooks,
     ):
         for name, part in module.named_modules():

@@ -6,7 +6,6 @@ from pathlib import Path
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import Dtype, graph_state_name
 from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
-from voxport.export.targets.coreml.layout import LAYOUT
 from voxport.model.component import Component
 
 IS_MACOS = sys.platform == "darwin"
@@ -21,7 +20,7 @@ class CoreMLTarget(Target):
 
     name = "coreml"
     packages = ("coremltools",)
-    layout = LAYOUT
+    layout = "BHSD"
     kernel = ("voxport.export.targets.coreml.kernels", "dequantized_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
     state_notes = """\
@@ -56,7 +55,7 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
         from voxport.export.targets.coreml.read_back import check_package
 
         check_package(folder / f"{graph.name}.mlpackage", graph, self._precision(graph))
-        return "functions, states, integers and scales equal those of the module"
+        return "functions, states, integers and scales equal the module"
 
     def _precision(self, graph: Graph) -> Precision:
         return "float32" if graph.exceeds_float16 else self.compute_precision

@@ -7,7 +7,6 @@ import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
 from voxport.bundle.spec import MASKED_SCORE
-from voxport.export.targets.executorch.layout import LAYOUT
 from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
@@ -32,8 +31,6 @@ class LlamaAttention(AttentionKernel[RingUpdate]):
     """Caches [1, L, H_kv, D], written in place by `update_cache` and read by `custom_sdpa` up to the last
     position.
     """
-
-    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         (q, k), v = new.rotation.both(new.q, new.k), new.v

@@ -4,18 +4,25 @@ XNNPACK computes linears and convolutions, portable and llama operators the rest
 states with the methods `GRAPH.read` and `GRAPH.write`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
+from executorch.backends.xnnpack.partition.config.gemm_configs import (
+    AddmmConfig,
+    ConvolutionConfig,
+    LinearConfig,
+    MMConfig,
+)
+from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
     ExecutorchBackendConfig,
     to_edge,
 )
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
@@ -23,16 +30,13 @@ from torch.fx.passes.tools_common import legalize_graph
 
 from voxport.bundle.spec import READ_METHOD, WRITE_METHOD
 from voxport.export.targets.base import Graph
-from voxport.export.targets.executorch.graph_order import late_nodes_moved
 from voxport.export.targets.executorch.kernels import LlamaAttention, rms_norm
-from voxport.export.targets.executorch.layout import state_rows_per_call
-from voxport.export.targets.executorch.partitioner import (
-    ConvolutionPartitioner,
-    LinearPartitioner,
-    keep_convolution_weights,
+from voxport.export.targets.executorch.patches import (
+    FastPartitioner,
+    late_nodes_moved,
+    lazily_compiled_graphs,
+    shared_weights,
 )
-from voxport.export.targets.executorch.pass_values import values_kept
-from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
 from voxport.export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
@@ -45,25 +49,27 @@ from voxport.model.component import Component
 from voxport.quantize.modules import int8_per_token
 
 LOGGERS = ("torch", "torchao", "executorch", "root")
+# With everything that XNNPACK takes, slices and reshapes cut the codec of the golden checkpoint into 157
+# delegates, and lowering takes twice as long.
+LINEARS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 
 
-def lower_graph(graph: Graph, folder: Path) -> None:
-    """Writes `GRAPH.pte`. Raises ExportError."""
+def lower_graph(graph: Graph, folder: Path, state_rows: int) -> None:
+    """Writes `GRAPH.pte`, which reads and writes at most `state_rows` rows of a cache in one call. Raises
+    ExportError.
+    """
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
-        without_stack_traces(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
-        programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
+        programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first, state_rows)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
-        without_stack_traces(),
-        values_kept(),
-        _shared_weights(),
+        shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),
     ):
@@ -85,7 +91,7 @@ def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str)
     `to_edge_transform_and_lower` makes the same programs, but decomposes each one twice.
     """
     partitioner = LinearPartitioner()
-    keep_convolution_weights(programs[name])
+    _keep_convolution_weights(programs[name])
     whole, _ = partitioner.ops_to_not_decompose(programs[name])
     config = EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False)
     edge = to_edge(programs, compile_config=config)
@@ -93,6 +99,42 @@ def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str)
         edge = edge.to_backend({name: partitioner}).to_backend({name: ConvolutionPartitioner()})
     legalize_graph(edge.exported_program(name).graph_module)
     return edge
+
+
+class LinearPartitioner(FastPartitioner):
+    """Partitioner for linears.
+
+    The compile option makes XNNPACK run the one pass for linears, of 17, on each delegate.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(configs=LINEARS)
+        options = [CompileSpec("dqlinear_partitioner", b"")]
+        self.delegation_spec: DelegationSpec = DelegationSpec(XnnpackBackend.__name__, options)
+
+
+class ConvolutionPartitioner(FastPartitioner):
+    """Partitioner for convolutions. ExecuTorch's own kernel takes a hundred times as long.
+
+    It comes after `LinearPartitioner`, because convolutions need all passes of XNNPACK. Activations are not
+    taken: with them the codec of Qwen3-TTS is a tenth faster, but has twice as many parts to lower.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(configs=[ConvolutionConfig])
+
+
+def _keep_convolution_weights(program: torch.export.ExportedProgram) -> None:
+    """Moves weights of convolutions that are buffers outside the state dict into it.
+
+    XNNPACK gives weights of one axis a second one, and writes them to the state dict.
+    """
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.conv1d.default):
+        spec = specs.get(node.args[1].name)  # none for a weight that the program computes
+        if spec and spec.persistent is False:
+            spec.persistent = True
+            program.state_dict[spec.target] = program.constants.pop(spec.target)
 
 
 def _free_weights(edge: EdgeProgramManager) -> None:
@@ -103,22 +145,6 @@ def _free_weights(edge: EdgeProgramManager) -> None:
                 part.named_data_store_output.buffers.clear()
                 part.original_module.state_dict.clear()
                 part.original_module.constants.clear()
-
-
-@contextmanager
-def _shared_weights() -> Iterator[None]:
-    """Lets deep copies of programs share their weights, which ExecuTorch never changes.
-
-    It copies each program before it passes parts to a backend. The weights would take 4 GB more for the
-    published backbone.
-    """
-    storage: Any = torch.UntypedStorage  # Any: a method of it is replaced
-    copy = storage.__deepcopy__
-    storage.__deepcopy__ = lambda weights, memo: weights
-    try:
-        yield
-    finally:
-        storage.__deepcopy__ = copy
 
 
 class ReadStates(Stateful):
@@ -150,17 +176,16 @@ class WriteStates(Stateful):
         return ()
 
 
-def _state_methods(component: Component) -> dict[str, torch.export.ExportedProgram]:
+def _state_methods(component: Component, most: int) -> dict[str, torch.export.ExportedProgram]:
     """Both methods by name; none for a component without states.
 
-    They move a limited number of rows per call. ExecuTorch allocates memory for the largest inputs and
-    outputs of a method when it is loaded, so methods for whole caches would take the memory of the caches
-    again.
+    They move at most `most` rows of a cache per call; 0 means that there is no cache. ExecuTorch allocates
+    memory for the largest inputs and outputs of a method when it is loaded, so methods for whole caches would
+    take the memory of the caches again.
     """
     states = component.signature.states
     if not states:
         return {}
-    most = state_rows_per_call(component)
     count = torch.export.Dim("rows", min=1, max=most) if most else None
     rows = (torch.arange(TRACE_ROWS),) if most else ()
     values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in states)

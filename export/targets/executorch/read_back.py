@@ -32,7 +32,7 @@ INTEGER_ACTIVATIONS = "xnn_datatype_qdint8"
 def check_program(path: Path, graph: Graph) -> str:
     """Compares every quantised linear of the file with the linears of `graph`. Raises ExportError.
 
-    Returns a description, empty where nothing is quantised. One weight at a time is in memory.
+    Returns a description, empty if nothing is quantised. One weight at a time is in memory.
     """
     with export_errors(f"{path.name}: cannot be read back"), path.open("rb") as file:
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from voxport.bundle.spec import Signature
 from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
-from voxport.export.targets.executorch.layout import LAYOUT, state_rows_per_call
 from voxport.model.component import Component
 from voxport.quantize.schemes import IntegerScheme, Scheme
 
-GROUPED_BITS = 4  # of weights in groups, at most
+GROUPED_BITS = 4  # most bits of weights in groups
+MAX_STATE_ROWS = 64  # most cache rows that one call of `GRAPH.read` or `GRAPH.write` moves
 
 
 class ExecuTorchTarget(Target):
@@ -19,7 +19,7 @@ class ExecuTorchTarget(Target):
 
     name = "executorch"
     packages = ("executorch",)
-    layout = LAYOUT
+    layout = "BSHD"
     kernel = ("voxport.quantize.modules", "int8_per_token")
     costs = Costs(lowering=1.5, running=1.7, product=0.2, verification=17, sample=9)
     state_notes = """\
@@ -50,13 +50,16 @@ update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
         return replace(signature, dims=bounds)
 
     def entry_point(self, component: Component) -> EntryPoint:
-        return EntryPoint(f"{component.graph}.pte", component.graph, state_rows_per_call(component))
+        cache = component.signature.cache
+        state_rows = min(MAX_STATE_ROWS, cache.shape[1]) if cache else 0
+        return EntryPoint(f"{component.graph}.pte", component.graph, state_rows)
 
     def lower(self, graph: Graph, folder: Path) -> None:
         from voxport.export.targets.executorch.lowering import lower_graph
 
         components = tuple(replace(part, signature=self.signature(part)) for part in graph.components)
-        lower_graph(replace(graph, components=components), folder)
+        state_rows = self.entry_point(graph.first).state_rows_per_call
+        lower_graph(replace(graph, components=components), folder, state_rows)
 
     def check(self, graph: Graph, folder: Path) -> str:
         from voxport.export.targets.executorch.read_back import check_program

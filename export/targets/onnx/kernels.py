@@ -10,7 +10,6 @@ from onnxscript import evaluator, opset23
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.spec import MASKED_SCORE
-from voxport.export.targets.onnx.layout import LAYOUT
 from voxport.model.layers.attention import (
     Attended,
     AttentionKernel,
@@ -25,7 +24,7 @@ from voxport.quantize.modules import SMALLEST, QuantizedLinear
 MICROSOFT = "com.microsoft"  # the operator domain of ONNX Runtime
 # Accuracy level: activations of 8 bits. Lower levels dequantise the weight in every call.
 INTEGER_ACTIVATIONS = 4
-CHANNEL_BLOCK = 128  # of a per-channel weight in `MatMulNBits`, which has no larger one
+CHANNEL_BLOCK = 128  # block of a per-channel weight: `MatMulNBits` has no larger one
 UINT8_ZERO = onnx.helper.make_tensor("zero", onnx.TensorProto.UINT8, (), [128])
 op: Any = opset23  # its annotations take only constants that are tensors
 CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]
@@ -38,8 +37,6 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
     before it, because there the row number differs from the position. Such a cache is staged (see `Layout`),
     because the operator writes behind the rows that it reads.
     """
-
-    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         q, k, v, rotation = new

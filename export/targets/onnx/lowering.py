@@ -18,17 +18,19 @@ import torch
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
 from voxport.export.targets.base import Graph
-from voxport.export.targets.graph_code import lazily_compiled_graphs, without_stack_traces
-from voxport.export.targets.onnx.convolutions import widen_convolutions
-from voxport.export.targets.onnx.float16 import states_to_float16, to_float16, use_float_activations
 from voxport.export.targets.onnx.kernels import (
     TRANSLATIONS,
     SharedBufferAttention,
     lower_linear,
     lower_to_blocks,
 )
-from voxport.export.targets.onnx.registry import registry_read_once
-from voxport.export.targets.onnx.simplify import simplify
+from voxport.export.targets.onnx.rewrites import (
+    simplify,
+    states_to_float16,
+    to_float16,
+    use_float_activations,
+    widen_convolutions,
+)
 from voxport.export.targets.tracing import (
     dynamic_shapes,
     export_errors,
@@ -82,9 +84,6 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
     names = [state.name for state in signature.states]
     with (
         without_warnings("torch.onnx", "onnxscript"),
-        registry_read_once(),
-        lazily_compiled_graphs(),
-        without_stack_traces(),
         target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):
         # not strict, because strict tracing renames states, which modules take as *args
@@ -122,7 +121,7 @@ def _by_parameter(module: torch.nn.Module, dynamic: Axes) -> tuple[Any, ...]:
 
 
 def _name_dimensions(model: ir.Model, dynamic: Axes) -> None:
-    """Replaces the names of sizes that torch made up (`s79`) by those of the component.
+    """Replaces the names of sizes that torch made up (`s79`) by the names of the component.
 
     Shapes of values inside the graph are removed; ONNX Runtime infers them.
     """

@@ -1,26 +1,34 @@
-"""Reads a saved graph back: its quantised linears have the arithmetic, integers and scales of the module."""
+"""Reads a saved graph back: its quantised linears have the arithmetic, integers and scales of the module. An
+engine runs it with float activations.
+"""
 
-from functools import partial
+import os
+import shutil
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
 from voxport.export.targets.base import Graph
-from voxport.export.targets.onnx.float16 import FLOAT_ACTIVATIONS
 from voxport.export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
 from voxport.export.targets.onnx.lowering import pack
+from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
 from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
 from voxport.quantize.modules import QuantizedLinear
+from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.ort import ort
 
 
 def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
     """Compares every quantised linear of the file with the linears of `graph`. Raises ExportError.
 
-    Returns a description, empty where nothing is quantised.
+    Returns a description, empty if nothing is quantised.
     """
     return compare_linears(
         path.name, graph, partial(_of_linear, precision=precision), _of_file(path, precision)
@@ -50,7 +58,7 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
             return onnx.numpy_helper.to_array(constant)
         # `to_array` refuses files with several hard links, as `cp -l` makes them
         dtype = onnx.helper.tensor_dtype_to_np_dtype(constant.data_type)
-        # of the file that export writes: the engine refuses other places
+        # the file that export writes: the engine refuses other places
         file, offset = path.with_name(f"{path.name}.data"), int(place.get("offset", 0))
         return np.fromfile(file, dtype, prod(constant.dims), offset=offset).reshape(constant.dims)
 
@@ -73,3 +81,68 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
             linear = StoredLinear(bits, block, hash_of(weight), hash_of(scale.astype(np.float32)))
             found[linear] = f"node {node.name}"
     return found
+
+
+class FloatActivationsEngine(OnnxEngine):
+    """Runs a bundle with the same graphs and weights, whose quantised linears do not round their activations.
+
+    With integer activations a float sum in another order moves some values by a whole step. Without that
+    rounding the artifact is as near to eager as float32 allows, so a much smaller fault shows.
+    """
+
+    def read_graph(self, path: Path) -> bytes:
+        model = onnx.load(path, load_external_data=False)
+        unrounded: dict[str, str] = {}
+        nodes: list[onnx.NodeProto] = []
+        for node in model.graph.node:
+            if node.op_type == "QuantizeLinear":
+                unrounded[node.output[0]] = node.input[0]
+            elif node.op_type == "MatMulIntegerToFloat":
+                nodes += _float_linear(node, unrounded[node.input[0]])
+            else:
+                nodes.append(node)
+            if node.op_type == "MatMulNBits":
+                (level,) = (one for one in node.attribute if one.name == "accuracy_level")
+                level.i = FLOAT_ACTIVATIONS
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        content: bytes = model.SerializeToString()
+        return content
+
+    @cached_property
+    def _weights_folder(self) -> Path:
+        """The folder of the bundle. ONNX Runtime refuses links out of it, so the weights of a bundle in the
+        cache of a model hub are linked, or copied, into a temporary folder.
+        """
+        folder = self.bundle.folder.resolve()
+        linked = [path for path in folder.glob("*.data") if path.is_symlink()]
+        if not linked:
+            return folder
+        self._temporary = TemporaryDirectory(prefix="voxport-")  # removed with the engine
+        for path in linked:
+            copy = Path(self._temporary.name, path.name)
+            try:
+                os.link(os.path.realpath(path), copy)
+            except OSError:  # another file system
+                shutil.copyfile(path, copy)
+        return Path(self._temporary.name)
+
+    def _session_options(self) -> ort.SessionOptions:
+        options = super()._session_options()
+        # the graph is not read from its file
+        key = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(key, str(self._weights_folder))
+        # ONNX Runtime may turn a product with a dequantised weight into MatMulNBits, by default of level 4
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT_ACTIVATIONS))
+        return options
+
+
+def _float_linear(node: onnx.NodeProto, x: str) -> list[onnx.NodeProto]:
+    """A `MatMulIntegerToFloat`, whose first scale is 1, with `x` in place of its rounded input."""
+    _, weight, one, scale, _, zero = node.input
+    (y,) = node.output
+    return [
+        helper.make_node("DequantizeLinear", [weight, one, zero], [f"{y}.weight"]),
+        helper.make_node("MatMul", [x, f"{y}.weight"], [f"{y}.product"]),
+        helper.make_node("Mul", [f"{y}.product", scale], [y]),
+    ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype
 from voxport.export.targets.base import Costs, EntryPoint, Graph, Target
-from voxport.export.targets.onnx.layout import LAYOUT
 from voxport.model.component import Component
 from voxport.quantize.schemes import Scheme
 
@@ -21,7 +20,7 @@ class OnnxTarget(Target):
 
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
-    layout = LAYOUT
+    layout = "BHSD, staged"
     kernel = ("voxport.quantize.modules", "int8_per_block")
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\
@@ -73,6 +72,6 @@ cleared.
         return check_graph(folder / self.entry_point(graph.first).file, graph, self.compute_precision)
 
     def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
-        from voxport.export.targets.onnx.float_activations import FloatActivationsEngine
+        from voxport.export.targets.onnx.read_back import FloatActivationsEngine
 
         return FloatActivationsEngine(bundle, options)

@@ -100,7 +100,7 @@ class PromptBuilder:
         return constants.kind != "base" and not ignores
 
     def instruction(self, instruct: str | None) -> np.ndarray | None:
-        """Ids int64 [n] of the template of an instruction, None where the model leaves it out.
+        """Ids int64 [n] of the template of an instruction, None if the model leaves it out.
 
         Raises UsageError on an instruction that it does not take.
         """

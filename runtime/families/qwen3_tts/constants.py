@@ -28,7 +28,7 @@ class Sampling:
 
 
 class SamplingConstants(Record):
-    """The defaults of a checkpoint. `others_*` are those of the code predictor. Temperature 0 is greedy."""
+    """The defaults of a checkpoint. `others_*` are for the code predictor. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0, le=100)]
     top_k: TopK
@@ -81,7 +81,7 @@ class Constants(Record):
     kind: Literal["base", "custom_voice", "voice_design"]
     size: str
     sampling_defaults: SamplingConstants
-    max_frames: Count | None = None  # of one text; older bundles have no limit of their own
+    max_frames: Count | None = None  # per text; older bundles have no limit
 
     @property
     def code_sizes(self) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class Constants(Record):
         return self.sampling_defaults.sampling
 
     def sampling_with(self, changes: Mapping[str, float]) -> Sampling:
-        """The defaults with other values by name: those of `SamplingConstants`, with `sub_` for `others_`.
+        """The defaults with other values by name, fields of `SamplingConstants` with `sub_` for `others_`.
 
         Raises UsageError that names a wrong one.
         """

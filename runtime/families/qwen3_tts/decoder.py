@@ -3,19 +3,18 @@
 Works on the streams of any engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.constants import Constants, Sampling
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from voxport.runtime.sampler import gumbel_noise, sample
-from voxport.runtime.utterance import decode_frames, read_pieces
+from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
 
 MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
@@ -28,11 +27,6 @@ class FrameNoise:
 
     first: np.ndarray
     others: np.ndarray
-
-
-def max_slots(components: Mapping[str, ComponentEntry]) -> int:
-    """Utterances that one batch of a bundle with these components by name may have."""
-    return min(components[name].max_batch if name in components else 1 for name in BATCHED)
 
 
 def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
@@ -51,7 +45,7 @@ class SpeechDecoder:
     logits: np.ndarray
 
     def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
-        """`sampling` is that of the model unless it is given."""
+        """`sampling` None is the default of the model."""
         self.stream, self.constants = stream, constants
         self.sampling = constants.sampling if sampling is None else sampling
         self.position = 0
@@ -60,24 +54,9 @@ class SpeechDecoder:
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
     def start(self, rows: PromptRows) -> None:
-        """Reads a prompt. Raises UsageError where it does not fit the cache."""
+        """Reads a prompt in one piece. Raises UsageError if it does not fit the cache."""
         self._check_room(rows)
         self._prefill(rows.prefill)
-
-    def start_with_prefix(self, rows: PromptRows, prefix_rows: Arrays | None) -> Arrays:
-        """Reads the fixed part of a prompt and then the rest. Returns the cache rows of the fixed part.
-
-        `prefix_rows` are those of an earlier prompt with the same fixed part, which is not read then.
-        Raises UsageError where the prompt does not fit the cache.
-        """
-        self._check_room(rows)
-        if prefix_rows is None:
-            self._prefill(rows.prefill[: rows.fixed])
-            prefix_rows = self.stream.save_rows(rows.fixed)
-        else:
-            self.load_prefix(rows, prefix_rows)
-        self._prefill(rows.prefill[rows.fixed :])
-        return prefix_rows
 
     def read_prefix(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
         """Reads the fixed part of a prompt, and yields between pieces. Raises UsageError like `start`."""
@@ -87,7 +66,7 @@ class SpeechDecoder:
     def load_prefix(self, rows: PromptRows, prefix_rows: Arrays) -> None:
         """Takes the cache rows of the fixed part from an earlier prompt. Raises UsageError like `start`."""
         self._check_room(rows)
-        self.stream.load_rows(prefix_rows)
+        self.stream.load(prefix_rows)
         self.position = rows.fixed
 
     def read_text(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
@@ -115,7 +94,7 @@ class SpeechDecoder:
         return self.position < self.stream.capacity("decode_step")
 
     def first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
-        """Draws and takes code 0 of the next frame; END where the model ends the speech and `may_end`.
+        """Draws and takes code 0 of the next frame; END if the model ends the speech and `may_end`.
 
         Noise is needed unless the sampling is greedy.
         """
@@ -135,7 +114,7 @@ class SpeechDecoder:
         return END if code == constants.codec_eos_token_id else code
 
     def frame(self, noise: FrameNoise | None = None) -> np.ndarray | None:
-        """Draws the codes int64 [K] of the next frame; None where the model ends the speech."""
+        """Draws the codes int64 [K] of the next frame; None if the model ends the speech."""
         code = self.first_code(noise)
         return None if code == END else self.predict(code, noise)[0]
 
@@ -207,11 +186,11 @@ class SpeechDecoder:
 
     def save_codec(self) -> Arrays:
         """Copies of the states of the codec, for `load_codec`."""
-        return self.stream.save_states("codec_step", self._decoded)
+        return self.stream.save("codec_step", self._decoded)
 
     def load_codec(self, states: Arrays, frames: int) -> None:
         """Takes the states of the codec behind `frames` frames of another utterance."""
-        self.stream.load_states(states)
+        self.stream.load(states)
         self._decoded = frames
 
     def _keep(self, outputs: Arrays) -> None:
@@ -219,16 +198,16 @@ class SpeechDecoder:
 
 
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
+    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
 ) -> np.ndarray:
-    """Codes int64 [slots, K]; code 0 is END where the model ends the speech. Each slot of the stream has a
+    """Codes int64 [slots, K]; code 0 is END if the model ends the speech. Each slot of the stream has a
     decoder.
 
     A slot that ends repeats the inputs of another one; its other codes mean nothing. The decoders take the
     codes at the end, so a call that raises can be repeated.
     """
-    codes = np.full((stream.batch, constants.n_codebooks), END)
-    inputs: dict[int, Arrays] = {}  # of the slots that do not end
+    codes = np.full((stream.batch, decoders[0].constants.n_codebooks), END)
+    inputs: dict[int, Arrays] = {}  # by slot, without slots that end
     for slot, (decoder, drawn) in enumerate(zip(decoders, noise, strict=True)):
         if (code := decoder.draw_first_code(drawn)) != END:
             inputs[slot] = decoder.predictor_inputs(code, drawn)
@@ -251,3 +230,6 @@ def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.nd
     outputs = stream.run("decode_step", {"embeddings": np.stack(fed)[:, None], "position": positions})
     for slot, decoder in enumerate(decoders):
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
+
+
+FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END, first_code=0)

@@ -1,13 +1,11 @@
 """The Qwen3-TTS family: text to speech."""
 
 from voxport.runtime.families.base import Call, RuntimeFamily
-from voxport.runtime.families.qwen3_tts.bench import BENCH
 from voxport.runtime.families.qwen3_tts.constants import Constants, parse_constants
 from voxport.runtime.families.qwen3_tts.split_stream import MASKS
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
-from voxport.runtime.families.qwen3_tts.trace import TRACE
-from voxport.runtime.families.qwen3_tts.verification import VERIFICATION
 from voxport.runtime.families.qwen3_tts.voices import count_rows
+from voxport.runtime.families.qwen3_tts.workload import BENCH, TRACE, VERIFICATION
 from voxport.runtime.text_to_speech import TextToSpeech
 
 TALKER = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "logits"}))

@@ -33,7 +33,7 @@ def language_name(language: str, constants: Constants) -> str:
 
 
 def code_of_name(name: str) -> str | None:
-    """ISO 639 code of a language by the model's name; None for `auto`, and where there is none."""
+    """ISO 639 code of a language by the model's name; None for `auto`, and if there is none."""
     return "zh" if name.endswith(DIALECT) else NAMES.get(name)
 
 

@@ -55,7 +55,7 @@ def read_recording(path: Path, rate: int) -> np.ndarray:
 
 
 def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames: float) -> None:
-    """Warns where the recording is much longer or shorter than its transcript explains: the model would then
+    """Warns if the recording is much longer or shorter than its transcript explains: the model would then
     speak the rest of one of them.
     """
     if not estimated_frames / MAX_LENGTH_RATIO <= frames <= estimated_frames * MAX_LENGTH_RATIO:

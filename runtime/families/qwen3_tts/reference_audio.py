@@ -9,8 +9,8 @@ import numpy as np
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
 
-FRAMES = 5  # of a reference in one call, which other requests wait for
-VOICES = 8  # whose states are kept; those of the published codec take 9 MB
+FRAMES = 5  # one call decodes so many; other requests wait for it
+VOICES = 8  # whose states are kept; the published codec has 9 MB
 
 
 class ReferenceStates:

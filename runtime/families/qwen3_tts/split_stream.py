@@ -5,12 +5,12 @@ speech decoder takes a fixed number of frames; longer speech is decoded in windo
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from voxport.bundle.errors import IntegrityError, UsageError
-from voxport.bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, TensorSpec
+from voxport.bundle.spec import MASKED_SCORE, Dimension, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.sampler import SamplerSettings, sample
@@ -18,7 +18,6 @@ from voxport.runtime.sampler import SamplerSettings, sample
 WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
-ROW_AXIS = 3
 CALLED = ("prefill", "decode_step", "embed_text", "embed_codes", "code_predictor", "codec_step")
 FRAMES = "codec_frames"  # what `SplitStream` saves in place of states of a codec
 
@@ -32,7 +31,7 @@ class SplitStream(Stream):
     """The calls in `CALLED` on a stream that has six other components. Other calls are passed on."""
 
     def __init__(self, stream: Stream, constants: Constants):
-        """Raises IntegrityError where the six components do not fit the constants."""
+        """Raises IntegrityError if the six components do not fit the constants."""
         self._rows, self._window = _check_shapes(stream.signatures, constants)
         super().__init__(
             stream.signatures | {"codec_step": _codec_step(constants, self._window)}, stream.lock
@@ -140,16 +139,6 @@ class SplitStream(Stream):
             position = stop
         return np.concatenate(pieces)
 
-    def save_states(self, component: str, positions: int) -> Arrays:
-        if component == "codec_step":
-            return {FRAMES: np.stack(self._frames[:positions])}
-        return self._stream.save_states(component, positions)
-
-    def load_states(self, states: Arrays) -> None:
-        if FRAMES in states:
-            self._frames = list(states[FRAMES])
-        self._stream.load_states({name: array for name, array in states.items() if name != FRAMES})
-
     def capacity(self, component: str) -> int:
         return self._rows if component in CALLED else self._stream.capacity(component)
 
@@ -160,28 +149,29 @@ class SplitStream(Stream):
         self._frames = []
         self._stream.reset()
 
-    def snapshot(self) -> Arrays:
-        return self._stream.snapshot()
+    def save(self, component: str | None = None, positions: int | None = None) -> Arrays:
+        if component == "codec_step":
+            return {FRAMES: np.stack(self._frames[:positions])}
+        if component not in CALLED:
+            return self._stream.save(component, positions)
+        rows = self._stream.save("code_decoder")
+        return {name: rows[name][..., :positions].copy() for name in TALKER_CACHES}
 
-    def restore(self, states: Arrays) -> None:
-        self._stream.restore(states)
+    def load(self, states: Arrays) -> None:
+        """Rows of the talker's caches are at the end of their last axis."""
+        whole = self._stream.save()
+        for name, array in states.items():
+            if name == FRAMES:
+                self._frames = list(array)
+            else:
+                whole[name][tuple(map(slice, array.shape))] = array
+        self._stream.load(whole)
 
-    def save_rows(self, count: int) -> Arrays:
-        states = self._stream.snapshot()
-        return {name: states[name][..., :count].copy() for name in TALKER_CACHES}
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return self._stream._save(states, positions)
 
-    def row_shapes(self, count: int) -> dict[str, tuple[int, ...]]:
-        states = {state.name: state for state in self.signatures["code_decoder"].states}
-        return {name: (*states[name].shape[:ROW_AXIS], min(count, self._rows)) for name in TALKER_CACHES}
-
-    def load_rows(self, rows: Arrays) -> None:
-        states = self._stream.snapshot()
-        for name in TALKER_CACHES:
-            found = rows.get(name, np.zeros(0))
-            if found.shape != self.row_shapes(found.shape[-1])[name]:
-                raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, not that of this bundle")
-            states[name][..., : found.shape[-1]] = found
-        self._stream.restore(states)
+    def _load(self, states: Arrays) -> None:
+        self._stream.load(states)
 
 
 def _check_shapes(signatures: Mapping[str, Signature], constants: Constants) -> tuple[int, int]:

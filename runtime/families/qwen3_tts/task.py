@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,20 +12,19 @@ import numpy as np
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
-from voxport.runtime.batching import Fill, RowLimit, SlotOutput
+from voxport.runtime.batching import Fill, RowLimit
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.base import max_slots
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.constants import Constants
 from voxport.runtime.families.qwen3_tts.decoder import (
+    BATCHED,
     END,
+    FRAMES,
     FrameNoise,
     SpeechDecoder,
-    batched_frame,
-    batched_step,
-    draw_noise,
-    max_slots,
 )
 from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from voxport.runtime.families.qwen3_tts.languages import (
@@ -57,9 +56,9 @@ from voxport.runtime.speech_request import SpeechRequest, TextLayout
 from voxport.runtime.text.language import AUTO
 from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
-from voxport.runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
 
-FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
+FIXED_ROWS = 16  # at most, in a prompt besides text, instruction and reference
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return max_slots({entry.name: entry for entry in self.bundle.components})
+        return max_slots(self.bundle.components, BATCHED)
 
     def estimated_frames(self, text: str) -> float:
         return estimated_frames(text)
@@ -221,7 +220,7 @@ class QwenTextToSpeech(TextToSpeech):
         )
 
 
-class SpeechSlots(UtteranceSlots["Utterance"]):
+class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, FrameNoise]):
     """Each utterance has sampling settings and noise of its own."""
 
     def __init__(
@@ -232,9 +231,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         prefixes: PrefixCache,
         references: ReferenceStates,
     ):
-        super().__init__(stream)
-        self._constants, self._prompt = constants, prompt
-        self._prefixes, self._references = prefixes, references
+        super().__init__(stream, constants, FRAMES, estimated_frames)
+        self._prompt, self._prefixes, self._references = prompt, prefixes, references
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the rows of the prompt, and reads the stored rows of its prefix. Raises UsageError."""
@@ -244,11 +242,11 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
         key = rows.prefill[: rows.fixed].tobytes()
-        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes, self._stream)
+        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes)
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
             decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
-            self._utterances[slot] = Utterance(decoder, request)
+            self._begin(slot, decoder, request)
             yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
             if prompt.reference is not None:
                 yield from self._references.read(decoder, prompt.reference.codes)
@@ -258,33 +256,3 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:
         self._utterances[slot].decoder.replace(int(self.codes(slot)[0]), int(codes[0]))
         super().replace_codes(slot, codes)
-
-    def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
-        batched_step(stream, [utterance.decoder for utterance in utterances], codes)
-
-    def _next_codes(self, stream: Stream, utterances: Sequence["Utterance"]) -> np.ndarray:
-        noise = [utterance.noise() for utterance in utterances]
-        return batched_frame(stream, self._constants, [each.decoder for each in utterances], noise)
-
-
-class Utterance:
-    """A request that is being spoken: its decoder, noise and frames. `codes` int64 [K] are the last frame."""
-
-    codes: np.ndarray
-
-    def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
-        self.decoder = decoder
-        self._frames = FrameCollector(decoder, request, estimated_frames)
-        self._generator = np.random.default_rng(request.seed)
-        self._noise: FrameNoise | None = None
-
-    def noise(self) -> FrameNoise:
-        """Noise of the next frame. It stays the same until `push`."""
-        if self._noise is None:
-            self._noise = draw_noise(self._generator, self.decoder.constants)
-        return self._noise
-
-    def push(self) -> SlotOutput:
-        """Takes the codes of a new frame."""
-        self._noise = None
-        return self._frames.push(None if self.codes[0] == END else self.codes)

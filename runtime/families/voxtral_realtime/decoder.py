@@ -1,10 +1,8 @@
 """Audio samples to tokens, one per 80 ms, on the streams of any engine."""
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -15,7 +13,6 @@ from voxport.runtime.families.voxtral_realtime.encoder import EncoderState, Obse
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
 # silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).
 BLANK_RUN, PENALTY_PER_BLANK, MAX_PENALTY = 200, 0.5, 7.0
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class DecodeOptions:
 class Silence:
     """What a stream holds after the silence in front of the audio, at one delay: see `StreamingDecoder`.
 
-    `position` is that of the decoder. The states are those of `Stream.save_states`.
+    `position` is the position of the decoder. The states come from `Stream.save`.
     """
 
     encoder: EncoderState
@@ -51,11 +48,11 @@ class StreamingDecoder:
 
     The prompt covers the silence before the audio and the delay. Its rows that depend on silence only are
     read first, so a stream that loads a `Silence` gives the same tokens, bit for bit, as one that reads them.
-    After the prompt, each position takes the sum of the embedding of 80 ms of audio and that of the previous
+    After the prompt, each position takes the sum of the embeddings of 80 ms of audio and of the previous
     token, and chooses the token with the largest logit. Silence at the end flushes the delayed tokens. EOS
     does not stop the stream.
 
-    `stream` is that of the decoder; it may be a slot of a batch.
+    `stream` is the stream of the decoder; it may be a slot of a batch.
     """
 
     def __init__(
@@ -113,19 +110,19 @@ class StreamingDecoder:
         encoder = self._encoder.state
         return Silence(
             encoder,
-            self._audio_stream.save_states(ENCODER, encoder.position),
+            self._audio_stream.save(ENCODER, encoder.position),
             self.position,
-            self.stream.save_states("decode_step", self.position),
+            self.stream.save("decode_step", self.position),
         )
 
     def load_silence(self, silence: Silence) -> None:
         """Called in place of `begin`."""
         self._has_begun = True
         self._encoder.state, self.position = silence.encoder, silence.position
-        self._audio_stream.load_states(silence.encoder_states)
-        self.stream.load_states(silence.states)
+        self._audio_stream.load(silence.encoder_states)
+        self.stream.load(silence.states)
 
-    # The two parts of `feed` and `finish`, for several streams in one batch: see `batched_step`
+    # The two parts of `feed` and `finish`, for several streams in one batch: see `LiveSlots`
 
     def encode_samples(self, samples: np.ndarray) -> None:
         """Encodes samples float32 [n]. Raises UsageError like `feed`."""
@@ -221,56 +218,3 @@ class StreamingDecoder:
         )
         self.position += len(ids)
         return outputs
-
-
-def batched_step(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int | Exception]:
-    """One position of each decoder that is due. Decoder i has slot i of the stream.
-
-    Returns the token of each slot, or its error. The prompt of a slot is read alone. If the call for the
-    other slots raises, each of them has a call of its own: slots that are not due keep their states.
-    """
-    due = [slot for slot, decoder in enumerate(decoders) if decoder.is_due]
-    steps = [slot for slot in due if decoders[slot].has_read_prompt]
-    prompts = {slot: _attempt(decoders[slot].read_prompt) for slot in due if slot not in steps}
-    return prompts | _step_slots(stream, decoders, steps)
-
-
-def _step_slots(
-    stream: Stream, decoders: Sequence[StreamingDecoder], slots: Sequence[int]
-) -> dict[int, int | Exception]:
-    """A decode step of some slots: their tokens, or their errors."""
-    if not slots:
-        return {}
-    try:
-        active = stream.first(slots[-1] + 1)
-        logits = _run_step(active, decoders[: active.batch], slots)
-    except Exception as error:
-        if len(slots) == 1:
-            return {slots[0]: error}
-        log.warning("a step of %d streams failed; each is computed alone: %s", len(slots), error)
-        alone = [_step_slots(stream, decoders, [slot]) for slot in slots]
-        return {slot: result for results in alone for slot, result in results.items()}
-    return {slot: _attempt(partial(decoders[slot].advance, logits[slot : slot + 1])) for slot in slots}
-
-
-def _attempt(choose: Callable[[], int]) -> int | Exception:
-    """The token, or the error: it belongs to one slot, whatever it is."""
-    try:
-        return choose()
-    except Exception as error:
-        return error
-
-
-def _run_step(stream: Stream, decoders: Sequence[StreamingDecoder], steps: Sequence[int]) -> np.ndarray:
-    """Logits float32 [slots, vocab] of a decode step of the slots `steps`."""
-    inputs = {slot: decoders[slot].next_input() for slot in steps}
-    filler = 0, np.zeros_like(inputs[steps[0]][1])
-    rows = [inputs.get(slot, filler) for slot in range(len(decoders))]
-    ids, audio = np.array([[token] for token, _ in rows]), np.concatenate([each for _, each in rows])
-    text = stream.run("embed_tokens", {"ids": ids})["embeddings"]
-    arrays = {
-        "embeddings": audio + text,
-        "position": np.array([decoder.position for decoder in decoders]),
-        "delay": np.array([decoder.delay for decoder in decoders]),
-    }
-    return stream.run_active("decode_step", arrays, steps)["logits"]

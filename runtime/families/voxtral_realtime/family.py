@@ -5,12 +5,10 @@ from dataclasses import replace
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import load_pieces, tekken_path
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Call, RuntimeFamily, parse_record
-from voxport.runtime.families.voxtral_realtime.bench import BENCH
+from voxport.runtime.families.base import Call, RuntimeFamily, max_slots, parse_record
 from voxport.runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
 from voxport.runtime.families.voxtral_realtime.task import BATCHED, LANGUAGES, VoxtralSpeechToText
-from voxport.runtime.families.voxtral_realtime.trace import TRACE
-from voxport.runtime.families.voxtral_realtime.verification import VERIFICATION
+from voxport.runtime.families.voxtral_realtime.workload import BENCH, TRACE, VERIFICATION
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text.tokenizer import tokenizer_paths
 
@@ -19,7 +17,7 @@ STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden",
 
 def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeechToText:
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
-    max_live = min(bundle.component(name).max_batch for name in BATCHED)
+    max_live = max_slots(bundle.components, BATCHED)
     token_bytes = load_pieces(tekken_path(tokenizer_paths(bundle)))
     languages = bundle.job.languages or LANGUAGES
     return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, languages)

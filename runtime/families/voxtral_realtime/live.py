@@ -1,14 +1,14 @@
-"""`LiveSlots`: live streams in the slots of one batched stream of the decoder. Implements `runtime.live`."""
+"""`LiveSlots`: live streams in the slots of one batched stream of the decoder. Implements `LiveBatch`."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.voxtral_realtime.decoder import StreamingDecoder, batched_step
+from voxport.runtime.families.voxtral_realtime.decoder import StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
-from voxport.runtime.live import LiveStream
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.slots import Slots, move_states
+from voxport.runtime.transcription import LiveStream, TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 
@@ -32,8 +32,9 @@ class SlotStream:
     def is_due(self) -> bool:
         return self.decoder.is_due
 
-    def take(self, token: int) -> list[TranscriptDelta]:
-        """The text that the next token completes."""
+    def step(self, logits: np.ndarray | None) -> list[TranscriptDelta]:
+        """Takes the logits of a decode step; None: reads the prompt. Returns the text that is complete."""
+        token = self.decoder.read_prompt() if logits is None else self.decoder.advance(logits)
         deltas = list(self.transcript.deltas([token]))
         if self._is_finished and not self.is_due:
             deltas.append(self.transcript.end())
@@ -41,41 +42,59 @@ class SlotStream:
 
 
 class LiveSlots:
-    """The streams have the first slots of the batch. A freed slot takes the stream of the last one.
-
-    The encoder of each stream has states of its own, which are not moved.
-    """
+    """The encoder of each stream has states of its own, which are not moved."""
 
     def __init__(self, batch: Stream, new_decoder: NewDecoder, new_transcript: Callable[[], Transcript]):
         """`new_decoder(delay_ms, stream)` is behind the silence in front of the audio."""
         self._batch, self._new_decoder, self._new_transcript = batch, new_decoder, new_transcript
-        self._streams: list[SlotStream] = []  # by slot
+        self._slots: Slots[SlotStream] = Slots(batch.batch, self._move)
 
     @property
     def has_room(self) -> bool:
-        return len(self._streams) < self._batch.batch
+        return self._slots.has_room
 
     def begin(self, delay_ms: int | None = None) -> LiveStream:
-        decoder = self._new_decoder(delay_ms, self._batch.slot(len(self._streams)))
-        self._streams.append(SlotStream(decoder, self._new_transcript()))
-        return self._streams[-1]
+        decoder = self._new_decoder(delay_ms, self._batch.slot(len(self._slots)))
+        stream = SlotStream(decoder, self._new_transcript())
+        self._slots.take(stream)
+        return stream
 
     def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
+        """One position of each stream that is due. The prompt of a stream is read alone."""
+        due = {slot: stream for slot, stream in self._slots.items.items() if stream.is_due}
+        logits: dict[int, np.ndarray] = {}
+        steps = sorted(slot for slot, stream in due.items() if stream.decoder.has_read_prompt)
+        errors = self._slots.run(lambda slots: logits.update(self._decode(slots)), steps)
         found: dict[LiveStream, list[TranscriptDelta] | Exception] = {}
-        tokens = batched_step(self._batch, [stream.decoder for stream in self._streams])
-        for slot, token in tokens.items():
-            stream = self._streams[slot]
+        for slot, stream in due.items():
             try:
-                found[stream] = token if isinstance(token, Exception) else stream.take(token)
+                found[stream] = errors.get(slot) or stream.step(logits.get(slot))
             except Exception as error:  # belongs to this stream, whatever it is
                 found[stream] = error
         return found
 
     def end(self, stream: LiveStream) -> None:
-        slot = next(slot for slot, each in enumerate(self._streams) if each is stream)
-        last = self._streams.pop()
-        if last is not stream:
-            source = len(self._streams)
-            self._batch.move(source, slot, last.decoder.position, "decode_step")
-            last.decoder.stream = self._batch.slot(slot)
-            self._streams[slot] = last
+        self._slots.free(stream)
+        for error in self._slots.compact().values():
+            raise error
+
+    def _decode(self, slots: list[int]) -> dict[int, np.ndarray]:
+        """Logits float32 [1, vocab] by slot, of a decode step of these slots. Others keep their states."""
+        decoders = [self._slots.items[slot].decoder for slot in range(slots[-1] + 1)]
+        inputs = {slot: decoders[slot].next_input() for slot in slots}
+        filler = 0, np.zeros_like(inputs[slots[0]][1])
+        rows = [inputs.get(slot, filler) for slot in range(len(decoders))]
+        ids, audio = np.array([[token] for token, _ in rows]), np.concatenate([each for _, each in rows])
+        stream = self._batch.first(len(decoders))
+        text = stream.run("embed_tokens", {"ids": ids})["embeddings"]
+        arrays = {
+            "embeddings": audio + text,
+            "position": np.array([decoder.position for decoder in decoders]),
+            "delay": np.array([decoder.delay for decoder in decoders]),
+        }
+        found = stream.run_active("decode_step", arrays, slots)["logits"]
+        return {slot: found[slot : slot + 1] for slot in slots}
+
+    def _move(self, source: int, target: int) -> None:
+        decoder = self._slots.items[target].decoder
+        decoder.stream = move_states(self._batch, source, target, decoder.position, "decode_step")

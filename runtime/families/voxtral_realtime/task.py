@@ -12,9 +12,8 @@ from voxport.runtime.families.voxtral_realtime.constants import ENCODER, Constan
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.live import LiveSlots
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
-from voxport.runtime.live import LiveBatch
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.transcription import LiveBatch, TranscriptDelta
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams

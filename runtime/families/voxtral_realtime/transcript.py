@@ -30,7 +30,7 @@ class Transcript:
         self._constants, self._token_bytes = constants, token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._tokens = self._pads = 0  # all tokens, and pads in a row
-        self._length_s = inf  # of the audio, until it has ended
+        self._length_s = inf  # length of the audio, once it has ended
         self._word: Word | None = None  # begun and not ended
         self._words: list[Word] = []
 

@@ -3,7 +3,7 @@
 Works on the streams of any engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -13,21 +13,16 @@ from pydantic import Field
 
 from voxport.bundle.bounds import Codebooks, EulerSteps, SampleRate
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry, Record
+from voxport.bundle.manifest import Record
 from voxport.runtime.batching import RowLimit
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.base import Count, Id, Values, parse_record
 from voxport.runtime.sampler import sample
-from voxport.runtime.utterance import decode_frames, read_pieces
+from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
 BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
-
-
-def max_slots(components: Mapping[str, ComponentEntry]) -> int:
-    """Utterances that one batch of a bundle with these components by name may have."""
-    return min(components[name].max_batch for name in BATCHED)
 
 
 class Constants(Record):
@@ -80,7 +75,7 @@ class Prompt:
 
 
 def check_room(rows: int, capacity: int) -> None:
-    """Raises UsageError where a prompt of `rows` rows leaves no room for a frame in the cache."""
+    """Raises UsageError if a prompt of `rows` rows leaves no room for a frame in the cache."""
     if rows >= capacity:
         raise UsageError(
             f"text: its prompt of {rows} rows leaves no room in a cache of {capacity}; "
@@ -108,27 +103,13 @@ class SpeechDecoder:
         self.may_end = True  # whether the next frame may be END_AUDIO
         self._decoded = 0  # frames
 
-    def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
-        """Reads the prefix of a prompt and then its text. Returns the cache rows of the prefix.
-
-        `prefix_rows` are those rows from an earlier utterance of the voice; they replace the prefill of the
-        prefix. Raises UsageError where the prompt does not fit the cache.
-        """
-        if prefix_rows is None:
-            self._prefill(self._embed_prefix(prompt))
-            prefix_rows = self.stream.save_rows(len(prompt.prefix))
-        else:
-            self.load_prefix(prompt, prefix_rows)
-        self.prefill(prompt.text)
-        return prefix_rows
-
     def read_prefix(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
         """Reads the prefix of a prompt, and yields between pieces."""
         yield from read_pieces(self._embed_prefix(prompt), limit, self._prefill)
 
     def load_prefix(self, prompt: Prompt, rows: Arrays) -> None:
         """Takes the cache rows of the prefix from an earlier utterance of the voice."""
-        self.stream.load_rows(rows)
+        self.stream.load(rows)
         self.position = len(prompt.prefix)
 
     def read_text(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
@@ -142,7 +123,7 @@ class SpeechDecoder:
         them.
 
         `voice` float32 [N, dim] replaces the embeddings at `voice_positions` int64 [N]. Raises UsageError
-        where the prompt does not fit the cache.
+        if the prompt does not fit the cache.
         """
         hidden = self._prefill(self._embed(self._extended(ids), voice, voice_positions))
         return hidden[:, : len(ids)]
@@ -157,7 +138,7 @@ class SpeechDecoder:
     def _embed(
         self, ids: np.ndarray, voice: np.ndarray | None = None, positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError where they do not fit."""
+        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError if they do not fit."""
         check_room(self.position + len(ids), self.stream.capacity("prefill"))
         embeddings = self.stream.run_rows("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
@@ -199,6 +180,7 @@ class SpeechDecoder:
     def advance(self, outputs: Arrays) -> None:
         """Takes the outputs of `decode_step` for this utterance."""
         self._keep(outputs)
+        self.may_end = True
         self.position += 1
 
     @property
@@ -223,15 +205,23 @@ class SpeechDecoder:
         self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
 
 
+def draw_noise(generator: np.random.Generator, constants: Constants) -> np.ndarray:
+    """Noise of a frame: float32 [1, K - 1]."""
+    return generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32)
+
+
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: np.ndarray
+    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """noise float32 [slots, K - 1] -> codes int64 [slots, K]. Each slot of the stream has a decoder."""
+    """noise float32 [1, K - 1] of each slot -> codes int64 [slots, K]. Each slot of the stream has a
+    decoder.
+    """
+    constants = decoders[0].constants
     conditions = np.concatenate([decoder.output.condition for decoder in decoders])
     semantic = [
         semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end) for decoder in decoders
     ]
-    values = acoustic_values(stream, constants, noise, conditions)
+    values = acoustic_values(stream, constants, np.concatenate(noise), conditions)
     return np.concatenate((np.concatenate(semantic), acoustic_codes(values, constants)), axis=1)
 
 
@@ -273,3 +263,6 @@ def acoustic_codes(values: np.ndarray, constants: Constants) -> np.ndarray:
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     """round((clamp(x, -1, 1) + 1) / 2 * (levels - 1)), half to even: int64 in 0 ... levels - 1."""
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
+
+
+FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END_AUDIO, FIRST_CODE)

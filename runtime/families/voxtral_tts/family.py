@@ -1,12 +1,10 @@
 """The Voxtral-TTS family: text to speech."""
 
 from voxport.runtime.families.base import Call, RuntimeFamily
-from voxport.runtime.families.voxtral_tts.bench import BENCH
 from voxport.runtime.families.voxtral_tts.decoder import Constants, parse_constants
 from voxport.runtime.families.voxtral_tts.task import VoxtralTextToSpeech
-from voxport.runtime.families.voxtral_tts.trace import TRACE
-from voxport.runtime.families.voxtral_tts.verification import VERIFICATION
 from voxport.runtime.families.voxtral_tts.voices import count_rows
+from voxport.runtime.families.voxtral_tts.workload import BENCH, TRACE, VERIFICATION
 from voxport.runtime.text_to_speech import TextToSpeech
 
 BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "semantic_logits", "condition"}))

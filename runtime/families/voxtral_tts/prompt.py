@@ -17,7 +17,7 @@ from voxport.runtime.families.voxtral_tts.voices import choose_voice
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text
 
-FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
+FRAMES_PER_CHARACTER = 0.68  # English speech, published for Voxtral-TTS
 
 
 def estimated_frames(text: str) -> float:

@@ -1,20 +1,20 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from voxport.bundle.manifest import Bundle
-from voxport.runtime.batching import Fill, RowLimit, SlotOutput
+from voxport.runtime.batching import Fill, RowLimit
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.base import max_slots
 from voxport.runtime.families.voxtral_tts.decoder import (
+    BATCHED,
     END_AUDIO,
+    FRAMES,
     Constants,
     SpeechDecoder,
-    batched_frame,
-    batched_step,
-    max_slots,
 )
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
 from voxport.runtime.families.voxtral_tts.voices import (
@@ -28,7 +28,7 @@ from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.preparation import TextRules
 from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
-from voxport.runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
 
 SMALL_VOCABULARY = 10_000  # the published one has 131,072
 
@@ -66,7 +66,7 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return max_slots({entry.name: entry for entry in self.bundle.components})
+        return max_slots(self.bundle.components, BATCHED)
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
@@ -95,56 +95,24 @@ class VoxtralTextToSpeech(TextToSpeech):
         return SpeechSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
 
 
-class SpeechSlots(UtteranceSlots["Utterance"]):
+class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, np.ndarray]):
     """The backbone and the acoustic head read weights once for all slots."""
 
     def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
-        super().__init__(stream)
-        self._constants, self._prompts, self._prefixes = constants, prompts, prefixes
+        super().__init__(stream, constants, FRAMES, estimated_frames)
+        self._prompts, self._prefixes = prompts, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt, and reads the stored rows of its prefix. Raises UsageError."""
         prompt = self._prompts.build(request)
         key = prompt.prefix.tobytes() + prompt.voice.tobytes()
         prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
-        prefix = prefix.load(self._prefixes, self._stream)
+        prefix = prefix.load(self._prefixes)
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
             decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
-            self._utterances[slot] = Utterance(decoder, request)
+            decoder.may_end = request.may_be_empty
+            self._begin(slot, decoder, request)
             yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
 
         return read
-
-    def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
-        batched_step(stream, [utterance.decoder for utterance in utterances], codes)
-
-    def _next_codes(self, stream: Stream, utterances: Sequence["Utterance"]) -> np.ndarray:
-        noise = np.concatenate([utterance.noise() for utterance in utterances])
-        return batched_frame(stream, self._constants, [each.decoder for each in utterances], noise)
-
-
-class Utterance:
-    """A request that is being spoken: its decoder, noise and frames. `codes` int64 [K] are the last frame."""
-
-    codes: np.ndarray
-
-    def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
-        self.decoder = decoder
-        self.decoder.may_end = request.may_be_empty
-        self._frames = FrameCollector(decoder, request, estimated_frames)
-        self._generator = np.random.default_rng(request.seed)
-        self._noise: np.ndarray | None = None
-
-    def noise(self) -> np.ndarray:
-        """Noise of the next frame: float32 [1, K - 1]. It stays the same until `push`."""
-        if self._noise is None:
-            codebooks = self.decoder.constants.n_codebooks
-            self._noise = self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
-        return self._noise
-
-    def push(self) -> SlotOutput:
-        """Takes the codes of a new frame."""
-        self._noise = None
-        self.decoder.may_end = True
-        return self._frames.push(None if self.codes[0] == END_AUDIO else self.codes)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, deserialize, safe_open
+from safetensors import SafetensorError, deserialize
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from voxport.bundle.errors import IntegrityError, UsageError
@@ -50,7 +50,7 @@ def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
 
 
 def default_voice(bundle: Bundle) -> str:
-    """Raises UsageError where the bundle has no voice."""
+    """Raises UsageError if the bundle has no voice."""
     names = list(bundle.manifest.voices)
     if not names:
         raise UsageError(
@@ -70,29 +70,22 @@ def read_voice(path: Path, dim: int) -> np.ndarray:
     if (size := path.stat().st_size) > MAX_VOICE_BYTES:
         raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_VOICE_BYTES} for a voice")
     try:
-        _check_header(path, dim)
-        tensor = dict(deserialize(path.read_bytes()))[VOICE_KEY]
+        tensors = dict(deserialize(path.read_bytes()))
     except (OSError, SafetensorError, ValueError) as error:
         raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
-    rows = _to_float32(tensor["data"], tensor["dtype"]).reshape(tensor["shape"])
-    if not np.isfinite(rows).all():
-        raise IntegrityError(f"{path}: key {VOICE_KEY!r} holds values that are not finite")
-    return rows
-
-
-def _check_header(path: Path, dim: int) -> None:
-    """Raises IntegrityError unless the file has rows of the right width and type."""
-    with safe_open(path, framework="numpy") as file:
-        if VOICE_KEY not in file.keys():  # noqa: SIM118  not a dict
-            raise IntegrityError(f"{path}: key {VOICE_KEY!r}: no such key; expected float32 [N, {dim}]")
-        found = file.get_slice(VOICE_KEY)
-        dtype, shape = found.get_dtype(), found.get_shape()
+    if VOICE_KEY not in tensors:
+        raise IntegrityError(f"{path}: key {VOICE_KEY!r}: no such key; expected float32 [N, {dim}]")
+    dtype, shape = tensors[VOICE_KEY]["dtype"], tensors[VOICE_KEY]["shape"]
     fits = len(shape) == 2 and shape[1] == dim and 1 <= shape[0] <= MAX_VOICE_ROWS
     if not fits or dtype not in DTYPES:
         raise IntegrityError(
             f"{path}: key {VOICE_KEY!r}: {dtype} {shape}; "
             f"expected {', '.join(DTYPES)} [N, {dim}] with 1 to {MAX_VOICE_ROWS} rows"
         )
+    rows = _to_float32(tensors[VOICE_KEY]["data"], dtype).reshape(shape)
+    if not np.isfinite(rows).all():
+        raise IntegrityError(f"{path}: key {VOICE_KEY!r} holds values that are not finite")
+    return rows
 
 
 def _to_float32(data: bytes, dtype: str) -> np.ndarray:

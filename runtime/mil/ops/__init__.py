@@ -2,8 +2,8 @@
 
 An operation receives floats as float32 whatever type the program declares, integers and booleans in their own
 type, and strings as `str`. A parameter has the name and the default of the op set. Its annotation is an
-array, a Python number, a string, a list of integers, or a list of arrays; each may be optional. Inputs that
-exports do not emit are no parameters. NumPy types the result of most arithmetic as Any, so operations wrap
+array, a Python number, a string, a list of integers, or a list of arrays; each may be optional. Only inputs
+that exports emit are parameters. NumPy types the result of most arithmetic as Any, so operations wrap
 such a result in `np.asarray`.
 """
 
@@ -14,15 +14,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from voxport.runtime.mil.errors import require
-from voxport.runtime.mil.ops import compressed, elementwise, indexing, products, reductions, shapes
+from voxport.runtime.mil.errors import UnsupportedError, require
+from voxport.runtime.mil.ops import arithmetic, arrays
 from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
 
-OPERATIONS: dict[str, Operator] = {
-    name: function
-    for module in (compressed, elementwise, indexing, products, reductions, shapes)
-    for name, function in module.OPERATIONS.items()
-}
+OPERATIONS: dict[str, Operator] = arithmetic.OPERATIONS | arrays.OPERATIONS
 
 
 # The parameter `value` below comes from a program that may be malformed: hence Any.
@@ -52,10 +48,10 @@ CONVERSIONS: dict[object, Callable[[Any], Any]] = {
 
 
 class Signature:
-    """The parameters of an operation."""
+    """The inputs of an operation: the parameters of its function, and inputs with a fixed value."""
 
-    def __init__(self, function: Operator):
-        self.parameters = inspect.signature(function).parameters
+    def __init__(self, function: Operator, fixed: Mapping[str, object]):
+        self.fixed, self.parameters = fixed, inspect.signature(function).parameters
         annotations = {name: parameter.annotation for name, parameter in self.parameters.items()}
         self._types = {
             name: get_args(type)[0] if isinstance(type, UnionType) else type  # without `| None`
@@ -63,25 +59,29 @@ class Signature:
         }
 
     def check(self, inputs: Mapping[str, Sequence[object]]) -> None:
-        """Raises TypeError for an unknown or missing input, and for a list where one value is expected."""
+        """Raises TypeError for an unknown or missing input, and for a list in place of one value."""
         for name, values in inputs.items():
-            require(name in self._types, f"has no input {name!r}", TypeError)
+            require(name in self._types or name in self.fixed, f"has no input {name!r}", TypeError)
             require(
-                self._types[name] == Arrays or len(values) == 1,
+                self._types.get(name) == Arrays or len(values) == 1,
                 f"input {name!r} has {len(values)} values, expected 1",
                 TypeError,
             )
         for name, parameter in self.parameters.items():
-            require(
-                parameter.default is not parameter.empty or name in inputs,
-                f"input {name!r} is missing",
-                TypeError,
-            )
+            is_given = parameter.default is not parameter.empty or name in inputs
+            require(is_given, f"input {name!r} is missing", TypeError)
 
     def convert(self, inputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Converts inputs to keyword arguments. Raises TypeError with the name of a mistyped input."""
+        """Converts inputs to keyword arguments.
+
+        Raises TypeError that names a mistyped input, UnsupportedError for another value than the fixed one.
+        """
         arguments = {}
         for name, values in inputs.items():
+            if name in self.fixed:
+                expected, found = self.fixed[name], np.asarray(values[0]).tolist()
+                require(found == expected, f"{name} is {found!r}, expected {expected!r}", UnsupportedError)
+                continue
             type = self._types[name]
             try:
                 arguments[name] = list(values) if type == Arrays else CONVERSIONS[type](values[0])
@@ -90,4 +90,5 @@ class Signature:
         return arguments
 
 
-SIGNATURES = {name: Signature(function) for name, function in OPERATIONS.items()}
+FIXED = arithmetic.FIXED | arrays.FIXED
+SIGNATURES = {name: Signature(function, FIXED.get(name, {})) for name, function in OPERATIONS.items()}

@@ -26,7 +26,6 @@ PAGE = "/page/"
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # are never refused for load
 KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a socket
 POLICY_VIOLATION = 1008
-CONNECTIONS = "connections"  # of the server, in `scope["state"]`
 REQUEST_ID = b"x-request-id"
 STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class AccessMiddleware:
                 headers = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
                 message = {**message, "headers": headers}
             elif message["type"] == "websocket.close" and status == 500:
-                status = 403  # the answer of ASGI servers where a socket is closed before it is accepted
+                status = 403  # the answer of ASGI servers if a socket is closed before it is accepted
             await send(message)
 
         try:
@@ -141,8 +140,7 @@ class AccessMiddleware:
             yield
             return
         kind, is_socket = scope["type"], scope["type"] == "websocket"
-        others = len(scope.get("state", {}).get(CONNECTIONS, ())) - 1  # with those that send no request
-        if max(self._open.total(), others) >= self._limits.connections:
+        if self._open.total() >= self._limits.connections:
             raise ApiError(503, "the server has too many connections", "server_is_overloaded", retry_after=1)
         if is_socket and self._open[kind] >= self._limits.sockets:
             raise ApiError(503, "the server has too many sockets", "server_is_overloaded", retry_after=5)

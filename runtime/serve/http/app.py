@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware
@@ -28,7 +29,7 @@ from voxport.runtime.serve.transcription.api import transcription_router
 from voxport.runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that the framework raises
+CODES = {404: "not_found", 405: "method_not_allowed"}  # for errors that the framework raises
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
 
@@ -72,14 +73,14 @@ def build_app(
     async def ignore(request: HTTPConnection, raised: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)  # is not sent
 
-    for kind in (ApiError, HTTPException, RequestValidationError, Exception):
+    for kind in (ApiError, UsageError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, ignore)  # before the whole body arrived
     return AccessMiddleware(app, keys, limits, metrics, origins, host)
 
 
 def _allowed_methods(app: FastAPI, scope: Scope) -> str:
-    """The methods of a path, also of one with several routes: the framework names those of the first."""
+    """The methods of a path, also if it has several routes: the framework names the first one only."""
 
     def has(method: str) -> bool:
         return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)

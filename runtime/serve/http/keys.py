@@ -6,7 +6,7 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 
-MIN_CHARACTERS, MAX_BYTES = 16, 2**20
+MIN_CHARACTERS = 16
 ANONYMOUS = ""
 
 
@@ -18,7 +18,7 @@ class Keys:
         self._hashes = hashes
 
     def name(self, key: str | None) -> str | None:
-        """The name of a key; None where it is not one of them."""
+        """The name of a key; None if it is not one of them."""
         if self._hashes is None:
             return ANONYMOUS
         found, given = None, sha256((key or "").encode()).digest()
@@ -31,10 +31,7 @@ class Keys:
 def read_keys(path: Path) -> Keys:
     """Raises UsageError that names the line."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        _check_size(path, content)
-        text = content.decode()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"keys: {path}: {reason}; expected lines of name:key", field="keys") from None
@@ -59,13 +56,3 @@ def read_keys(path: Path) -> Keys:
     if not hashes:
         raise UsageError(f"keys: {path}: has no keys; expected lines of name:key", field="keys")
     return Keys(hashes)
-
-
-def _check_size(path: Path, content: bytes) -> None:
-    """Raises UsageError on more than `MAX_BYTES`."""
-    if len(content) > MAX_BYTES:
-        line = content.count(b"\n", 0, MAX_BYTES) + 1
-        raise UsageError(
-            f"keys: {path}, line {line}: the file is longer than {MAX_BYTES} bytes; remove keys",
-            field="keys",
-        )

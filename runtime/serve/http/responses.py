@@ -3,8 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -12,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import refuse
+from voxport.runtime.serve.waiting import first_of
 
 LEAST_RATE = 1024  # bytes per second of a body, after the time in which its first part has to arrive
 CLIENT_LEFT = 499  # the status of a request in metrics and logs, whose client receives nothing
@@ -28,22 +28,13 @@ async def while_connected(receive: Receive, work: Coroutine[object, object, Resu
 
     The body of the request has been read.
     """
-    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((task, disconnected), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientLeft
-        return task.result()
-    finally:
-        for each in (task, disconnected):
-            each.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await each
+    return await first_of(work, _disconnected(receive))
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> NoReturn:
     while (await receive())["type"] != "http.disconnect":
         pass
+    raise ClientLeft
 
 
 class StreamedResponse(Response):
@@ -60,9 +51,7 @@ class StreamedResponse(Response):
         cancel: Callable[[], None],
         final_bytes: Callable[[ApiError], bytes] | None = None,
     ):
-        """`cancel` is called in the end, in every case. `protocols` ends connections of clients that do not
-        receive.
-        """
+        """`cancel` is called in the end, in every case."""
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._pieces, self._cancel, self._final_bytes = pieces, cancel, final_bytes
@@ -105,7 +94,7 @@ class StreamedResponse(Response):
 def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
     """The request with a body whose reading may raise ApiError.
 
-    413: beyond `size` bytes. 408: where nothing arrives for `seconds`, or less than `LEAST_RATE` on average.
+    413: beyond `size` bytes. 408: if nothing arrives for `seconds`, or less than `LEAST_RATE` on average.
     """
     too_large = ApiError(413, f"the {what} has more than {size} bytes", "request_too_large")
     length = request.headers.get("content-length", "0")

@@ -1,24 +1,23 @@
 """Runs the application with uvicorn until a signal ends it."""
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from voxport.runtime.serve.address import Listener
-from voxport.runtime.serve.collection import leave_out_loaded_objects
-from voxport.runtime.serve.http.protocol import protocols
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
 
 NO_HANDSHAKE = "ASGI callable returned without completing handshake."
+EXTRA_CONNECTIONS = 64  # without a request; uvicorn refuses further ones
 FINAL_SEND_S = 1.0  # for sockets to send their last error, when the time for running work is over
 log = logging.getLogger(__name__)
 
@@ -37,17 +36,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._limits, self._background = models, limits, background or nullcontext()
         self._draining: asyncio.Future[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn has no option for the time of a TLS handshake, which is 60 s by default."""
-        loop = asyncio.get_running_loop()
-        if self.config.ssl is not None:
-            create = partial(loop.create_server, ssl_handshake_timeout=self._limits.header_s)
-            loop.create_server = create  # type: ignore[method-assign]
-        try:
-            await super().startup(sockets)
-        finally:
-            vars(loop).pop("create_server", None)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         async with self._background:
@@ -82,6 +70,15 @@ def serve(
     Server(config, models, limits, background).run(listener.sockets)
 
 
+def leave_out_loaded_objects() -> None:
+    """Leaves what is loaded so far out of garbage collections.
+
+    A collection of the objects of all packages, about 100,000, would stop the event loop for 0.1 s.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def _is_not_refusal(record: logging.LogRecord) -> bool:
     """uvicorn logs an error for each socket refused with a response, which `AccessMiddleware` has logged."""
     return record.msg != NO_HANDSHAKE
@@ -92,14 +89,17 @@ def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = Non
     logging.getLogger("uvicorn.error").addFilter(_is_not_refusal)
     return uvicorn.Config(
         app,
-        loop="asyncio",  # `SendTimer` and `Server.startup` use names of its classes
+        http="h11",
+        ws="websockets-sansio",
         ssl_context_factory=(lambda *_: tls) if tls else None,
-        **protocols(limits),
         log_config=None,
         log_level=logging.ERROR,
         access_log=False,
         server_header=False,
-        ws_ping_timeout=None,  # see `TimedSocket`
+        limit_concurrency=limits.connections + EXTRA_CONNECTIONS,
+        # An answer to a ping waits behind audio that is not read yet. A client that is gone is noticed
+        # without it: it sends nothing.
+        ws_ping_timeout=limits.session_s,
         ws_max_size=int(limits.message_mib * MIB),
         timeout_graceful_shutdown=5,
     )

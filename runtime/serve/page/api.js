@@ -18,7 +18,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The response of a request. Throws ApiError, or an AbortError where `options.signal` aborts it. */
+/** The response of a request. Throws ApiError, or an AbortError if `options.signal` aborts it. */
 export async function request(path, options = {}) {
   const headers = new Headers(options.headers);
   const key = readKey();
@@ -79,7 +79,7 @@ export async function* events(response) {
   }
 }
 
-/** Reads the next piece of a response. Throws ApiError where the connection ends too early. */
+/** Reads the next piece of a response. Throws ApiError if the connection ends too early. */
 export async function read(reader, what) {
   try {
     return await reader.read();

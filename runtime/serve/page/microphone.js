@@ -100,7 +100,7 @@ export class Microphone {
     }
   }
 
-  /** Opens the socket. Returns a promise that is rejected where the session fails. */
+  /** Opens the socket. Returns a promise that is rejected if the session fails. */
   _connect() {
     const key = readKey();
     if (!KEY_CHARACTERS.test(key)) {
@@ -157,7 +157,7 @@ export class Microphone {
     return { type: "transcription", audio: { input } };
   }
 
-  /** Takes a block of samples; null where nothing follows. */
+  /** Takes a block of samples; null if nothing follows. */
   _take(samples) {
     if (!samples) return this._resolveDrained();
     this._samples += samples.length;

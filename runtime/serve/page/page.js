@@ -2,7 +2,6 @@
 
 import { getJson, readKey, storeKey } from "/page/api.js";
 import { element, showError } from "/page/elements.js";
-import { pollServer } from "/page/server.js";
 import { offerSpeech } from "/page/speech.js";
 import { offerTranscription } from "/page/transcription.js";
 
@@ -18,9 +17,7 @@ async function load() {
     const needsKey = "This server needs an API key. Enter one above.";
     showError(problem, error.status === 401 ? needsKey : error.message);
     if (error.status === 401) key.focus();
-    return;
   }
-  pollServer();
 }
 
 element("key-form").addEventListener("submit", (event) => {

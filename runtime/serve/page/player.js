@@ -7,7 +7,6 @@ export class Player {
   /** Call this in the handler of a click: browsers refuse sound otherwise. */
   constructor(rate) {
     this.rate = rate;
-    this.gaps = 0; // times that sound ran out before the next samples arrived
     this.ended = new Promise((resolve) => (this._end = resolve));
     this._context = new AudioContext({ sampleRate: rate });
     this._context.resume();
@@ -57,10 +56,7 @@ export class Player {
   _startOfNext() {
     const now = this._context.currentTime;
     if (this._next < now) {
-      if (this._count) {
-        this.gaps += 1;
-        this._lead = Math.min(2 * this._lead, LONGEST_LEAD);
-      }
+      if (this._count) this._lead = Math.min(2 * this._lead, LONGEST_LEAD);
       this._next = now + this._lead;
     }
     return this._next;

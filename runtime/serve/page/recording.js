@@ -5,36 +5,29 @@ import { addText, setText, showWords } from "/page/transcript.js";
 
 export class Recording {
   constructor(file, model, hasWordTimes) {
-    this._file = file;
-    this._model = model;
     this._hasWordTimes = hasWordTimes;
     this._abort = new AbortController();
+    this._form = new FormData();
+    this._form.append("file", file);
+    this._form.append("model", model);
+    if (hasWordTimes) {
+      this._form.append("response_format", "verbose_json");
+      this._form.append("timestamp_granularities[]", "word");
+    } else {
+      this._form.append("stream", "true");
+    }
   }
 
   /** Returns a text about the result. Throws ApiError or AbortError. */
   async run() {
-    const form = new FormData();
-    form.append("file", this._file);
-    form.append("model", this._model);
-    const options = this._hasWordTimes
-      ? { response_format: "verbose_json", "timestamp_granularities[]": "word" }
-      : { stream: "true" };
-    for (const [name, value] of Object.entries(options)) form.append(name, value);
-    const response = await this._send(form);
-    return this._hasWordTimes ? this._showWhole(await response.json()) : this._showEvents(response);
-  }
-
-  _send(form) {
-    return request("/v1/audio/transcriptions", { method: "POST", body: form, signal: this._abort.signal });
-  }
-
-  _showWhole(result) {
-    setText(result.text);
-    showWords(result.words);
-    return `Transcribed ${result.duration.toFixed(1)} s of audio.`;
-  }
-
-  async _showEvents(response) {
+    const options = { method: "POST", body: this._form, signal: this._abort.signal };
+    const response = await request("/v1/audio/transcriptions", options);
+    if (this._hasWordTimes) {
+      const { text, words, duration } = await response.json();
+      setText(text);
+      showWords(words);
+      return `Transcribed ${duration.toFixed(1)} s of audio.`;
+    }
     for await (const event of events(response)) {
       if (event.type === "transcript.text.delta") addText(event.delta);
       if (event.type === "transcript.text.done") setText(event.text);
@@ -43,7 +36,7 @@ export class Recording {
   }
 
   stop() {
-    this.cancel();
+    this._abort.abort();
   }
 
   cancel() {

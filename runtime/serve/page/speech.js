@@ -133,13 +133,7 @@ function end(speech, message) {
 function summary(speech) {
   const factor = speech.madeIn / speech.length;
   const first = `First sound after ${speech.firstAfter.toFixed(2)} s`;
-  let found = `${first}, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).`;
-  const { gaps } = speech.player;
-  if (gaps) {
-    const times = gaps === 1 ? "once" : `${gaps} times`;
-    found += ` The sound paused ${times}, because it is made slower than it is played.`;
-  }
-  return found;
+  return `${first}, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).`;
 }
 
 function showProgress(speech) {

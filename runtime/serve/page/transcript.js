@@ -42,7 +42,7 @@ export function addText(text) {
   transcript.scrollTop = transcript.scrollHeight;
 }
 
-/** Replaces all text, where it differs: a screen reader reads it again. */
+/** Replaces all text, if it differs: a screen reader reads it again. */
 export function setText(text) {
   if (transcript.textContent.trim() !== text) transcript.textContent = text;
 }

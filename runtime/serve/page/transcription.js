@@ -46,9 +46,4 @@ file.addEventListener("change", () => transcribe(file.files[0]));
 
 // A file that is dropped beside the box would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
-drop.addEventListener("dragover", () => drop.classList.add("over"));
-drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-drop.addEventListener("drop", (event) => {
-  drop.classList.remove("over");
-  transcribe(event.dataTransfer.files[0]);
-});
+drop.addEventListener("drop", (event) => transcribe(event.dataTransfer.files[0]));

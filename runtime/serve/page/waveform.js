@@ -37,7 +37,7 @@ export class Waveform {
     brush.scale(scale, scale);
     const columns = Math.floor(width / COLUMN);
     const played = this._count ? (columns * this.played) / this._count : 0;
-    const [done, rest] = [style.getPropertyValue("--wave-played"), style.getPropertyValue("--wave")];
+    const [done, rest] = [style.accentColor, style.color];
     for (let column = 0; column < columns; column += 1) {
       const bar = Math.max(1, this._peak(column, columns) * (height - 4));
       brush.fillStyle = column < played ? done : rest;

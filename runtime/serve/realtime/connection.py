@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic_core import from_json
@@ -14,12 +14,11 @@ from starlette.websockets import WebSocket, WebSocketState
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.limits import MIB, Limits
-from voxport.runtime.serve.waiting import first_of
+from voxport.runtime.serve.models import Models
 
 NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down
-FRAME_BYTES = 1024  # that a frame takes besides its content
-Message = Json  # of a client or of the server
+Message = Json  # from a client or from the server
 
 
 class SocketClosed(Exception):
@@ -57,13 +56,11 @@ class Connection:
         self._socket, self._limits, self._is_draining = socket, limits, is_draining
         self._started = time.monotonic()
         self._sending = asyncio.Lock()
-        self._receiving: asyncio.Task[AsgiMessage] | None = None
-        self._messages_ahead: deque[AsgiMessage] = deque()  # ahead of `receive`
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_first = True
 
     def end(self) -> None:
-        """Ends the session: `receive` raises SessionEnded, also where it waits already."""
+        """Ends the session: `receive` raises SessionEnded, also if it waits already."""
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -88,60 +85,34 @@ class Connection:
         return message
 
     def _check_size(self, frame: AsgiMessage) -> None:
-        """Servers other than ours may take larger messages, such as that of Ray. Raises SocketError."""
+        """Servers other than ours may take larger messages, as the server of Ray does. Raises SocketError."""
         size, most = _size(frame), int(self._limits.message_mib * MIB)
         if size > most:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SocketError(ApiError(413, message, "message_too_large"), TOO_LARGE)
 
-    async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
-        """Awaits `waiting`. Raises SocketClosed as soon as the client leaves.
-
-        It reads messages meanwhile, which `receive` returns later, until they have as many bytes as one may
-        have.
-        """
-        await first_of(waiting, self._read_ahead())
-
-    async def _read_ahead(self) -> None:
-        """Raises SocketClosed. Does not return."""
-        room = self._limits.message_mib * MIB - sum(map(_bytes_ahead, self._messages_ahead))
-        while room > 0:
-            receiving = self._receive_task()
-            await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
-            self._receiving = None
-            self._messages_ahead.append(receiving.result())
-            room -= _bytes_ahead(self._messages_ahead[-1])
-            if self._messages_ahead[-1]["type"] == "websocket.disconnect":
-                raise SocketClosed
-        await asyncio.Future()
-
-    def _receive_task(self) -> asyncio.Task[AsgiMessage]:
-        if self._receiving is None:
-            self._receiving = asyncio.ensure_future(self._socket.receive())
-        return self._receiving
-
     async def _next_frame(self, session: SessionState) -> AsgiMessage:
-        since = time.monotonic()
-        if self._messages_ahead and not self._ended.done():
-            self._check_limits(since, session.is_busy)
-            return self._messages_ahead.popleft()
-        receiving = self._receive_task()
-        first = asyncio.FIRST_COMPLETED
-        while not (self._ended.done() or receiving.done()):
-            if session.is_finishing:
-                since = time.monotonic()  # the client waits for the server
-            self._check_limits(since, session.is_busy)
-            await asyncio.wait((receiving, self._ended), timeout=POLL_S, return_when=first)
-        if self._ended.done():
-            raise SessionEnded
-        self._check_limits(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
-        self._receiving, self._is_first = None, False
-        return receiving.result()
+        since, receiving = time.monotonic(), asyncio.ensure_future(self._socket.receive())
+        try:
+            self._check_limits(since, session.is_busy)  # for a client that sends without a pause, too
+            while not (self._ended.done() or receiving.done()):
+                if session.is_finishing:
+                    since = time.monotonic()  # the client waits for the server
+                self._check_limits(since, session.is_busy)
+                await asyncio.wait(
+                    (receiving, self._ended), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+            if self._ended.done():
+                raise SessionEnded
+            self._is_first = False
+            return receiving.result()
+        finally:
+            receiving.cancel()
 
     def _check_limits(self, since: float, is_busy: bool) -> None:
         """`since`: when the client was to send the next message. Raises SocketError."""
         now, limits = time.monotonic(), self._limits
-        silence = limits.header_s if self._is_first else limits.silent_socket_s
+        silence = limits.body_s if self._is_first else limits.silent_socket_s
         if self._is_draining() and not is_busy:
             raise SocketError(draining(), SHUTTING_DOWN)
         if now - since > silence:
@@ -152,7 +123,7 @@ class Connection:
             raise SocketError(ApiError(400, message, "session_expired"), NORMAL)
 
     async def send(self, message: Message) -> None:
-        """Raises SocketClosed. `protocols` ends connections of clients that do not receive."""
+        """Raises SocketClosed."""
         try:
             text = json.dumps(message, ensure_ascii=False)
             async with self._sending:
@@ -163,8 +134,6 @@ class Connection:
             raise SocketClosed from error
 
     async def close(self, code: int, reason: str = "") -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
         if self._socket.application_state == WebSocketState.CONNECTED:
             try:
                 await asyncio.wait_for(
@@ -174,11 +143,18 @@ class Connection:
                 return
 
 
+@dataclass(frozen=True)
+class SessionContext:
+    """What a session needs besides the messages of its client. `number` differs for each socket."""
+
+    connection: Connection
+    models: Models
+    limits: Limits
+    key: str
+    number: str
+
+
 def _size(frame: AsgiMessage) -> int:
     """Bytes of the content."""
     content = frame.get("text") or frame.get("bytes") or b""
     return len(content.encode()) if isinstance(content, str) else len(content)
-
-
-def _bytes_ahead(frame: AsgiMessage) -> int:
-    return FRAME_BYTES + _size(frame)

@@ -2,8 +2,7 @@
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.connection import Message, SessionContext
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.realtime.utterances import Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
@@ -11,7 +10,7 @@ from voxport.runtime.transcription import TranscriptDelta
 
 ENCODING = "pcm_s16le"
 MAX_APPEND = 262_144  # bytes
-CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API documents only that they are ints
+CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # error codes; the API documents only that they are ints
 
 
 class MistralSession(Session):

@@ -14,7 +14,7 @@ from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
 
 RATES = (24000, 16000)
-MIN_COMMIT_S = 0.1  # of audio that can be committed
+MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 INPUT = "session.audio.input"
 DELAYS = ("minimal", "low", "medium", "high", "xhigh")
@@ -118,7 +118,7 @@ class OpenAiSession(Session):
         return self.utterances or self.choose(self._worker_of(None).name)
 
     def _worker_of(self, model: object) -> TranscriptionWorker:
-        """Raises ApiError where `model` is no name of one, or None and there are several."""
+        """Raises ApiError if `model` is no name of one, or None and there are several."""
         if model is not None:
             return self.context.models.transcription_worker(str(model))
         live = [worker for worker in self.context.models.transcription_workers.values() if worker.live_slots]

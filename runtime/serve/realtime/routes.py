@@ -8,16 +8,15 @@ from fastapi import APIRouter, WebSocket
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection, Message
-from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.connection import Connection, Message, SessionContext
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
-from voxport.runtime.serve.realtime.session import ProtocolHandler, Session, run_session
+from voxport.runtime.serve.realtime.session import Session, run_session
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
-SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
+SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 
 def realtime_router(models: Models, limits: Limits) -> APIRouter:
@@ -32,9 +31,19 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         openai = OpenAiSession(context)
         if model:
             openai.choose(model)
-        is_openai = query.get("intent") == "transcription"
-        handler = openai if is_openai else DialectDetection(context, openai)
-        await run_session(handler, _session_created(openai))
+        if query.get("intent") == "transcription":
+            await run_session(openai, _session_created(openai))
+            return
+        vllm = VllmSession(context)
+
+        def choose(message: Message) -> Session:
+            if isinstance(message.get("session"), dict):
+                return openai
+            if isinstance(message.get("model"), str) or "final" in message:
+                return vllm
+            raise ApiError(400, NO_MODEL, "model_not_validated")
+
+        await run_session(vllm, _session_created(openai), choose)
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
@@ -74,40 +83,3 @@ def _session_created(session: OpenAiSession) -> Message:
     common = {"event_id": session.event_id(), "session": session.description()}
     vllm = {"id": f"sess-{session.context.number}", "created": int(time.time())}
     return {"type": "session.created", **common, **vllm}
-
-
-class DialectDetection(ProtocolHandler):
-    """Detects the dialect from a message, then passes all messages to its session."""
-
-    def __init__(self, context: SessionContext, openai: OpenAiSession):
-        """`session.created` is sent as by `openai`."""
-        super().__init__(context)
-        self._openai = openai
-        self._chosen: Session | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self._chosen is not None and self._chosen.is_busy
-
-    @property
-    def is_finishing(self) -> bool:
-        return self._chosen is not None and self._chosen.is_finishing
-
-    async def handle(self, message: Message) -> None:
-        if self._chosen is None:
-            self._chosen = self._choose(message)
-        await self._chosen.handle(message)
-
-    def _choose(self, message: Message) -> Session:
-        if isinstance(message.get("session"), dict):
-            return self._openai
-        if isinstance(message.get("model"), str) or "final" in message:
-            return VllmSession(self.context)
-        raise ApiError(400, NO_MODEL, "model_not_validated")
-
-    async def send_error(self, error: ApiError, message: Message) -> None:
-        await (self._chosen or VllmSession(self.context)).send_error(error, message)
-
-    def close(self) -> None:
-        if self._chosen:
-            self._chosen.close()

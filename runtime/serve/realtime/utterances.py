@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError, from_exception
-from voxport.runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
-from voxport.runtime.serve.realtime.context import SessionContext
+from voxport.runtime.serve.realtime.connection import TRY_LATER, SessionContext, SocketClosed, SocketError
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
@@ -37,13 +37,14 @@ class Utterance:
         return self.samples / self.rate
 
 
-@dataclass(frozen=True)
-class UtteranceHandlers:
-    """`on_delta(utterance, delta)` receives new text, `on_end(utterance, text)` the whole text."""
+class UtteranceHandler(Protocol):
+    """Receives new text, the whole text, or an error."""
 
-    on_delta: Callable[[Utterance, TranscriptDelta], Awaitable[None]]
-    on_end: Callable[[Utterance, str], Awaitable[None]]
-    on_error: Callable[[Utterance, ApiError], Awaitable[None]]
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None: ...
+
+    async def on_end(self, utterance: Utterance, text: str) -> None: ...
+
+    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None: ...
 
 
 def decode_pcm(text: object) -> np.ndarray:
@@ -72,13 +73,13 @@ class Utterances:
         context: SessionContext,
         worker: TranscriptionWorker,
         numbers: Iterator[int],
-        handlers: UtteranceHandlers,
+        handler: UtteranceHandler,
     ):
         """`numbers` yields the numbers of the session's utterances."""
-        self._context, self.worker, self._numbers, self._handlers = context, worker, numbers, handlers
+        self._context, self.worker, self._numbers, self._handler = context, worker, numbers, handler
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
-        self._refusal: ApiError | None = None  # of the utterance whose audio arrives
+        self._refusal: ApiError | None = None  # for the utterance whose audio arrives
 
     @property
     def are_pending(self) -> bool:
@@ -88,8 +89,8 @@ class Utterances:
     async def begin(self, rate: int, delay_ms: int | None) -> Utterance:
         """Starts an utterance of audio at `rate`. Waits while two others are not transcribed to their end.
 
-        Raises ApiError where no live stream is free, SocketError where the wait takes too long, and
-        SocketClosed. The rest of an utterance that is refused is refused as well.
+        Raises ApiError if no live stream is free, and SocketError if the wait takes too long. The rest of an
+        utterance that is refused is refused as well.
         """
         if self._refusal:
             raise self._refusal
@@ -112,7 +113,7 @@ class Utterances:
     async def append(self, samples: np.ndarray) -> None:
         """samples float32 [n] of the current utterance. Waits while too much audio is ahead.
 
-        Raises SocketError where that takes too long, and SocketClosed.
+        Raises SocketError if that takes too long.
         """
         assert self.current is not None
         utterance = self.current
@@ -127,17 +128,17 @@ class Utterances:
             await asyncio.wait((self._all[0].reading,))
 
     async def _with_timeout(self, waiting: Coroutine[object, object, None]) -> None:
-        """Awaits `waiting` for at most `ahead_s`. Raises SocketError or SocketClosed."""
+        """Awaits `waiting` for at most `ahead_s`. Raises SocketError."""
         ahead_s = self._context.limits.ahead_s
         try:
             async with asyncio.timeout(ahead_s):
-                await self._context.connection.while_connected(waiting)
+                await waiting
         except TimeoutError:
             message = f"audio is more than {ahead_s:g} s ahead of its transcription"
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
 
     def finish(self) -> Utterance | None:
-        """Ends the current utterance; its text is complete later. Raises ApiError where it was refused."""
+        """Ends the current utterance; its text is complete later. Raises ApiError if it was refused."""
         self.check_refused()
         utterance, self.current = self.current, None
         if utterance:
@@ -146,7 +147,7 @@ class Utterances:
         return utterance
 
     def check_refused(self) -> None:
-        """Raises ApiError where the audio since the last utterance was refused.
+        """Raises ApiError if the audio since the last utterance was refused.
 
         The next audio begins another one.
         """
@@ -178,15 +179,15 @@ class Utterances:
                 text = delta.text if utterance.text else delta.text.lstrip()
                 utterance.text += text
                 if text or delta.words:
-                    await self._handlers.on_delta(utterance, TranscriptDelta(text, delta.words))
+                    await self._handler.on_delta(utterance, TranscriptDelta(text, delta.words))
             if not utterance.text.strip():
                 utterance.job.reason_without_text()
-            await self._handlers.on_end(utterance, utterance.text.strip())
+            await self._handler.on_end(utterance, utterance.text.strip())
         except ApiError as error:
             if self.current is utterance:
                 self._refusal = error
             with suppress(SocketClosed):
-                await self._handlers.on_error(utterance, error)
+                await self._handler.on_job_error(utterance, error)
         except SocketClosed:
             pass  # `Connection.receive` raises it in the session, too
         finally:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import find_name
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError, from_exception, wrong_fields
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
@@ -26,7 +26,7 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
-CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
+CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
 class VoiceId(BaseModel):
@@ -55,7 +55,7 @@ class SpeechBody(BaseModel):
 
     @property
     def instruct(self) -> str | None:
-        """Some clients send an empty text where there are no instructions."""
+        """Some clients send an empty text if there are no instructions."""
         return self.instructions or None
 
 
@@ -64,10 +64,7 @@ def parse_body(content: bytes) -> SpeechBody:
     try:
         return SpeechBody.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        names = [str(part) for part in first["loc"] if part not in ("str", "VoiceId")]
-        param = names[0] if names else None
-        raise ApiError(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
+        raise wrong_fields(error) from None
 
 
 def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
@@ -128,7 +125,7 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:
         body = parse_body(
-            await with_body_limits(request, limits.body_kib * 1024, "body", limits.header_s).body()
+            await with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s).body()
         )
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)

@@ -1,11 +1,7 @@
-"""`SpeechJob`: a text that one client asked for, between the engine thread and the client's handler."""
+"""`SpeechJob`: a text that one client asked for."""
 
-import asyncio
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
@@ -13,7 +9,7 @@ import numpy as np
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.batching import Status, Ticket
-from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.job import Job
 from voxport.runtime.text_to_speech import Speech
 
 
@@ -38,7 +34,7 @@ class BufferPool:
 class PreparedSpeech(NamedTuple):
     """A text that was checked, the ticket of its first part, and about how many frames it will have.
 
-    `threads` wait for the later parts of a text that still arrives. Its frames are those of the parts so far.
+    `threads` wait for the later parts of a text that still arrives. Its frames belong to the parts so far.
     """
 
     speech: Speech
@@ -47,27 +43,20 @@ class PreparedSpeech(NamedTuple):
     threads: Executor | None = None
 
 
-class SpeechJob:
-    """The engine thread calls `put` and `end`; a coroutine calls `read`. `cancel` may be called by both.
+class SpeechJob(Job[bytes]):
+    """A text that one client asked for. Results are 16-bit little-endian samples.
 
-    `ticket` is that of the part of the text that is next or runs.
+    `ticket` belongs to the part of the text that is next or runs.
     """
 
     def __init__(self, prepared: PreparedSpeech, key: str, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
+        super().__init__(key, wake)
         self.speech, self.ticket, self.estimated_frames, self.threads = prepared
         self.next_ticket: Future[Ticket | None] | None = None  # part of a text that still arrives
-        self.key = key
-        self.submitted_at, self.started_at = time.monotonic(), 0.0
-        self.is_cancelled = False
-        self.frames = 0
+        self.started_at, self.frames = 0.0, 0
         self.buffered = 0  # bytes
-        self._pool, self._wake = pool, wake
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._blocks: deque[bytes] = deque()
-        self._lock = Lock()
-        self._is_done = False
-        self._error: ApiError | None = None
+        self._pool = pool
 
     @property
     def frames_left(self) -> float:
@@ -83,48 +72,27 @@ class SpeechJob:
         """Takes samples float32 [n]."""
         block = pcm16(samples)
         with self._lock:
-            if self.is_cancelled or self._is_done or not block:
-                return
-            self._blocks.append(block)
-            self.buffered += len(block)
-            self._pool.add(len(block))
-        self._notify()
-
-    def end(self, error: ApiError | None = None) -> None:
-        """Nothing follows. The first call counts."""
-        with self._lock:
-            if not self._is_done:
-                self._is_done, self._error = True, error
-        self._notify()
+            if block and not self.is_cancelled and not self._is_done:
+                self._count(len(block))
+                self._send(block)
 
     async def read(self) -> bytes | None:
-        """The next samples as 16-bit little-endian integers; None at the end. Raises ApiError."""
-        while True:
+        block = await super().read()
+        if block:
             with self._lock:
-                if self._blocks:
-                    block = self._blocks.popleft()
-                    self.buffered -= len(block)
-                    self._pool.add(-len(block))
-                    break
-                if self._is_done:
-                    if self._error:
-                        raise self._error
-                    return None
-                self._changed.clear()
-            await self._changed.wait()
-        self._wake()
+                if not self.is_cancelled:
+                    self._count(-len(block))
+            self._wake()
         return block
 
     def cancel(self) -> None:
         """Frees the slot or the place in the queue, and the buffer."""
         with self._lock:
             self.is_cancelled = True
-            self._pool.add(-self.buffered)
-            self.buffered = 0
-            self._blocks.clear()
+            self._count(-self.buffered)
         self.ticket.cancel()
         self._wake()
 
-    def _notify(self) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and its readers with it
-            self._loop.call_soon_threadsafe(self._changed.set)
+    def _count(self, size: int) -> None:
+        self.buffered += size
+        self._pool.add(size)

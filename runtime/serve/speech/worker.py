@@ -16,7 +16,7 @@ import numpy as np
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
 from voxport.runtime.batching import Status, StepEvent, Ticket
-from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
@@ -26,7 +26,7 @@ from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
-WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
+WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # a tone from which a voice is made if the model has none
 TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class SpeechWorker(Worker[SpeechJob]):
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def default_voice(self) -> str | None:
-        """The voice of a request that names none; None where the model chooses one. Raises ApiError."""
+        """The voice of a request that names none; None if the model chooses one. Raises ApiError."""
         try:
             return self.task.default_bundle_voice()
         except UsageError:
@@ -87,15 +87,12 @@ class SpeechWorker(Worker[SpeechJob]):
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
     def check_room(self, key: str) -> None:
-        """Raises ApiError where a request of the key has no place in the queue."""
+        """Raises ApiError if a request of the key has no place in the queue."""
         with self._changed:
-            self._check_open()
-            if not self._may_wait(key, self._active_jobs()):
-                message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
-                raise overloaded(message, self._queued_s())
+            self._check_room(key, self._active_jobs())
 
     def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
-        """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
+        """Queues a prepared text. Called on the event loop. Raises ApiError if there is no room."""
         job = SpeechJob(prepared, key, self._pool, self._wake)
         with self._changed:
             self.check_room(key)
@@ -105,7 +102,6 @@ class SpeechWorker(Worker[SpeechJob]):
         return job
 
     def _queued_s(self) -> float:
-        """Estimated seconds to compute the remaining frames of all jobs. Called with `_changed`."""
         frames: float = sum(job.frames_left for job in (*self._waiting, *self._active_jobs()))
         return frames / self._rate
 
@@ -170,18 +166,11 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and those that waited too long."""
-        now = time.monotonic()
-        for job in self._waiting.remove(lambda job: job.is_cancelled):
-            self._metrics.cancelled.labels("client").inc()
-            job.end()
-        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
-            self._metrics.cancelled.labels("queue_timeout").inc()
-            job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
+        self._end_waiting()
         for jobs in (self._waiting_for_text, self._waiting_for_slot):
             for job in [job for job in jobs if job.is_cancelled]:
-                self._metrics.cancelled.labels("client").inc()
                 jobs.remove(job)
-                job.end()
+                self._end_early(job, "client")
 
     def _admit(self) -> None:
         """Fills free slots."""
@@ -261,8 +250,7 @@ class SpeechWorker(Worker[SpeechJob]):
             job.end(from_exception(ticket.error))
             return
         if ticket.status == Status.CANCELLED or job.is_cancelled:
-            self._metrics.cancelled.labels("client").inc()
-            job.end()
+            self._end_early(job, "client")
             return
         if ticket.status in TRUNCATED:
             log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
@@ -275,7 +263,7 @@ class SpeechWorker(Worker[SpeechJob]):
             part.add_done_callback(lambda part: self._queue_next_part(job, part))
 
     def _next_part(self, job: SpeechJob) -> Ticket | None:
-        """Prepares the next part of a text; None at the end. Waits where it is still to come."""
+        """Prepares the next part of a text; None at the end. Waits if it is still to come."""
         part = job.speech.next_part()
         if part is None:
             return None

@@ -1,24 +1,24 @@
 """POST /v1/audio/transcriptions."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.datastructures import FormData, UploadFile
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import UploadFile
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.http.responses import (
     CLIENT_LEFT,
     ClientLeft,
@@ -27,47 +27,34 @@ from voxport.runtime.serve.http.responses import (
     with_body_limits,
 )
 from voxport.runtime.serve.http.uploads import (
-    StoredUpload,
+    form_schema,
     in_upload_thread,
+    parse_form,
     path_hidden,
     read_form,
-    text_fields,
+    stored_upload,
 )
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.api import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
-FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
-GRANULARITIES = ("word", "segment")
-LIST_FIELD = "timestamp_granularities[]"
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
-DELAY = "^[0-9]{1,6}$"  # milliseconds
-FIELDS = (
-    "file",
-    "model",
-    "response_format",
-    LIST_FIELD,
-    "stream",
-    "delay_ms",
-    "language",
-    "temperature",
-    "prompt",
-)
 
 
-@dataclass(frozen=True)
-class TranscriptionOptions:
-    """The fields of a request besides the recording."""
+class TranscriptionBody(BaseModel):
+    """The fields of a request besides the recording. `delay_ms` extends the OpenAI API."""
 
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
     model: str
-    response_format: str
-    granularities: tuple[str, ...]
-    stream: bool
-    delay_ms: int | None
-    language: str | None
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    granularities: tuple[Literal["word", "segment"], ...] = Field((), alias="timestamp_granularities[]")
+    stream: bool = False
+    delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
+    language: str = ""
+    temperature: Annotated[float, Field(ge=0, le=0)] = 0  # the likeliest text is taken
+    prompt: Annotated[str, Field(max_length=0)] = ""  # the models take none
 
 
 @dataclass
@@ -91,19 +78,19 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
 
     @router.post(
-        "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
+        "/v1/audio/transcriptions",
+        response_class=Response,
+        openapi_extra=form_schema(TranscriptionBody, "file"),
     )
     async def transcribe(request: Request) -> Response:
-        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s)
         form, upload = await read_form(body, "file")
-        options = _parse(form)
+        options = parse_form(form, TranscriptionBody)
+        _check_combination(options)
         worker = models.transcription_worker(options.model)
-        worker.check_language(options.language)
-        languages = worker.task.languages
-        known = languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE
-        options = replace(options, language=options.language or known)
+        worker.check_language(options.language or None)
         key = request.scope["voxport"]["key"]
-        _check_room(worker, key, options)
+        worker.check_room(key, options.delay_ms)  # before the recording is stored and read
         try:
             found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
         except ClientLeft:
@@ -113,87 +100,27 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         end = _end_function(job, feeding)
         if options.stream:
             return StreamedResponse(_events(job), "text/event-stream", end, _error_event)
-        return await _whole_response(request, job, options, end)
+        languages = worker.task.languages
+        language = options.language or (languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE)
+        return await _whole_response(request, job, options.model_copy(update={"language": language}), end)
 
     return router
 
 
-def _schema() -> Json:
-    properties: Json = {name: {"type": "string"} for name in FIELDS}
-    properties["file"] = {"type": "string", "format": "binary"}
-    properties["response_format"]["enum"] = list(FORMATS)
-    properties["stream"]["enum"] = ["true", "false"]
-    properties["delay_ms"]["pattern"] = DELAY
-    properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": ["file", "model"],
-        "additionalProperties": False,
-    }
-    return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
-
-
-def _parse(form: FormData) -> TranscriptionOptions:
-    """Raises ApiError that names the field."""
-    values = text_fields(form, FIELDS)
-    granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
-    checks = {
-        "model": ("model" in values, "expected the name of a model"),
-        "response_format": (
-            values.get("response_format", "json") in FORMATS,
-            f"expected one of {', '.join(FORMATS)}",
-        ),
-        LIST_FIELD: (set(granularities) <= set(GRANULARITIES), f"expected {' or '.join(GRANULARITIES)}"),
-        "stream": (values.get("stream", "false") in ("true", "false"), "expected true or false"),
-        "delay_ms": (bool(re.fullmatch(DELAY, values.get("delay_ms", "0"))), "expected milliseconds"),
-        "temperature": (_is_zero(values.get("temperature", "0")), "expected 0; the likeliest text is taken"),
-        "prompt": (not values.get("prompt"), "this server takes none; leave it out"),
-    }
-    for name, (is_right, expected) in checks.items():
-        if not is_right:
-            raise ApiError(400, f"{name}: {expected}", "invalid_value", name)
-    response_format, stream = values.get("response_format", "json"), values.get("stream") == "true"
-    _check_combination(response_format, granularities, stream)
-    delay = values.get("delay_ms")
-    return TranscriptionOptions(
-        values["model"],
-        response_format,
-        granularities or ("segment",),
-        stream,
-        None if delay is None else int(delay),
-        values.get("language") or None,
-    )
-
-
-def _check_combination(response_format: str, granularities: tuple[str, ...], stream: bool) -> None:
+def _check_combination(body: TranscriptionBody) -> None:
     """Refuses fields that would have no effect. Raises ApiError."""
-    if stream and response_format != "json":
+    if body.stream and body.response_format != "json":
         reason = "response_format: expected json with stream; its events have no other format"
         raise ApiError(400, reason, "invalid_value", "response_format")
-    if granularities and (stream or response_format != "verbose_json"):
-        needed = "a request without stream" if stream else "response_format verbose_json"
-        reason = f"{LIST_FIELD}: needs {needed}"
+    if body.granularities and (body.stream or body.response_format != "verbose_json"):
+        needed = "a request without stream" if body.stream else "response_format verbose_json"
+        reason = f"timestamp_granularities[]: needs {needed}"
         raise ApiError(400, reason, "invalid_value", "timestamp_granularities")
-
-
-def _is_zero(text: str) -> bool:
-    with suppress(ValueError):
-        return float(text) == 0
-    return False
-
-
-def _check_room(worker: TranscriptionWorker, key: str, options: TranscriptionOptions) -> None:
-    """Before the recording is stored and read. Raises ApiError."""
-    try:
-        worker.check_room(key, options.delay_ms)
-    except UsageError as error:
-        raise from_exception(error) from None
 
 
 @dataclass(frozen=True)
 class OpenRecording:
-    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None where the header has none."""
+    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None if the header has none."""
 
     path: Path
     length_s: float | None
@@ -209,7 +136,7 @@ async def _open(upload: UploadFile, rate: int, limits: Limits) -> OpenRecording:
             raise ClientLeft
         _check_length(seconds, limits)
 
-    async with StoredUpload(upload, "file") as path:
+    async with stored_upload(upload, "file") as path:
         try:
             with path_hidden(path, "file"):
                 return await in_upload_thread(_measured, path, rate, check)
@@ -259,7 +186,7 @@ def _end_function(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callabl
 
 
 async def _whole_response(
-    request: Request, job: TranscriptionJob, options: TranscriptionOptions, end: Callable[[], None]
+    request: Request, job: TranscriptionJob, options: TranscriptionBody, end: Callable[[], None]
 ) -> Response:
     transcript = Transcript()
 
@@ -279,7 +206,7 @@ async def _whole_response(
     return response
 
 
-def _formatted(transcript: Transcript, options: TranscriptionOptions, seconds: float) -> Response:
+def _formatted(transcript: Transcript, options: TranscriptionBody, seconds: float) -> Response:
     text, usage = transcript.text.strip(), {"type": "duration", "seconds": round(seconds, 3)}
     match options.response_format:
         case "json":
@@ -298,7 +225,7 @@ def _formatted(transcript: Transcript, options: TranscriptionOptions, seconds: f
     }
     if "word" in options.granularities:
         content["words"] = [timed_fields(word) for word in transcript.words]
-    if "segment" in options.granularities:
+    if "segment" in (options.granularities or ("segment",)):
         content["segments"] = [
             {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(transcript.words))
         ]

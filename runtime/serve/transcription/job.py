@@ -5,45 +5,38 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from threading import Lock
 
 import numpy as np
 
 from voxport.runtime.audio.gain import reason_without_text
 from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.job import Job
 from voxport.runtime.transcription import TranscriptDelta, Transcription
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)
 
 
-class TranscriptionJob:
+class TranscriptionJob(Job[TranscriptDelta]):
     """One recording, or one utterance of live audio.
 
-    A handler calls `feed`, `finish`, `wait_for_room` and `read` on the event loop; the engine thread calls
-    `take`, `put` and `end`. `cancel` may be called by both.
+    A handler also calls `feed`, `finish` and `wait_for_room`, and the engine thread also calls `take`.
     """
 
     transcription: Transcription  # made and used by the engine thread
 
     def __init__(self, key: str, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
-        self.key, self.delay_ms = key, delay_ms
-        self.submitted_at, self.is_cancelled, self.is_running = time.monotonic(), False, False
-        self.session: object = None  # of live audio: the session whose live stream the utterance uses
+        super().__init__(key, wake)
+        self.delay_ms, self.is_running = delay_ms, False
+        self.session: object = None  # for live audio: the session whose live stream the utterance uses
         self.length_s = 0.0  # estimated length of a recording
-        self.transcribed_s = 0.0  # of the recording
-        self._max_waiting, self._wake = int(ahead_s * rate), wake
-        self._loop = asyncio.get_running_loop()
-        self._has_deltas, self._has_room = asyncio.Event(), asyncio.Event()
+        self.transcribed_s = 0.0  # how much of the recording
+        self._max_waiting, self._has_room = int(ahead_s * rate), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
         self._waiting = 0  # samples
-        self._deltas: deque[TranscriptDelta] = deque()
-        self._lock = Lock()
-        self._is_finished, self._is_done = False, False
-        self._error: ApiError | None = None
+        self._is_finished = False
         self._level = SpeechLevel(rate, LEVEL_WINDOW)  # the sound that was fed so far
 
     # The handler
@@ -89,19 +82,6 @@ class TranscriptionJob:
             if self.is_full and not self._is_done:
                 await self._has_room.wait()
 
-    async def read(self) -> TranscriptDelta | None:
-        """The next text; None at the end. Raises ApiError."""
-        while True:
-            with self._lock:
-                if self._deltas:
-                    return self._deltas.popleft()
-                if self._is_done:
-                    if self._error:
-                        raise self._error
-                    return None
-                self._has_deltas.clear()
-            await self._has_deltas.wait()
-
     def cancel(self) -> None:
         """Discards the audio. The engine thread then ends the job."""
         with self._lock:
@@ -132,22 +112,12 @@ class TranscriptionJob:
                 count += len(taken[-1])
             self._waiting -= count
             is_last = self._is_finished and not self._blocks
-        self._notify(self._has_room)
+        self._on_loop(self._has_room.set)
         return np.concatenate([np.zeros(0, np.float32), *taken]), is_last
 
     def put(self, delta: TranscriptDelta) -> None:
-        with self._lock:
-            self._deltas.append(delta)
-        self._notify(self._has_deltas)
+        self._send(delta)
 
     def end(self, error: ApiError | None = None) -> None:
-        """Nothing follows. The first call counts."""
-        with self._lock:
-            if not self._is_done:
-                self._is_done, self._error = True, error
-        self._notify(self._has_deltas)
-        self._notify(self._has_room)
-
-    def _notify(self, event: asyncio.Event) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and its readers with it
-            self._loop.call_soon_threadsafe(event.set)
+        super().end(error)
+        self._on_loop(self._has_room.set)

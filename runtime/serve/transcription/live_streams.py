@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.live import LiveBatch, LiveStream
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.transcription import LiveBatch, LiveStream
 
-STEP_S = 0.08  # of live audio in one step
-MAX_LOAD = 0.8  # of real time that live streams may take
-SIZES = (1, 2, 4, 8, 16, 32, 64)  # of batches that are measured
+STEP_S = 0.08  # live audio in one step
+MAX_LOAD = 0.8  # part of real time that live streams may take
+SIZES = (1, 2, 4, 8, 16, 32, 64)  # batches that are measured
 MEASURED_STEPS = 12
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class LiveStreams:
         return [(job, from_exception(error, "audio")) for job in jobs]
 
     def ready_since(self, job: TranscriptionJob) -> float | None:
-        """When the job had enough audio for a step; None where it has too little."""
+        """When the job had enough audio for a step; None if it has too little."""
         slot = self._slots.get(job)
         if slot and slot.complete_since is not None:
             return slot.complete_since
@@ -120,7 +120,7 @@ class LiveStreams:
     def jobs_in_batch_of(
         self, job: TranscriptionJob, due: Collection[TranscriptionJob]
     ) -> list[TranscriptionJob]:
-        """Jobs of `due` that share a batch with `job`. Gives it a slot where it has none."""
+        """Jobs of `due` that share a batch with `job`. Gives it a slot if it has none."""
         if job not in self._slots:
             self._begin(job)
         batch = self._slots[job].batch

@@ -17,9 +17,9 @@ from voxport.runtime.serve.transcription.live_streams import STEP_S, Capacity, L
 from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText
 
-RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
+RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most
-DEFAULT_RECORDING_S = 60.0  # of a recording whose header has no length
+DEFAULT_RECORDING_S = 60.0  # assumed if the header of a recording has no length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         return False
 
     def check_live_slots(self) -> None:
-        """Raises ApiError where the bundle is no model for live audio."""
+        """Raises ApiError if the bundle is no model for live audio."""
         if not self.live_slots:
             raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
 
@@ -75,13 +75,10 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             raise ApiError(400, reason, "invalid_value", param)
 
     def check_room(self, key: str, delay_ms: int | None = None) -> None:
-        """Raises ApiError or UsageError where `submit` would refuse a recording."""
+        """Raises ApiError or UsageError if `submit` would refuse a recording."""
         self._check_delay(delay_ms)
         with self._changed:
-            self._check_open()
-            if not self._may_wait(key, self._recordings):
-                message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
-                raise overloaded(message, self._queued_s())
+            self._check_room(key, self._recordings)
 
     def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
         """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
@@ -123,7 +120,6 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
 
     def _queued_s(self) -> float:
-        """Estimated seconds to transcribe the rest of all recordings. Called with `_changed`."""
         jobs = (*self._waiting, *self._recordings)
         left: float = sum(max(0.0, job.length_s - job.transcribed_s) for job in jobs)
         return left / self._speed
@@ -163,15 +159,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and recordings that waited too long for their start."""
-        now = time.monotonic()
-        for job in self._waiting.remove(lambda job: job.is_cancelled):
-            self._end_early(job, "client")
-        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
-            self._end_early(
-                job,
-                "queue_timeout",
-                overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", self._queued_s()),
-            )
+        self._end_waiting()
         for job in [job for job in self._active_jobs() if job.is_cancelled]:
             self._remove(job)
             self._end_early(job, "client")
@@ -273,7 +261,3 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         if was_live and following:
             self._queued_utterances.remove(following[0])
             self._live.append(following[0])
-
-    def _end_early(self, job: TranscriptionJob, reason: str, error: ApiError | None = None) -> None:
-        self._metrics.cancelled.labels(reason).inc()
-        job.end(error)

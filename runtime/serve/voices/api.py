@@ -3,9 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.datastructures import FormData
 
 from voxport.bundle.errors import UsageError
@@ -13,11 +15,12 @@ from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
 from voxport.runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
 from voxport.runtime.serve.http.uploads import (
-    StoredUpload,
+    form_schema,
     in_upload_thread,
+    parse_form,
     path_hidden,
     read_form,
-    text_fields,
+    stored_upload,
 )
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
@@ -25,15 +28,30 @@ from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.voices.store import StoredVoice, VoiceStore
 
 FILE = "audio_sample"
-FIELDS = (FILE, "name", "model", "transcript", "type", "consent")
-REQUIRED = (FILE, "name")
-MAX_NAME_CHARACTERS = 100  # of a name
 MAX_WAITING = 4  # uploads, while a voice is made
+
+
+class VoiceBody(BaseModel):
+    """The fields of a request besides the recording. The consent of a speaker is not looked up."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    model: str | None = None
+    transcript: str | None = None
+    type: Literal["audio_sample"] = "audio_sample"
+    consent: str | None = None
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _is_printable(cls, name: str) -> str:
+        if not name.isprintable():
+            raise ValueError("expected printable characters")
+        return name.strip()
 
 
 @dataclass(frozen=True)
 class VoiceRequest:
-    """The fields of a request besides the recording."""
+    """What a voice is made with, besides the recording."""
 
     worker: SpeechWorker
     name: str
@@ -95,16 +113,16 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
             voices += [_list_entry(voice) for voice in (store.of(each.name) if store else ())]
         return {"object": "list", "voices": voices, "data": voices}
 
-    @router.post("/v1/audio/voices", openapi_extra={"requestBody": _schema()})
+    @router.post("/v1/audio/voices", openapi_extra=form_schema(VoiceBody, FILE))
     async def make_voice(request: Request) -> Response:
         if maker is None or store is None:
             raise _not_stored()
         store.check_room()
         form, upload = await read_form(
-            with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
+            with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s), FILE
         )
         voice_request = _parse(form, models, limits)
-        async with StoredUpload(upload, FILE) as path:
+        async with stored_upload(upload, FILE) as path:
             try:
                 voice = await while_connected(request.receive, maker.make(voice_request, path))
             except ClientLeft:
@@ -129,17 +147,12 @@ def _not_stored() -> ApiError:
 
 def _parse(form: FormData, models: Models, limits: Limits) -> VoiceRequest:
     """Raises ApiError that names the field."""
-    values = text_fields(form, FIELDS)
-    name, transcript = values.get("name", "").strip(), values.get("transcript")
-    if not 1 <= len(name) <= MAX_NAME_CHARACTERS or not name.isprintable():
-        reason = f"name: expected 1 to {MAX_NAME_CHARACTERS} printable characters"
-        raise ApiError(400, reason, "invalid_value", "name")
-    if values.get("type", FILE) != FILE:
-        raise ApiError(400, f"type: expected {FILE}, a voice from a recording", "invalid_value", "type")
+    body = parse_form(form, VoiceBody)
+    transcript = body.transcript
     if transcript is not None and len(transcript) > limits.text_characters:
         reason = f"transcript: has {len(transcript)} characters, expected at most {limits.text_characters}"
         raise ApiError(400, reason, "string_above_max_length", "transcript")
-    return VoiceRequest(_worker(values.get("model"), models), name, transcript)
+    return VoiceRequest(_worker(body.model, models), body.name, transcript)
 
 
 def _worker(model: str | None, models: Models) -> SpeechWorker:
@@ -161,17 +174,3 @@ def _list_entry(voice: StoredVoice) -> Json:
 
 def _created_response(voice: StoredVoice) -> Json:
     return {"object": "audio.voice", "type": FILE, **_list_entry(voice)}
-
-
-def _schema() -> Json:
-    properties: Json = {name: {"type": "string"} for name in FIELDS}
-    properties[FILE] = {"type": "string", "format": "binary"}
-    properties["type"]["enum"] = [FILE]
-    properties["name"]["minLength"] = 1
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(REQUIRED),
-        "additionalProperties": False,
-    }
-    return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}

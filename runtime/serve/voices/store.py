@@ -18,7 +18,7 @@ from voxport.bundle.files import write_whole
 from voxport.runtime.serve.errors import ApiError
 
 FILE = re.compile(r"(voice_[0-9a-f]{24})\.safetensors")
-NAME, BUNDLE, CREATED = "name", "bundle", "created_at"  # keys of the metadata, besides those of the family
+NAME, BUNDLE, CREATED = "name", "bundle", "created_at"  # keys of the metadata, besides the keys of the family
 log = logging.getLogger(__name__)
 
 
@@ -40,7 +40,7 @@ class VoiceStore:
     """Thread-safe. Files are written whole or not at all, so a server that starts again finds the same."""
 
     def __init__(self, folder: Path, max_voices: int):
-        """Holds at most `max_voices` voices. Raises UsageError where the folder cannot be made or read."""
+        """Holds at most `max_voices` voices. Raises UsageError if the folder cannot be made or read."""
         self._folder, self._max_voices, self._lock = folder, max_voices, Lock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,19 +56,19 @@ class VoiceStore:
             return [voice for voice in self._voices.values() if model in (None, voice.model)]
 
     def path(self, model: str, voice: str) -> Path | None:
-        """The file of a voice of a bundle by its id; None where there is none."""
+        """The file of a voice of a bundle by its id; None if there is none."""
         found = self._voices.get(voice)
         return found.path if found and found.model == model else None
 
     def check_room(self) -> None:
-        """Raises ApiError where the store is full."""
+        """Raises ApiError if the store is full."""
         if len(self._voices) >= self._max_voices:
             raise ApiError(
                 400, f"the server has {self._max_voices} voices already; delete one", "voice_limit_reached"
             )
 
     def add(self, model: str, name: str, content: bytes) -> StoredVoice:
-        """Stores the content of a voice file. Raises ApiError where the store or the disk is full."""
+        """Stores the content of a voice file. Raises ApiError if the store or the disk is full."""
         number, created = f"voice_{secrets.token_hex(12)}", int(time.time())
         voice = StoredVoice(number, name, model, created, self._folder / f"{number}.safetensors")
         with self._lock:
@@ -85,7 +85,7 @@ class VoiceStore:
         return voice
 
     def delete(self, number: str) -> None:
-        """Raises ApiError where there is no such voice."""
+        """Raises ApiError if there is no such voice."""
         with self._lock:
             voice = self._voices.pop(number, None)
         if voice is None:
@@ -101,7 +101,7 @@ def _with_metadata(content: bytes, voice: StoredVoice) -> bytes:
 
 
 def _read(path: Path) -> StoredVoice | None:
-    """None, with a warning, where the file is not one that `add` wrote."""
+    """None, with a warning, if the file is not one that `add` wrote."""
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_VOICE_BYTES:
             raise ValueError("not a file of a voice")

@@ -13,7 +13,7 @@ from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.text_to_speech import TextToSpeech
 
-DEFAULT_VOICE = "default"  # of a bundle without voices: clients show no program without one
+DEFAULT_VOICE = "default"  # for a bundle without voices: clients show no program without one
 DEFAULT_LANGUAGE = "en"
 VOXPORT = Attribution("voxport", "")
 

@@ -35,7 +35,7 @@ class Replies:
         return not self._pending
 
     def add(self, reply: Reply) -> None:
-        """Raises ApiError where too many wait."""
+        """Raises ApiError if too many wait."""
         if len(self._pending) >= self._max_pending:
             reply.cancel()
             raise ApiError(

@@ -67,10 +67,10 @@ class Session:
             await self._handle(event)
 
     async def _receive(self) -> Event | None:
-        """The next event; None where the client has left. Raises ApiError."""
+        """The next event; None if the client has left. Raises ApiError."""
         receiving, since = asyncio.ensure_future(self._connection.receive()), time.monotonic()
         try:
-            self._check_time(since)  # of a client that sends without a pause, too
+            self._check_time(since)  # also if a client sends without a pause
             while not (await asyncio.wait((receiving,), timeout=POLL_S))[0]:
                 if not self._client_must_send:
                     since = time.monotonic()
@@ -87,7 +87,7 @@ class Session:
     def _check_time(self, since: float) -> None:
         """`since`: when the client had to send the next event. Raises ApiError."""
         now, limits = time.monotonic(), self._context.limits
-        silence = limits.header_s if self._is_first else limits.silent_socket_s
+        silence = limits.body_s if self._is_first else limits.silent_socket_s
         if self._context.is_closing() or (self._models.is_draining and self._replies.are_done):
             raise draining()
         if now - since > silence:
@@ -119,12 +119,12 @@ class Session:
             self._transcription_model = self._models.transcription_worker(name).name
 
     def _speech_workers(self) -> list[SpeechWorker]:
-        """Those of all speech models, or only that of the selected one."""
+        """The workers of all speech models, or only of the selected one."""
         found = self._models.speech_workers
         return [found[self._speech_model]] if self._speech_model else list(found.values())
 
     def _transcription_worker(self, name: str | None) -> TranscriptionWorker:
-        """That of the model `name`, else of the selected one, else the first. Raises ApiError."""
+        """The worker of the model `name`, else of the selected one, else the first. Raises ApiError."""
         found = self._models.transcription_workers
         if not found:
             raise ApiError(404, "this server has no model that transcribes", "model_not_found")

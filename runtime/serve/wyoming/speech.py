@@ -27,7 +27,7 @@ from voxport.runtime.speech_request import SpeechOptions
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 CHANNELS = 1
-CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
+CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
 class SpeechReply(Reply):

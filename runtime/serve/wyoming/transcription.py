@@ -20,7 +20,7 @@ from voxport.runtime.serve.wyoming.speech import KEY
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
-PIECE_S = 1.0  # of audio that the job takes at a time
+PIECE_S = 1.0  # audio that the job takes at a time
 
 
 class TranscriptReply(Reply):
@@ -88,8 +88,8 @@ class AudioEvents:
 
     def __init__(self, connection: Connection, replies: Replies, limits: Limits):
         self._connection, self._replies, self._limits = connection, replies, limits
-        self._name: str | None = None  # of the model for the next audio
-        self._language: str | None = None  # of the next audio
+        self._name: str | None = None  # the model for the next audio
+        self._language: str | None = None  # language of the next audio
         self._audio: IncomingAudio | None = None
 
     @property
@@ -112,8 +112,8 @@ class AudioEvents:
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
                 audio = self._audio or self._begin(chunk, worker(self._name))
                 if _format(chunk) != _format(audio.form):
-                    raise ApiError(400, "audio-chunk: its format is not that of audio-start", INVALID)
-                await self._connection.while_connected(audio.feed(chunk.audio))
+                    raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
+                await audio.feed(chunk.audio)
             case _:
                 if self._audio is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)

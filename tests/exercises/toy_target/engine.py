@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import StateSpec
 from voxport.runtime.engines.base import (
     Arrays,
     Engine,
     EngineOptions,
     Stream,
-    check_states,
     copy_states,
     empty_states,
+    write_states,
 )
 
 
@@ -41,12 +44,11 @@ class NumpyStream(Stream):
     def reset(self) -> None:
         self._states = empty_states(self.signatures.values())
 
-    def snapshot(self) -> Arrays:
-        return copy_states(self._states)
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states(self._states, states, positions)
 
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        self._states = copy_states(states)
+    def _load(self, states: Arrays) -> None:
+        write_states(self._states, states)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         first, rows = int(inputs["position"][0]), self._states["cache"][0, :, 0]  # [L, dim], a view

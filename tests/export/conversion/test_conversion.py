@@ -64,6 +64,7 @@ def assert_same(folder: Path, expected: Path) -> None:
     assert [name for name in before if found[name] != before[name]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["voxtral_tts", "voxtral_realtime", "qwen3_tts", "custom_voice"])
 def test_a_folder_in_the_layout_of_mlx_keeps_it(tmp_path: Path, name: str) -> None:
     """Also with integers. The published folder has every tensor again, but for weight norms."""
@@ -103,6 +104,7 @@ def export_says(folder: Path, says: str | None, capsys: pytest.CaptureFixture[st
     assert (says or "") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_square_kernel_that_is_written_as_published_has_a_tag(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,6 @@
-"""Convolutions of ONNX graphs have two axes, and give the same values as with one.
+"""Convolutions of graphs: two axes in ONNX, parts for XNNPACK in ExecuTorch, and the same values.
 
-Weights and inputs are small integers, so float32 has every sum, in any order.
+Weights and inputs of ONNX graphs are small integers, so float32 has every sum, in any order.
 """
 
 from typing import Any
@@ -9,9 +9,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+import torch.nn.functional as F
+from executorch.exir import to_edge
+from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
 
-from voxport.export.targets.onnx.convolutions import widen_convolutions
+from voxport.export.targets.executorch.lowering import ConvolutionPartitioner, _keep_convolution_weights
+from voxport.export.targets.onnx.rewrites import widen_convolutions
 from voxport.runtime.engines.ort import ort
 
 CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels
@@ -70,3 +76,32 @@ def test_a_graph_without_convolutions_is_left_alone() -> None:
     widen_convolutions(model)
     assert [node.op_type for node in model.graph] == before
     assert "convolution.axes" not in model.graph.initializers
+
+
+class Convolutions(nn.Module):
+    """A dilated convolution, a depthwise one, a strided one, and one with weights outside the state dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.depthwise = nn.Conv1d(4, 6, 3, dilation=2), nn.Conv1d(6, 6, 3, groups=6)
+        self.strided = nn.Conv1d(6, 8, 4, stride=2)
+        self.taps = nn.Buffer(torch.randn(4, 8, 2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(self.strided(self.depthwise(self.dilated(x)).sin()), self.taps)
+
+
+def test_all_convolutions_are_parts_and_compute_the_same() -> None:
+    torch.manual_seed(0)
+    module, x = Convolutions(), torch.randn(1, 4, 40)
+    axes = {2: torch.export.Dim("columns", min=16, max=64)}
+    program = torch.export.export(module, (x,), dynamic_shapes=(axes,))
+    _keep_convolution_weights(program)
+    edge = to_edge(program).to_backend(ConvolutionPartitioner())
+    calls = [str(node.target) for node in edge.exported_program().graph.nodes]
+    assert not [call for call in calls if "convolution" in call]
+    content = edge.to_executorch().buffer  # which the loaded program reads
+    loaded = _load_for_executorch_from_buffer(content)
+    for columns in (16, 40, 64):
+        x = torch.randn(1, 4, columns)
+        torch.testing.assert_close(loaded.forward((x,))[0], module(x))

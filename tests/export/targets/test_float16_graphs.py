@@ -69,14 +69,14 @@ def run(engine: Engine) -> list[np.ndarray]:
             found += stream.run("prefill", inputs).values()
             inputs = {"codes": noise.integers(2, 20, (1, 2, codes)), "position": np.array([position])}
             found += stream.run("codec_step", inputs).values()
-    batch.slot(0).load_rows(streams[0].save_rows(6))
+    batch.slot(0).load(streams[0].save(positions=6))
     embeddings = noise.standard_normal((2, 1, dim), dtype=np.float32)
     found += batch.run("decode_step", {"embeddings": embeddings, "position": np.array([6, 7])}).values()
-    streams[0].restore(streams[1].snapshot())
+    streams[0].load(streams[1].save())
     inputs = {"embeddings": embeddings[:1], "position": np.array([7])}
     found += streams[0].run("decode_step", inputs).values()
     streams[1].reset()
-    return found + [array for stream in streams for array in stream.snapshot().values()]
+    return found + [array for stream in streams for array in stream.save().values()]
 
 
 def test_states_on_a_device_give_the_same_values(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from support.export.rounding import float32_bar
 
-from voxport.export.targets.onnx.float_activations import FloatActivationsEngine
 from voxport.export.targets.onnx.kernels import TRANSLATIONS, lower_linear
 from voxport.export.targets.onnx.lowering import OPSET, pack_weights
+from voxport.export.targets.onnx.read_back import FloatActivationsEngine
 from voxport.quantize.modules import QuantizedLinear, float_activations, int8_per_block, linear_kernel
 from voxport.quantize.schemes import IntegerScheme
 from voxport.runtime.engines.base import EngineOptions
@@ -31,7 +31,7 @@ def linear() -> QuantizedLinear:
 
 @pytest.fixture(scope="module")
 def sessions(linear: QuantizedLinear, tmp_path_factory: pytest.TempPathFactory) -> list[ort.InferenceSession]:
-    """Of the engine, and of the engine with float activations."""
+    """Sessions of the engine, and of the engine with float activations."""
     with linear_kernel(linear, lower_linear):
         shapes = ({0: torch.export.Dim("B")},)
         program = torch.export.export(linear, (torch.rand(3, COLUMNS),), dynamic_shapes=shapes)

@@ -16,7 +16,7 @@ from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.lowering import lower_graph
 from voxport.export.targets.coreml.target import CoreMLTarget
-from voxport.export.targets.onnx.float16 import FLOAT_ACTIVATIONS
+from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
 from voxport.export.targets.onnx.target import OnnxTarget
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.ort import ort
@@ -24,8 +24,8 @@ from voxport.runtime.mil import Executor, Package
 from voxport.runtime.mil.errors import MilError
 
 NAME = "code_predictor"
-WIDE = 2.0**18  # beyond 65504 where values are about 1
-BAR = 1e-4  # of the largest value, in float32
+WIDE = 2.0**18  # values of about 1 become larger than 65504
+BAR = 1e-4  # relative to the largest value, in float32
 
 
 def predictor_of(layout: LayoutName, quant: str = "none") -> Graph:
@@ -45,7 +45,7 @@ def predictor_of(layout: LayoutName, quant: str = "none") -> Graph:
 
 
 def expected_logits(predictor: Graph) -> np.ndarray:
-    """Of eager."""
+    """Logits of eager."""
     with torch.no_grad():
         values = predictor.first.example(0).values()
         found: np.ndarray = predictor.module(*(torch.from_numpy(array) for array in values))[1].numpy()
@@ -62,7 +62,7 @@ def predictor() -> Graph:
 
 
 def coreml_logits(predictor: Graph, folder: Path) -> np.ndarray:
-    """Of the package in `folder`."""
+    """Logits of the package in `folder`."""
     executor = Executor(Package(folder / f"{NAME}.mlpackage").function(NAME), "float16")
     given = {
         name: array.astype(np.int32) if array.dtype == np.int64 else array
@@ -88,7 +88,7 @@ def test_in_half_precision_core_ml_loses_the_values(predictor: Graph, tmp_path: 
 
 
 def onnx_logits(predictor: Graph, folder: Path) -> np.ndarray:
-    """Of the graph in `folder`, lowered for bundles in half precision."""
+    """Logits of the graph in `folder`, lowered for bundles in half precision."""
     target = OnnxTarget("float16")
     target.lower(predictor, folder)
     target.check(predictor, folder)

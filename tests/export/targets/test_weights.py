@@ -234,6 +234,7 @@ def test_executorch_plans_memory_for_one_set_of_caches(bundles: Path) -> None:
         assert beside < caches / 2 and caches == planned["backbone"][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnx", "executorch"])
 def test_w4_and_8da4w_are_one_program(name: str, checkpoint: Path, tmp_path: Path) -> None:
     """Their kernels round activations for either recipe, so documents count the two as one."""

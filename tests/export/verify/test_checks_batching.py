@@ -45,9 +45,9 @@ def guidance_of_another_slot(stream: Stream, name: str, inputs: Arrays, outputs:
 def a_row_of_another_slot(stream: Any, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "decode_step" and outputs:
         row = int(inputs["position"][-1])
-        states = stream.slots[-1].snapshot()
-        states["v_cache_0"][:, row] = stream.slots[0].snapshot()["v_cache_0"][:, row]
-        stream.slots[-1].restore(states)
+        states = stream.slots[-1].save()
+        states["v_cache_0"][:, row] = stream.slots[0].save()["v_cache_0"][:, row]
+        stream.slots[-1].load(states)
 
 
 @pytest.mark.parametrize(

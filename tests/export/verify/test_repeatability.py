@@ -52,6 +52,7 @@ with shorten_verification():
 """
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_same_figures(
     bundles: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """An ONNX bundle with integer weights and activations: a job in a slot has the codes of the job alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ from support.export.cache import ExportCache
 from support.export.faulty_engines import CACHE, Engines, StreamEngine, failed
 
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.spec import StateSpec
 from voxport.export.verify.code_checks import check_codes
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
@@ -54,10 +55,10 @@ class JobInSlot(Stream):
 
     def reset(self) -> None: ...
 
-    def snapshot(self) -> Arrays:
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
         return {}
 
-    def restore(self, states: Arrays) -> None: ...
+    def _load(self, states: Arrays) -> None: ...
 
 
 def other_job(component: str, inputs: Arrays, rows: int) -> Arrays:
@@ -90,6 +91,7 @@ def test_a_job_in_a_slot_has_the_codes_of_the_job_alone(engines: Engines, engine
     assert different_codes(engines, engine, index, lambda rows: rows) == []
 
 
+@pytest.mark.slow
 def test_slots_that_are_swapped_have_other_codes(engines: Engines, engine: Engine) -> None:
     """The fault that the test above must detect."""
     found = different_codes(engines, engine, 0, lambda rows: np.roll(rows, 1, axis=0))

@@ -80,6 +80,7 @@ def test_converting_blocks_equals_converting_the_whole(tmp_path: Path, rate: int
     np.testing.assert_allclose(found[: len(expected)], expected[: len(found)], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_hour_is_read_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "hour.wav"
     with soundfile.SoundFile(path, "w", 8000, 1, "PCM_U8") as file:
@@ -338,6 +339,6 @@ def test_a_pipe_without_end_is_refused(tmp_path: Path) -> None:
     writer = subprocess.Popen(
         ["dd", "if=/dev/zero", f"of={pipe}", "bs=1M", "count=200"], stderr=subprocess.DEVNULL
     )
-    with pytest.raises(UsageError, match=r"max_input_mb 3: .* holds more; give a larger number"):
+    with pytest.raises(UsageError, match="holds more than 3 MB; store it in a file"):
         Recording(pipe, RATE, max_input_mb=3)
     assert writer.wait(10) != 0

@@ -198,9 +198,9 @@ def test_core_ml_and_the_executor_agree(bundles: Path, inputs: Path, tmp_path: P
         error = np.abs(native[name] - reference[name]).max()
         assert error <= FLOAT16_BAR * np.abs(reference[name]).max(), name
     stream = open_engine(Bundle(bundles / "coreml")).stream()
-    states = {name: np.full_like(array, 0.5) for name, array in stream.snapshot().items()}
-    stream.restore(states)
-    assert all(np.array_equal(array, states[name]) for name, array in stream.snapshot().items())
+    states = {name: np.full_like(array, 0.5) for name, array in stream.save().items()}
+    stream.load(states)
+    assert all(np.array_equal(array, states[name]) for name, array in stream.save().items())
 
 
 def test_a_precision_without_effect_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

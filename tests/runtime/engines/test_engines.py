@@ -1,17 +1,15 @@
 """Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
 import os
-import platform
+import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from ctypes import CDLL
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from support.stand_ins import stand_in
 
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
@@ -25,11 +23,12 @@ from voxport.runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
+    copy_pages,
     copy_states,
     empty_states,
+    write_states,
 )
 from voxport.runtime.engines.call_checks import check_inputs
-from voxport.runtime.engines.executorch import ExecuTorchEngine
 from voxport.runtime.engines.onnx import OnnxEngine
 
 SIGNATURE = Signature(
@@ -51,7 +50,7 @@ def test_copies_of_states_are_equal_and_independent() -> None:
         "odd": np.full((2, PAGE_VALUES), np.nan, np.float32)[:, ::-1],
     }
     states["cache"][0, 1, PAGE_VALUES + 5] = 1
-    copies = copy_states(states)
+    copies = {name: copy_pages(array) for name, array in states.items()}
     for name, array in states.items():
         np.testing.assert_array_equal(copies[name], array)
         assert copies[name].dtype == array.dtype
@@ -107,11 +106,11 @@ class NumpyStream(Stream):
     def reset(self) -> None:
         self.states = empty_states(self.signatures.values())
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        return copy_states(self.states)
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states(self.states, states, positions)
 
-    def restore(self, states: dict[str, np.ndarray]) -> None:
-        self.states = copy_states(states)
+    def _load(self, states: Arrays) -> None:
+        write_states(self.states, states)
 
 
 TOY = Signature(
@@ -140,10 +139,10 @@ def test_a_new_target_is_one_row_in_the_table_of_engines(
     first, second = engine.stream(), engine.stream()
     x = np.ones((1, 3), np.float32)
     assert first.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    saved = first.snapshot()
+    saved = first.save()
     assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
     assert second.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    first.restore(saved)
+    first.load(saved)
     assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
     with pytest.raises(UsageError, match="expected float32"):
         first.run("step", {"x": x.astype(np.float64)})
@@ -179,18 +178,18 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(
         (1, 2, first.signatures["prefill"].inputs[0].shape[-1]), dtype=np.float32
     )
     most = engine.bundle.component("prefill").state_rows_per_call
-    states = {name: array.copy() for name, array in second.snapshot().items()}
+    states = {name: array.copy() for name, array in second.save().items()}
     for name in states:
         if "cache" in name:
             states[name][:, : most + 1] = noise.standard_normal(
                 states[name][:, : most + 1].shape, dtype=np.float32
             )
-    second.restore(states)
+    second.load(states)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
     step = {"embeddings": embeddings[:, :1], "position": np.array([2])}
-    kept = first.snapshot()
+    kept = first.save()
     expected = first.run("decode_step", step)
-    first.restore(kept)
+    first.load(kept)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
 
     execute, written = engine.execute, []
@@ -230,18 +229,23 @@ def test_sessions_of_a_small_bundle_have_one_thread(bundles: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="torch contains MKL on Linux x86-64"
-)
 def test_products_of_executorch_threads_start_no_threads() -> None:
-    """MKL's number of threads where nothing sets it, as in the threads of ExecuTorch's pool."""
-    mkl = CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    mkl.mkl_serv_set_num_threads(2)
-    before = torch.get_num_threads()
-    ExecuTorchEngine(stand_in(components=()), EngineOptions())
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(mkl.MKL_Get_Max_Threads).result() == 1
-        assert pool.submit(torch.get_num_threads).result() == before
+    """MKL has one thread in a process that loads torch for ExecuTorch only."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.executorch import ExecuTorchEngine
+ExecuTorchEngine(SimpleNamespace(components=()), EngineOptions())
+import torch
+with ThreadPoolExecutor(1) as pool:
+    print(pool.submit(torch.__config__.parallel_info).result())
+"""
+    environment = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert "mkl_get_max_threads() : 1\n" in done.stdout, done.stderr
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def test_outputs_and_states_are_those_of_one_call(component: str) -> None:
     assert outputs.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(outputs[name], array, err_msg=name)
-    states = divided.snapshot()
-    for name, array in whole.snapshot().items():
+    states = divided.save()
+    for name, array in whole.save().items():
         np.testing.assert_array_equal(states[name], array, err_msg=name)
 
 
@@ -72,7 +72,7 @@ def test_states_have_the_rows_before_a_call_that_raises() -> None:
     stream.engine.fault = fail_later
     with pytest.raises(UsageError):
         stream.run_rows("prefill", inputs)
-    assert np.array_equal(stream.snapshot()["cache"], before.snapshot()["cache"])
+    assert np.array_equal(stream.save()["cache"], before.save()["cache"])
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from support.runtime.host_device import HostDevice
 
-from voxport.bundle.errors import UsageError
 from voxport.bundle.spec import CacheSpec, StateSpec
 from voxport.runtime.engines.state_memory import DeviceStates, HostStates, States
 
@@ -31,39 +30,31 @@ def noise(batch: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def assert_equal(first: States, second: States) -> None:
-    expected, found = first.read(), second.read()
     for name in SPECS:
-        np.testing.assert_array_equal(found[name], expected[name])
-        assert found[name].dtype == expected[name].dtype == np.float32
+        np.testing.assert_array_equal(second.read(name), first.read(name))
+
+
+def write(states: States, arrays: dict[str, np.ndarray]) -> None:
+    for name, array in arrays.items():
+        states.write(name, array)
 
 
 @pytest.fixture(params=["float32", "float16"])
 def both(request: pytest.FixtureRequest) -> tuple[States, States]:
     pair = HostStates(SPECS, request.param), DeviceStates(HostDevice(), SPECS, request.param)
     for states in pair:
-        states.write(noise())
+        write(states, noise())
     return pair
 
 
 def test_values_survive_a_round_trip(both: tuple[States, States]) -> None:
     assert_equal(*both)
     for name, array in noise().items():
-        np.testing.assert_array_equal(both[1].read()[name], array)
+        np.testing.assert_array_equal(both[1].read(name), array)
     for states in both:
         states.clear()
     assert_equal(*both)
-    assert not any(array.any() for array in both[1].read().values())
-
-
-@pytest.mark.parametrize("count", [0, 4, 9])
-def test_rows_are_read_and_written(both: tuple[States, States], count: int) -> None:
-    rows = [states.read_rows(count) for states in both]
-    for name, array in rows[0].items():
-        np.testing.assert_array_equal(rows[1][name], array)
-    for states in both:
-        states.write(noise(seed=1))
-        states.write_rows(rows[0])
-    assert_equal(*both)
+    assert not any(both[1].read(name).any() for name in SPECS)
 
 
 @pytest.mark.parametrize(("name", "position", "count"), [
@@ -81,7 +72,7 @@ def test_new_rows_move_into_the_history(
             expected[:, :, (position + row) % 5] = noise()[name][:, :, staged + row]
     for states in both:
         states.move_into_history(name, position, count)
-        np.testing.assert_array_equal(states.read()[name], expected)
+        np.testing.assert_array_equal(states.read(name), expected)
 
 
 def test_results_replace_states(both: tuple[Any, Any]) -> None:
@@ -93,40 +84,22 @@ def test_results_replace_states(both: tuple[Any, Any]) -> None:
     for states in both:
         states.keep_results(["count"])
     assert_equal(*both)
-    assert (both[1].read()["count"] == 7).all()
+    assert (both[1].read("count") == 7).all()
 
 
 def test_slots_share_the_memory_of_the_whole() -> None:
     device = HostDevice()
     pair = HostStates(SPECS, "float16", 3), DeviceStates(device, SPECS, "float16", 3)
     for states in pair:
-        states.write(noise(batch=3))
-        states.slot(1).write(noise(seed=2))
+        write(states, noise(batch=3))
+        write(states.slot(1), noise(seed=2))
         states.slot(2).clear()
         states.slot(0).move_rows("whole", 6, 0, 2)
     assert_equal(*pair)
-    assert not pair[1].read()["whole"][2].any()
+    assert not pair[1].read("whole")[2].any()
     del states, pair
     gc.collect()
     assert not device.blocks  # all memory is freed
-
-
-@pytest.mark.parametrize("positions", [4, 20])
-@pytest.mark.parametrize("names", [None, ["one", "count"]])
-def test_a_slot_is_copied_with_the_rows_of_its_positions(positions: int, names: list[str] | None) -> None:
-    """A state that is not a cache is copied whole, and so is a sliding window that is full."""
-    pair = HostStates(SPECS, "float16", 3), DeviceStates(HostDevice(), SPECS, "float16", 3)
-    for states in pair:
-        states.write(noise(batch=3))
-        states.copy_slot(2, 0, positions, names)
-    assert_equal(*pair)
-    expected, found = noise(batch=3), pair[0].read()
-    for name in names or SPECS:
-        rows = (slice(None),) * (name != "by_row") + (slice(positions),)
-        rows = () if name == "count" else rows
-        expected[name][0][rows] = expected[name][2][rows]
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
 
 
 @pytest.mark.parametrize("positions", [0, 4, 20])
@@ -134,33 +107,25 @@ def test_the_first_positions_of_a_state_are_read_and_written(
     both: tuple[States, States], positions: int
 ) -> None:
     for name in SPECS:
-        found = [states.read_first(name, positions) for states in both]
+        found = [states.read(name, positions) for states in both]
         np.testing.assert_array_equal(found[0], found[1])
         for states in both:
             states.clear()
-            states.write_first(name, found[0])
+            states.write(name, found[0])
         assert_equal(*both)
         rows = (slice(None),) * (1 if name == "by_row" else 2) + (slice(positions),)
         expected = np.zeros_like(noise()[name])
         expected[() if name == "count" else rows] = noise()[name][() if name == "count" else rows]
-        np.testing.assert_array_equal(both[0].read()[name], expected)
+        np.testing.assert_array_equal(both[0].read(name), expected)
         for states in both:
-            states.write(noise())
+            write(states, noise())
 
 
 def test_the_first_slots_share_the_memory_of_the_whole() -> None:
     for states in (HostStates(SPECS, "float32", 3), DeviceStates(HostDevice(), SPECS, "float32", 3)):
-        states.write(noise(batch=3))
+        write(states, noise(batch=3))
         part = states.first(2)
-        np.testing.assert_array_equal(part.read()["whole"], noise(batch=3)["whole"][:2])
+        np.testing.assert_array_equal(part.read("whole"), noise(batch=3)["whole"][:2])
         part.clear()
-        assert not states.read()["whole"][:2].any() and states.read()["whole"][2].all()
+        assert not states.read("whole")[:2].any() and states.read("whole")[2].all()
         assert {part.address(name) == states.address(name) for name in SPECS} == {True}
-
-
-def test_rows_of_another_bundle_are_refused(both: tuple[States, States]) -> None:
-    rows = both[0].read_rows(2)
-    for changed in ({}, rows | {"whole": rows["whole"][:, :1]}, rows | {"whole": np.ones((1, 2, 10, 3))}):
-        for states in both:
-            with pytest.raises(UsageError, match="rows: cache"):
-                states.write_rows(changed)

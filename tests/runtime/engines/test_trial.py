@@ -12,7 +12,7 @@ import pytest
 from support.bundle_options import write_hashes
 from support.stand_ins import stand_in
 
-from voxport.bundle.errors import IntegrityError
+from voxport.bundle.errors import IntegrityError, VoxportError
 from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.runtime.engines import trial
 
@@ -39,10 +39,14 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_bundle_is_tried_until_it_was_good_once(bundle: Any, tries: list[str]) -> None:
-    tries += ["import os; os.abort()", "raise SystemExit(3)", ""]
+    report = "import sys; print('a.pte: ExecuTorch cannot open it', end=''); sys.exit({})"
+    tries += ["import os; os.abort()", report.format(3), report.format(5), "raise SystemExit(1)", ""]
     with pytest.raises(IntegrityError, match=f"the engine ended with signal {signal.SIGABRT:d}; fetch"):
         trial.trial_run_once(bundle)
-    trial.trial_run_once(bundle)  # the caller reports that error itself
+    for error in (VoxportError, IntegrityError):
+        with pytest.raises(error, match=r"^a\.pte: ExecuTorch cannot open it$"):
+            trial.trial_run_once(bundle)
+    trial.trial_run_once(bundle)  # not an error of the bundle: the caller meets it
     trial.trial_run_once(bundle)
     assert not tries
     trial.trial_run_once(bundle)  # would fail without another code
@@ -70,7 +74,8 @@ def test_no_module_is_imported_from_the_current_folder(bundle: Any, monkeypatch:
     for name in ("numpy.py", "bundle.py", "sitecustomize.py"):
         (bundle.folder / name).write_text("open('imported', 'w')")
     monkeypatch.chdir(bundle.folder)
-    trial.trial_run_once(bundle)
+    with pytest.raises(IntegrityError, match="schema_version"):
+        trial.trial_run_once(bundle)
     assert not (bundle.folder / "imported").exists()
 
 

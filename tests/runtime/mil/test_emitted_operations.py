@@ -6,7 +6,7 @@ from voxport.runtime.mil import Package
 from voxport.runtime.mil.check import STRUCTURAL
 from voxport.runtime.mil.ops import SIGNATURES
 
-Inputs = dict[str, set[str]]  # of each operation
+Inputs = dict[str, set[str]]  # operation -> names of its inputs
 # Operations that no shared bundle has, with the option of `voxport export` that emits them.
 ELSEWHERE: dict[str, tuple[str, set[str]]] = {
     "constexpr_lut_to_dense": ("--quant lut4", {"indices", "lut"}),
@@ -24,7 +24,9 @@ def emitted(*folders: Path) -> Inputs:
 
 
 def implemented() -> Inputs:
-    return STRUCTURAL | {name: set(signature.parameters) for name, signature in SIGNATURES.items()}
+    return STRUCTURAL | {
+        name: {*signature.parameters, *signature.fixed} for name, signature in SIGNATURES.items()
+    }
 
 
 def test_the_executor_implements_what_exports_emit(

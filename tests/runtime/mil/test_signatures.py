@@ -9,18 +9,17 @@ from typing import Any
 import coremltools as ct
 import numpy as np
 import pytest
-from test_elementwise import BINARY, LOGIC, UNARY
-from test_reductions import REDUCTIONS
+from test_arithmetic import BINARY, DIVISIONS, LOGIC, REDUCTIONS, UNARY
 
-from voxport.runtime.mil.ops import OPERATIONS as OPS
-from voxport.runtime.mil.ops import SIGNATURES
+from voxport.runtime.mil.errors import UnsupportedError
+from voxport.runtime.mil.ops import FIXED, OPERATIONS, SIGNATURES
 
 
 def test_every_operation_has_a_test() -> None:
     """A test module of this folder calls the operation by name, or lists it in a table."""
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    called = set(re.findall(r'(?:op\(|OPS\[)"(\w+)"', source)) | {*UNARY, *BINARY, *LOGIC, *REDUCTIONS}
-    assert sorted(OPS.keys() - called) == []
+    called = set(re.findall(r'op\("(\w+)"', source)) | {*UNARY, *BINARY, *DIVISIONS, *LOGIC, *REDUCTIONS}
+    assert sorted(OPERATIONS.keys() - called) == []
 
 
 def _defaults(definition: type[Any], version: object) -> dict[str, tuple[bool, Any]]:
@@ -34,20 +33,28 @@ def _defaults(definition: type[Any], version: object) -> dict[str, tuple[bool, A
     }
 
 
-@pytest.mark.parametrize("name", sorted(OPS))
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_names_and_defaults_equal_the_op_set(name: str) -> None:
     from coremltools.converters.mil.mil import types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-    own = SIGNATURES[name].parameters
+    own = {key: parameter.default for key, parameter in SIGNATURES[name].parameters.items()}
+    own |= SIGNATURES[name].fixed
     defined = _defaults(SSAOpRegistry.core_ops[name][ct.target.iOS18], types.fp32)
     required = {key for key, (optional, _) in defined.items() if not optional}
     assert required <= own.keys() <= defined.keys()  # exports do not use the other inputs
-    for key, parameter in own.items():
-        default, found = defined[key][1], parameter.default
+    for key, found in own.items():
+        default = defined[key][1]
         if found is inspect.Parameter.empty:  # exports always give this input
             continue
         if found is not None:
             assert found == default if isinstance(found, str) else np.float32(found) == np.float32(default)
         else:  # None stands for the default of the op set: ones, no padding, or zeros
             assert default is None or np.all(np.isin(default, (0, 1))), f"{key}: {default}"
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name in FIXED for key in FIXED[name]])
+def test_a_mode_that_no_export_emits_is_refused_by_name(name: str, key: str) -> None:
+    other = "other" if isinstance(FIXED[name][key], str) else not FIXED[name][key]
+    with pytest.raises(UnsupportedError, match=f"{key} is {other!r}, expected {FIXED[name][key]!r}"):
+        SIGNATURES[name].convert({key: (other,)})

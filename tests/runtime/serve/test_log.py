@@ -26,7 +26,7 @@ REFUSED = [  # path, headers, status
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Lines of the server, not those of its clients."""
+    """Lines of the server, not of its clients."""
     return [each.getMessage() for each in caplog.records if each.name.startswith(("voxport", "uvicorn"))]
 
 

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import httpx2
 import numpy as np
@@ -16,6 +15,7 @@ import websockets
 from support.paths import ROOT
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText
+from support.serve.speech_requests import TEXT, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, no_fault
 
 from voxport.runtime.batching import Fill, RowLimit
@@ -24,7 +24,6 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.speech_request import SpeechRequest
 
 DASHBOARD = ROOT / "docs" / "grafana.json"
-TEXT = "Hello there."
 NAMES = {  # with their labels
     "voxport_requests_total": {"route", "code"},
     "voxport_waiting": {"bundle"},
@@ -60,11 +59,6 @@ class SlowPrompts(ToneSpeech):
         return Slots(self, slots)
 
 
-def post(url: str, text: str = TEXT, **options: Any) -> httpx2.Response:
-    body = {"model": "tone", "input": text, "response_format": "pcm"}
-    return httpx2.post(f"{url}/v1/audio/speech", json=body, **options)
-
-
 def test_every_metric_has_its_name_and_labels() -> None:
     """A metric with labels has samples once it is counted."""
     metrics = Metrics()
@@ -92,22 +86,10 @@ def test_the_dashboard_shows_every_metric_with_labels_that_it_has() -> None:
         assert each.count("(") == each.count(")") and matched >= SCRAPED
 
 
-def test_the_panels_do_not_overlap() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    places = [
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in panels
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    ]
-    assert len(set(places)) == len(places) and max(x for x, _ in places) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels)
-
-
 def test_requests_are_counted_by_route_and_status() -> None:
     with running({"tone": ToneSpeech()}) as server:
-        assert post(server.url).status_code == 200
-        post(server.url, "a" * 5000)
+        assert post_speech(server, speech_body()).status_code == 200
+        post_speech(server, speech_body(input="a" * 5000))
         httpx2.get(f"{server.url}/v1/models/some-name")
         httpx2.get(f"{server.url}/some/path")
         text = httpx2.get(f"{server.url}/metrics").text
@@ -120,7 +102,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
 
 def test_frames_are_those_that_were_made_and_passes_are_timed() -> None:
     with running({"tone": SlowPrompts()}) as server:
-        post(server.url)
+        post_speech(server, speech_body())
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
         assert server.metric("frames_total", bundle="tone") == len(TEXT)
         assert server.metric("pass_seconds_count", bundle="tone") == len(TEXT) + 3
@@ -132,7 +114,7 @@ def test_slots_and_the_queue_are_counted() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
-        threads = [threading.Thread(target=post, args=(server.url,)) for _ in range(3)]
+        threads = [threading.Thread(target=post_speech, args=(server, speech_body())) for _ in range(3)]
         threads[0].start()
         wait_until(lambda: task.running)
         for thread in threads[1:]:
@@ -152,7 +134,7 @@ def test_slots_and_the_queue_are_counted() -> None:
 
 
 def test_unsent_samples_are_counted_until_they_are_sent_or_dropped() -> None:
-    with running({"tone": ToneSpeech()}, Limits(send_s=60)) as server:
+    with running({"tone": ToneSpeech()}) as server:
         url, body = f"{server.url}/v1/audio/speech", {"model": "tone", "input": "a" * 2000}
         with httpx2.stream("POST", url, json={**body, "response_format": "pcm"}) as response:
             assert response.status_code == 200

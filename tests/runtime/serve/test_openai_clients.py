@@ -3,16 +3,13 @@
 import asyncio
 import base64
 import inspect
-import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-import soundfile
 from openai.types.audio import (
     Transcription,
     TranscriptionTextDeltaEvent,
@@ -20,7 +17,8 @@ from openai.types.audio import (
     TranscriptionVerbose,
 )
 from support.serve.http_server import running
-from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
+from support.serve.loud_to_text import LoudToText
+from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech, tone
 
 from voxport.runtime.audio.files import pcm16
@@ -68,15 +66,10 @@ async def collected(values: Any) -> list[Any]:
     return [each async for each in values] if hasattr(values, "__aiter__") else list(values)
 
 
-def recording() -> bytes:
-    block = np.tile(np.concatenate((square_wave(BLOCK, 0.5), np.zeros(BLOCK))), 3).astype(np.float32)
-    file = io.BytesIO()
-    soundfile.write(file, block, RATE, format="WAV")
-    return file.getvalue()
-
-
 def transcribe(client: Client, **fields: Any) -> Awaitable[Any]:
-    return result(client.audio.transcriptions.create(model="loud", file=("talk.wav", recording()), **fields))
+    return result(
+        client.audio.transcriptions.create(model="loud", file=("talk.flac", three_words()), **fields)
+    )
 
 
 def test_raw_speech_comes_in_pieces(used: Used) -> None:
@@ -103,7 +96,8 @@ def test_events_of_speech_hold_the_samples(used: Used) -> None:
 
     events = [json.loads(line[6:]) for line in used(speak) if line.startswith("data: ")]
     assert b"".join(base64.b64decode(each["audio"]) for each in events[:-1]) == pcm16(tone(TEXT))
-    assert events[-1]["type"] == "speech.audio.done"
+    usage = {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24}
+    assert events[-1] == {"type": "speech.audio.done", "usage": usage, "ended": "end"}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_arguments_may_be_those_of_a_file() -> None:
         ({"bundle": "a", "allow_origin": "a.example"}, "allow_origin .*: expected the URL of a web page"),
         ({"bundle": "a", "waiting": "many"}, "waiting: "),
         ({"bundle": "a", "waiting": "0"}, "waiting: expected a positive number"),
-        ({"bundle": "a", "limits": {}, "send_s": "nan"}, "send_s: expected a positive number"),
+        ({"bundle": "a", "limits": {}, "queue_s": "nan"}, "queue_s: expected a positive number"),
         ({"bundle": "a", "min_replicas": "2"}, "replicas: 1 is less than min_replicas 2"),
     ],
 )
@@ -50,8 +50,8 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Collection[str]], messag
 
 
 def test_this_server_refuses_before_ray_does() -> None:
-    limits = Limits(connections=100)
-    options = parse_options({"bundle": "a", "connections": "100", "replicas": "4", "slots": "2"})
+    limits = Limits()
+    options = parse_options({"bundle": "a", "replicas": "4", "slots": "2"})
     found = deployment_options(options)
     assert found["max_ongoing_requests"] > limits.connections
     assert found["max_queued_requests"] > 4 * limits.connections

@@ -10,18 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.serve.certificates import certificate
 from support.serve.http_server import free_port, wait_until
-
-from voxport.runtime import batching
-from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.opening import open_task
-from voxport.runtime.speech_request import SpeechRequest
-from voxport.runtime.text_to_speech import TextToSpeech
 
 KEY = "k" * 20
 HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -31,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 class Process:
-    """A server on a port of this machine. `lines` are those of its stderr when it has ended."""
+    """A server on a port of this machine."""
 
     def __init__(self, log: Path, *arguments: object, scheme: str = "http") -> None:
         self.port, self._log = free_port(), log
@@ -45,7 +36,7 @@ class Process:
         return self._log.read_text()
 
     def wait(self, client: httpx2.Client) -> None:
-        """Until it is ready. Raises AssertionError where it ends."""
+        """Until it is ready. Raises AssertionError if it ends."""
 
         def is_ready() -> bool:
             assert self.process.poll() is None, self.output
@@ -143,78 +134,3 @@ def test_another_host_needs_keys(tmp_path: Path) -> None:
     process = Process(tmp_path / "log", "--host", "0.0.0.0", "--bundle", tmp_path)
     assert process.process.wait(60) == 2
     assert "--host 0.0.0.0: others can reach it, so it needs --keys FILE" in process.output
-
-
-@pytest.fixture(scope="module")
-def task(exported: Path) -> TextToSpeech:
-    return open_task(TextToSpeech, exported, EngineOptions(threads=1))
-
-
-TEXTS = ("Hello.", "One two three four.", "Yes.", "How are you today?")
-ALONE: dict[int, np.ndarray] = {}
-
-
-def request(index: int) -> SpeechRequest:
-    return SpeechRequest(TEXTS[index], seed=index, max_frames=6 + index, chunk_frames=1)
-
-
-def alone(task: TextToSpeech, index: int) -> np.ndarray:
-    if index not in ALONE:
-        decoder = task.batched(1)
-        decoder.submit(request(index))
-        ALONE[index] = np.concatenate([samples for _, samples in decoder.run()])
-    return ALONE[index]
-
-
-@settings(max_examples=8)
-@given(
-    starts=st.lists(st.integers(0, 8), min_size=4, max_size=4),
-    cancels=st.lists(st.none() | st.integers(1, 6), min_size=4, max_size=4),
-)
-def test_jobs_that_join_and_leave_at_any_pass_have_the_sound_of_each_alone(
-    task: TextToSpeech, starts: list[int], cancels: list[int | None]
-) -> None:
-    """Four slots of ONNX Runtime in float32. Sums of a batch may have another order: 1e-6 of full scale."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "PIECE_ROWS", 2)  # a prompt is read in several passes
-        spoken = together(task, starts, cancels)
-    for index, samples in spoken.items():
-        np.testing.assert_allclose(samples, alone(task, index)[: len(samples)], atol=1e-6, rtol=0)
-        assert cancels[index] is not None or len(samples) == len(alone(task, index))
-
-
-def together(task: TextToSpeech, starts: list[int], cancels: list[int | None]) -> dict[int, np.ndarray]:
-    """Samples by the number of a request."""
-    decoder, tickets, pieces, passes = (
-        task.batched(4),
-        dict[batching.Ticket, int](),
-        dict[int, list[np.ndarray]](),
-        0,
-    )
-    while len(tickets) < 4 or decoder.unfinished():
-        for index in range(4):
-            if starts[index] == passes:
-                tickets[decoder.submit(request(index))] = index
-        for ticket, index in tickets.items():
-            cancel = cancels[index]
-            if cancel is not None and passes == starts[index] + cancel:
-                ticket.cancel()
-        for ticket, samples in decoder.step():
-            assert ticket.error is None
-            if samples is not None:
-                pieces.setdefault(tickets[ticket], []).append(samples)
-        passes += 1
-    return {index: np.concatenate(found) for index, found in pieces.items()}
-
-
-def test_eight_texts_share_the_passes_of_eight_slots(task: TextToSpeech) -> None:
-    """As many as the target has. Each has the sound of it alone."""
-    assert task.max_slots == 8
-    decoder = task.batched(8)
-    tickets = {decoder.submit(request(index % 4)): index % 4 for index in range(8)}
-    pieces: dict[batching.Ticket, list[np.ndarray]] = {ticket: [] for ticket in tickets}
-    for ticket, samples in decoder.run():
-        assert samples is not None
-        pieces[ticket].append(samples)
-    for ticket, index in tickets.items():
-        np.testing.assert_allclose(np.concatenate(pieces[ticket]), alone(task, index), atol=1e-6, rtol=0)

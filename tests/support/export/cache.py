@@ -97,17 +97,13 @@ class ExportCache:
 
     def prune(self, limit: float = MAX_BYTES) -> None:
         """Removes the least recently used entries that no process has locked."""
-        entries = sorted(
-            (path for path in self._folder.iterdir() if path.is_dir()),
-            key=lambda path: path.stat().st_mtime,
-            reverse=True,
-        )
-        for entry in entries:
-            limit -= sum((entry / name).stat().st_size for name in files_below(entry))
-            if limit < 0:
-                with suppress(Timeout), self.locked(entry.name, 0):
-                    shutil.rmtree(entry)
-                (self._folder / f"{entry.name}.lock").unlink(missing_ok=True)
+        with suppress(FileNotFoundError), self.locked("prune"):  # an entry may get its name meanwhile
+            entries = [path for path in self._folder.iterdir() if path.is_dir()]
+            for entry in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True):
+                limit -= sum((entry / name).stat().st_size for name in files_below(entry))
+                if limit < 0:
+                    with suppress(Timeout), self.locked(entry.name, 0):
+                        shutil.rmtree(entry)
 
 
 class SharedBundles(PosixPath):

@@ -1,6 +1,6 @@
 """Eager engines with faults, which replace the artifact in tests of the checks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from voxport.bundle.manifest import ExportRequest
-from voxport.bundle.spec import LayoutName
+from voxport.bundle.spec import LayoutName, StateSpec
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.checks import guarded
@@ -40,18 +40,18 @@ class FaultyStream(Stream):
         return outputs
 
     def change_states(self, change: Callable[[Arrays], None]) -> None:
-        states = self.inner.snapshot()
+        states = self.inner.save()
         change(states)
-        self.inner.restore(states)
+        self.inner.load(states)
 
     def reset(self) -> None:
         self.inner.reset()
 
-    def snapshot(self) -> Arrays:
-        return self.inner.snapshot()
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return self.inner._save(states, positions)
 
-    def restore(self, states: Arrays) -> None:
-        self.inner.restore(states)
+    def _load(self, states: Arrays) -> None:
+        self.inner.load(states)
 
 
 class BatchedStreams(Stream):
@@ -70,9 +70,6 @@ class BatchedStreams(Stream):
         found.slots, found.batch = self.slots[:count], count
         return found
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        self.slots[target].restore(self.slots[source].snapshot())
-
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.fault(self, component, inputs, {})
         results = [
@@ -85,10 +82,10 @@ class BatchedStreams(Stream):
 
     def reset(self) -> None: ...
 
-    def snapshot(self) -> Arrays:
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
         return {}
 
-    def restore(self, states: Arrays) -> None: ...
+    def _load(self, states: Arrays) -> None: ...
 
 
 class StreamEngine(Engine):

@@ -10,6 +10,7 @@ from parity.test_golden_qwen3 import BAR, GOLDEN, RUNS, SAMPLED
 from support.export.faulty_engines import StreamEngine
 
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
+from voxport.bundle.spec import StateSpec
 from voxport.export.__main__ import main as export
 from voxport.export.job import make_job
 from voxport.export.model import Model
@@ -154,10 +155,10 @@ class MixedStream(Stream):
 
     def reset(self) -> None: ...
 
-    def snapshot(self) -> Arrays:
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
         return {}
 
-    def restore(self, states: Arrays) -> None: ...
+    def _load(self, states: Arrays) -> None: ...
 
 
 def framed(pcm: np.ndarray) -> dict[str, np.ndarray]:

@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
-from voxport.bundle.spec import Signature
-from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_states
+from voxport.bundle.spec import Signature, StateSpec
+from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, copy_states, unique_states
 
 Fault = Callable[[str, Arrays], None]
 
@@ -68,12 +68,12 @@ class SlotStream(Stream):
         for array in self.states.values():
             array[:] = 0
 
-    def snapshot(self) -> Arrays:
-        return {name: array.copy() for name, array in self.states.items()}
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states(self.states, states, positions)
 
-    def restore(self, states: Arrays) -> None:
+    def _load(self, states: Arrays) -> None:
         for name, array in states.items():
-            self.states[name][:] = array
+            self.states[name][tuple(map(slice, array.shape))] = array
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.engine.batches[component, self.batch] += 1

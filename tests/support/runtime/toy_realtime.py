@@ -90,11 +90,6 @@ class ToyStream(SlotStream):
         finally:
             self._active = range(self.batch)
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        rows = min(positions, WINDOW)
-        assert component == "decode_step"
-        self.states["cache"][target, :rows] = self.states["cache"][source, :rows]
-
     def _embed(self, slot: int, inputs: Arrays) -> Arrays:
         return {"embeddings": self.engine.weights["tokens"][inputs["ids"]] / 4}
 

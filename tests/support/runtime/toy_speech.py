@@ -68,11 +68,6 @@ class ToyStream(SlotStream):
         outputs: Arrays = getattr(self, f"_{component}")(slot, inputs)
         return outputs
 
-    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
-        cache, tail = self.states["cache"], self.states["tail"]
-        cache[target, :positions] = cache[source, :positions]
-        tail[target] = tail[source]
-
     def _embed_text(self, slot: int, inputs: Arrays) -> Arrays:
         return {"embeddings": self.engine.weights["text"][inputs["ids"]]}
 

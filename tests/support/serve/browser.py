@@ -97,7 +97,7 @@ LOW_CONTRAST = """() => {
 
 @contextmanager
 def chromium(microphone: Path, *flags: str) -> Iterator[Any]:
-    """A browser of playwright, whose microphone plays a WAV file once. Skips where there is none."""
+    """A browser of playwright, whose microphone plays a WAV file once. Skips if there is none."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if not found:
         assert "CI" not in os.environ, "chromium is missing; .ci/run installs it"

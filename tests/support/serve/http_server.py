@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from voxport.runtime.serve.address import bind
+from voxport.runtime.serve.address import SEND_S, bind
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.http.server import Server, configuration
@@ -29,7 +29,7 @@ class RunningServer:
     port: int
     models: Models
     metrics: Metrics
-    connections: set[Any]  # of uvicorn's protocols, that are open
+    connections: set[Any]  # open protocols of uvicorn
 
     @property
     def url(self) -> str:
@@ -52,6 +52,7 @@ def running(
     origins: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
     tls: ssl.SSLContext | None = None,
+    send_s: float = SEND_S,
 ) -> Iterator[RunningServer]:
     metrics = Metrics()
     models = Models(tasks, limits, metrics, slots, voices)
@@ -60,7 +61,7 @@ def running(
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
     server = Server(config, models, limits)
-    listener = bind("127.0.0.1", 0)
+    listener = bind("127.0.0.1", 0, send_s=send_s)
     thread = threading.Thread(target=server.run, args=(listener.sockets,), daemon=True)
     thread.start()
     wait_until(lambda: server.started and models.is_ready)
@@ -78,7 +79,7 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Raises AssertionError where `condition()` does not become true."""
+    """Raises AssertionError if `condition()` does not become true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"

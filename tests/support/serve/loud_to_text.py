@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.transcription import LiveBatch, TranscriptDelta
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1
 HALF_WAVE = 10  # samples of the sound of a word
@@ -71,6 +72,14 @@ class LoudToText(SpeechToText):
     def check_live(self) -> None:
         if not self._is_live:
             raise UsageError("live: this bundle is for recordings", field="live")
+
+    @property
+    def max_live(self) -> int:
+        return 1
+
+    def live_batch(self, slots: int) -> LiveBatch:
+        self.check_live()
+        return SingleStreamBatch(lambda delay_ms: self.begin(delay_ms, live=True))
 
     def begin(
         self,

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 KEY = "0123456789-abcdef"
 SECOND = 48000  # samples of the recording
 SOUNDS = ((1.0, 1.3), (1.8, 2.2), (2.8, 3.1))  # seconds of the loud parts of the recording
-FOREIGN = "http://voxport.test:%d"  # is not localhost, so the page has no microphone there
+FOREIGN = "http://voxport.test"  # is not localhost, so the page has no microphone there
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -23,7 +23,7 @@ class Watched:
 
 def opened(page: Any, url: str) -> Any:
     page.goto(url)
-    page.wait_for_selector("#server-rows tr")
+    page.wait_for_selector("#speech-model:enabled")
     return page
 
 

@@ -32,6 +32,10 @@ class Socket:
     async def send(self, kind: str, **fields: object) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
 
+    async def post(self, message: dict[str, Any] | str | bytes) -> None:
+        """Sends a message that may be wrong."""
+        await self.socket.send(json.dumps(message) if isinstance(message, dict) else message)
+
     async def receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(await asyncio.wait_for(self.socket.recv(), 5))
         return message

@@ -1,4 +1,4 @@
-"""A text-to-speech task without a model: a tone whose pitch is that of the voice, one frame per character."""
+"""A text-to-speech task without a model: a tone with the pitch of the voice, one frame per character."""
 
 import threading
 import time

@@ -13,7 +13,7 @@ from voxport.runtime.families.voxtral_tts.decoder import Prompt
 from voxport.runtime.speech_request import SpeechRequest
 
 VOICES = {"anna": "en", "fr_bert": "fr"}
-TEXT_IDS = 4  # of every prompt, because the cache has few rows
+TEXT_IDS = 4  # in every prompt, because the cache has few rows
 SLOTS = 2
 
 

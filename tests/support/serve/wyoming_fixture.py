@@ -115,7 +115,7 @@ def spoken(text: str, voice: str | None = None) -> bytes:
 
 
 def tone(pattern: str) -> bytes:
-    """80 ms per letter: loud where it is an x."""
+    """80 ms per letter: loud if it is an x."""
     blocks = [square_wave(1280, 16000 * (letter == "x")).astype("<i2") for letter in pattern]
     return bytes(np.concatenate(blocks).tobytes())
 

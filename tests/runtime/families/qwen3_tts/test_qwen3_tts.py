@@ -84,17 +84,14 @@ CODES, TEXT = np.zeros((2, BOOKS), np.int64), np.zeros(2, np.int64)
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        (
-            {"speaker_embedding": np.zeros(5, np.float32)},
-            r"\[5\]\), expected F32 \[4\]; make the voice again",
-        ),
-        ({"speaker_embedding": np.zeros(DIM, np.float64)}, "F64"),
+        ({"speaker_embedding": np.zeros(5, np.float32)}, r"a vector of shape \[5\], the model has \[4\]"),
+        ({"speaker_embedding": np.zeros(DIM, np.float64)}, "float64"),
         ({"speaker_embedding": np.full(DIM, np.nan, np.float32)}, "not finite"),
-        ({"codes": CODES}, "missing"),
+        ({"codes": CODES}, "speaker_embedding"),
         ({"speaker_embedding": VECTOR, "codes": CODES}, "text_ids"),
         ({"speaker_embedding": VECTOR, "text_ids": TEXT}, "codes"),
-        ({"speaker_embedding": VECTOR, "codes": CODES[:, :2].copy(), "text_ids": TEXT}, r"I64 \[T, 3\]"),
-        ({"speaker_embedding": VECTOR, "codes": CODES[:0], "text_ids": TEXT}, r"I64 \[T, 3\]"),
+        ({"speaker_embedding": VECTOR, "codes": CODES[:, :2].copy(), "text_ids": TEXT}, r"expected \[T, 3\]"),
+        ({"speaker_embedding": VECTOR, "codes": CODES[:0], "text_ids": TEXT}, r"expected \[T, 3\]"),
         ({"speaker_embedding": VECTOR, "codes": CODES + 15, "text_ids": TEXT}, "codes.*does not have"),
         ({"speaker_embedding": VECTOR, "codes": CODES, "text_ids": TEXT - 1}, "text_ids.*does not have"),
         ({"speaker_embedding": VECTOR, "other": TEXT}, "other"),

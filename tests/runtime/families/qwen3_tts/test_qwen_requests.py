@@ -15,7 +15,7 @@ from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
-from voxport.runtime.families.qwen3_tts.trace import TRACE
+from voxport.runtime.families.qwen3_tts.workload import TRACE
 
 RATE = 24_000
 SOUND = (0.3 * np.sin(np.arange(int(3.2 * RATE)) / 20)).astype(np.float32)
@@ -67,7 +67,7 @@ def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, Any]:
         (REQUEST | {"text": "\nHi."}, "text: it begins with a line break"),
         (REQUEST | {"layout": "wide"}, "request: layout: .*'streaming' or 'non_streaming'"),
         (REQUEST | {"max_new_tokens": 0}, "request: max_new_tokens: .*greater than or equal to 1"),
-        (REQUEST | {"sampling": {"temperature": 1}}, "request: sampling.top_k: Field required"),
+        (REQUEST | {"sampling": {"wrong": 1}}, "wrong 1.0: Extra inputs are not permitted"),
         (REQUEST | {"sampling": SAMPLING | {"top_p": 2}}, "top_p 2.0: should be less than or equal to 1"),
         (
             REQUEST | {"sampling": SAMPLING | {"sub_temperature": -1}},

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
-from support.stand_ins import noting
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.voxtral_realtime import decoder as decoder_module
 from voxport.runtime.families.voxtral_realtime import live
-from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
-from voxport.runtime.live import LiveStream
+from voxport.runtime.slots import move_states
+from voxport.runtime.transcription import LiveStream
 
 
 class Sound(NamedTuple):
@@ -73,18 +72,24 @@ class Running:
             self.is_finished = True
 
 
+def note_tokens(patch: pytest.MonkeyPatch, tokens: dict[Any, list[int]]) -> None:
+    """Adds the tokens of each stream."""
+    choose = StreamingDecoder.choose
+
+    def noted(decoder: StreamingDecoder, logits: np.ndarray) -> int:
+        tokens.setdefault(decoder, []).append(token := choose(decoder, logits))
+        return token
+
+    patch.setattr(StreamingDecoder, "choose", noted)
+
+
 def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[int, list[int]]:
     """Tokens by the number of a sound."""
     batch, running, found = task.live_batch(slots), dict[int, Running](), dict[int, list[int]]()
     waiting, step = list(enumerate(sounds)), 0
     with pytest.MonkeyPatch.context() as patch:
-        tokens = dict[LiveStream, list[int]]()
-        take = live.SlotStream.take
-        patch.setattr(
-            live.SlotStream,
-            "take",
-            noting(take, lambda self, token: tokens.setdefault(self, []).append(token)),
-        )
+        tokens = dict[Any, list[int]]()
+        note_tokens(patch, tokens)
         while waiting or running:
             for number, sound in [each for each in waiting if each[1].start <= step]:
                 if batch.has_room:
@@ -97,7 +102,7 @@ def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> di
                 is_dropped = each.sound.dropped_at == step
                 if is_dropped or (each.is_finished and not each.stream.is_due):
                     batch.end(each.stream)
-                    found[number] = tokens.get(each.stream, [])
+                    found[number] = tokens.get(cast(live.SlotStream, each.stream).decoder, [])
                     del running[number]
             step += 1
     return found
@@ -137,34 +142,39 @@ def test_the_toy_distinguishes_sounds_delays_and_positions() -> None:
     assert len(set(tokens)) == 4 and len(set(tokens[0])) >= 5 and max(tokens[0]) < VOCAB
 
 
-def another_direction(stream: ToyStream, source: int, target: int, positions: int, component: str) -> None:
-    MOVE(stream, target, source, positions, component)
+def another_direction(batch: Stream, source: int, target: int, positions: int, component: str) -> Stream:
+    MOVE(batch, target, source, positions, component)
+    return batch.slot(target)
 
 
-def half_of_the_rows(stream: ToyStream, source: int, target: int, positions: int, component: str) -> None:
-    MOVE(stream, source, target, positions // 2, component)
+def half_of_the_rows(batch: Stream, source: int, target: int, positions: int, component: str) -> Stream:
+    return MOVE(batch, source, target, positions // 2, component)
+
+
+def not_at_all(batch: Stream, source: int, target: int, positions: int, component: str) -> Stream:
+    return batch.slot(target)
 
 
 def all_slots(stream: Stream, component: str, inputs: Arrays, active: object) -> Arrays:
     return stream.run(component, inputs)
 
 
-def swapped(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int]:
-    tokens: dict[int, Any] = STEP(stream, decoders)
-    return dict(zip(tokens, reversed(list(tokens.values())), strict=True))
+def swapped(slots: live.LiveSlots, chosen: list[int]) -> dict[int, np.ndarray]:
+    logits = DECODE(slots, chosen)
+    return dict(zip(logits, reversed(list(logits.values())), strict=True))
 
 
-def stale_delay(task: VoxtralSpeechToText, delay: object) -> decoder_module.Silence:
+def stale_delay(task: VoxtralSpeechToText, delay: object) -> Silence:
     return SILENCE(task, 0)
 
 
-MOVE, STEP, SILENCE = ToyStream.move, decoder_module.batched_step, VoxtralSpeechToText._silence
+MOVE, DECODE, SILENCE = move_states, live.LiveSlots._decode, VoxtralSpeechToText._silence
 FAULTS = [
-    (ToyStream, "move", another_direction),
-    (ToyStream, "move", half_of_the_rows),
-    (ToyStream, "move", lambda *arguments: None),
+    (live, "move_states", another_direction),
+    (live, "move_states", half_of_the_rows),
+    (live, "move_states", not_at_all),
     (ToyStream, "run_active", all_slots),
-    (live, "batched_step", swapped),
+    (live.LiveSlots, "_decode", swapped),
     (VoxtralSpeechToText, "_silence", stale_delay),
 ]
 
@@ -205,9 +215,8 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
     streams = [batch.begin(DELAYS_MS[sound.delay]) for sound in sounds]
     running = [Running(sound, stream) for sound, stream in zip(sounds, streams, strict=True)]
     raise_for(monkeypatch, cast(live.SlotStream, streams[1]).decoder, where)
-    tokens: dict[Any, list[int]] = {stream: [] for stream in streams}
-    take = live.SlotStream.take
-    monkeypatch.setattr(live.SlotStream, "take", noting(take, lambda self, token: tokens[self].append(token)))
+    tokens = dict[Any, list[int]]()
+    note_tokens(monkeypatch, tokens)
     errors = []
     while running:
         for step, each in enumerate(running):
@@ -221,7 +230,10 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
             batch.end(each.stream)
             running.remove(each)
     assert errors == [(streams[1], "planted")]
-    assert [tokens[streams[index]] for index in (0, 2)] == [expected[0], expected[2]]
+    assert [tokens[cast(live.SlotStream, streams[index]).decoder] for index in (0, 2)] == [
+        expected[0],
+        expected[2],
+    ]
 
 
 def raise_for(monkeypatch: pytest.MonkeyPatch, decoder: StreamingDecoder, where: str) -> None:

@@ -115,6 +115,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: tuple[Eager
     assert count + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constants]) -> None:
     """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager

@@ -16,7 +16,6 @@ from support.runtime.opened_tasks import open_speech
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Status
-from voxport.runtime.engines.base import unique_caches
 
 TEXT = "Hello there, this is a sentence."
 
@@ -101,15 +100,13 @@ def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(
 def test_slots_of_a_batched_stream_have_separate_states(bundles: Path) -> None:
     task: Any = open_speech(bundles / "onnx")
     stream = task.engine.batched(3)
-    rows = {
-        name: np.full((1, *state.shape[1:2], 4, *state.shape[3:]), 2.0, np.float32)
-        for name, state in unique_caches(stream.signatures.values()).items()
-    }
+    rows = {name: np.full_like(array, 2.0) for name, array in stream.slot(0).save("prefill", 4).items()}
     for index in range(3):
-        stream.slot(index).load_rows(rows)
+        stream.slot(index).load(rows)
     stream.slot(1).reset()
     kept = [
-        max(float(array.max()) for array in stream.slot(index).save_rows(4).values()) for index in range(3)
+        max(float(array.max()) for array in stream.slot(index).save(positions=4).values())
+        for index in range(3)
     ]
     assert kept == [2.0, 0.0, 2.0]
     dim = stream.signatures["prefill"].inputs[0].shape[-1]

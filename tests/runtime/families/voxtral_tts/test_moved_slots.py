@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runtime.prefix_caches import private_prefix_cache
-from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine, ToyStream
+from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine
 
-from voxport.runtime import batching
+from voxport.runtime import batching, utterance
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
-from voxport.runtime.engines.base import Arrays
+from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots, Utterance
+from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.slots import move_states
 from voxport.runtime.speech_request import SpeechRequest
-from voxport.runtime.utterance import UtteranceSlots
 
 
 class Job(NamedTuple):
@@ -104,21 +104,24 @@ def test_requests_that_come_and_go_have_the_samples_of_each_alone(
         assert differing(new_decoder(slots, ToyEngine()), jobs) == []
 
 
-def another_direction(stream: ToyStream, source: int, target: int, positions: int) -> None:
-    MOVE(stream, target, source, positions)
+def another_direction(batch: Stream, source: int, target: int, positions: int) -> Stream:
+    MOVE(batch, target, source, positions)
+    return batch.slot(target)
 
 
-def one_row_less(stream: ToyStream, source: int, target: int, positions: int) -> None:
-    MOVE(stream, source, target, positions - 1)
+def one_row_less(batch: Stream, source: int, target: int, positions: int) -> Stream:
+    return MOVE(batch, source, target, positions - 1)
 
 
-def without_codec(stream: ToyStream, source: int, target: int, positions: int) -> None:
-    tail = stream.states["tail"][target].copy()
-    MOVE(stream, source, target, positions)
-    stream.states["tail"][target] = tail
+def without_codec(batch: Stream, source: int, target: int, positions: int) -> Stream:
+    return MOVE(batch, source, target, positions, "prefill")
 
 
-def also_the_slot_behind(slots: UtteranceSlots[Utterance], count: int) -> None:
+def not_at_all(batch: Stream, source: int, target: int, positions: int) -> Stream:
+    return batch.slot(target)
+
+
+def also_the_slot_behind(slots: SpeechSlots, count: int) -> None:
     """The step of a batch with a row for each slot: it writes to row 0 of the slots that have no frame."""
     FEED(slots, count)
     if count in slots._utterances:
@@ -126,21 +129,21 @@ def also_the_slot_behind(slots: UtteranceSlots[Utterance], count: int) -> None:
         slots._stream.slot(count).run("decode_step", inputs)
 
 
-def swapped(slots: UtteranceSlots[Utterance], count: int) -> None:
+def swapped(slots: SpeechSlots, count: int) -> None:
     """The codes of each slot go to another one."""
     DECODE(slots, count)
-    utterances = slots._from(count, 0)
-    codes = [utterance.codes for utterance in utterances]
-    for utterance, other in zip(utterances, reversed(codes), strict=True):
-        utterance.codes = other
+    spoken = slots._from(count, 0)
+    codes = [each.codes for each in spoken]
+    for each, other in zip(spoken, reversed(codes), strict=True):
+        each.codes = other
 
 
-MOVE, FEED, DECODE = ToyStream.move, SpeechSlots.feed, SpeechSlots.decode
+MOVE, FEED, DECODE = move_states, SpeechSlots.feed, SpeechSlots.decode
 FAULTS = [
-    (ToyStream, "move", another_direction),
-    (ToyStream, "move", one_row_less),
-    (ToyStream, "move", without_codec),
-    (ToyStream, "move", lambda *arguments: None),
+    (utterance, "move_states", another_direction),
+    (utterance, "move_states", one_row_less),
+    (utterance, "move_states", without_codec),
+    (utterance, "move_states", not_at_all),
     (SpeechSlots, "feed", also_the_slot_behind),
     (SpeechSlots, "decode", swapped),
 ]
@@ -229,10 +232,10 @@ def test_a_request_is_cancelled_between_two_pieces_of_its_prompt(monkeypatch: py
 
 
 def test_a_failed_move_ends_only_the_request_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(stream: ToyStream, source: int, target: int, positions: int) -> None:
+    def fail(*arguments: object) -> None:
         raise RuntimeError("move")
 
-    monkeypatch.setattr(ToyStream, "move", fail)
+    monkeypatch.setattr(utterance, "move_states", fail)
     jobs = [Job(3, 2), Job(4, 9), Job(5, 9)]
     results = spoken(new_decoder(3, ToyEngine()), jobs)
     assert [ticket.status for ticket, _ in results].count(Status.FAILED) >= 1

@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.keys import Keys, read_keys
+from voxport.runtime.serve.http.server import EXTRA_CONNECTIONS
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
@@ -50,41 +51,35 @@ def test_every_path_but_the_probes_needs_a_key(keys: Keys) -> None:
             assert httpx2.get(f"{server.url}/v1/models", headers=bearer(key)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]"]
-)
-def test_a_foreign_host_name_is_refused(host: str) -> None:
-    with running({"tone": ToneSpeech()}) as server:
-        response = httpx2.get(f"{server.url}/v1/models", headers={"host": host})
-        assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_allowed"
+def test_hosts_and_origins_that_are_foreign_are_refused() -> None:
+    foreign = ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]")
+    with (
+        running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
+        httpx2.Client() as client,
+    ):
+        cases = [({"host": host}, "host_not_allowed") for host in foreign]
+        cases += [({"origin": origin}, "origin_not_allowed") for origin in ("http://evil.example", "null")]
+        for headers, code in cases:
+            answer = client.get(f"{server.url}/v1/models", headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, code), headers
+        for headers in ({"origin": "https://page.example"}, {"origin": server.url}, {"host": "page.example"}):
+            assert client.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "origin, status", [("http://evil.example", 403), ("null", 403), ("https://page.example", 200)]
-)
-def test_a_web_page_needs_permission(origin: str, status: int) -> None:
-    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
-        answer = httpx2.get(f"{server.url}/v1/models", headers={"origin": origin})
-        assert answer.status_code == status
-        if status == 403:
-            assert answer.json()["error"]["code"] == "origin_not_allowed"
-        assert httpx2.get(f"{server.url}/v1/models", headers={"origin": server.url}).status_code == 200
-        named = {"host": "page.example"}
-        assert httpx2.get(f"{server.url}/v1/models", headers=named).status_code == 200
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "https://page.example"])
-def test_no_answer_lets_a_web_page_read_it(origin: str) -> None:
+def test_no_answer_lets_a_web_page_read_it() -> None:
     """Neither to a request nor to the question of a browser that comes before it."""
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
-    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
+    with (
+        running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
+        httpx2.Client() as client,
+    ):
         answers = [
-            httpx2.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
+            client.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
+            for origin in ("http://evil.example", "https://page.example")
             for method in ("GET", "POST", "OPTIONS")
-            for path in ("/", "/healthz", "/v1/models", "/v1/audio/speech", "/v1/nothing")
+            for path in ("/", "/v1/models", "/v1/audio/speech", "/v1/nothing")
         ]
-    names = {name.lower() for answer in answers for name in answer.headers}
-    assert {name for name in names if name.startswith("access-control-")} == set()
+    assert not [name for answer in answers for name in answer.headers if name.startswith("access-control-")]
 
 
 def test_every_answer_has_an_id_of_its_own() -> None:
@@ -172,33 +167,15 @@ def test_the_server_has_a_number_of_connections() -> None:
         thread.join(10)
 
 
-@pytest.mark.parametrize(("limits", "count"), [(Limits(connections=2), 2), (Limits(), 256)])
-def test_connections_without_a_request_count_too(limits: Limits, count: int) -> None:
-    with running({"tone": ToneSpeech()}, limits) as server:
-        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count - 1)]
-        wait_until(lambda: len(server.connections) == count - 1)
-        assert httpx2.get(f"{server.url}/v1/models").status_code == 200
-        wait_until(lambda: len(server.connections) == count - 1)
-        idle.append(socket.create_connection(("127.0.0.1", server.port)))
-        wait_until(lambda: len(server.connections) == count)
+def test_connections_without_a_request_are_refused_beyond_their_number() -> None:
+    with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(EXTRA_CONNECTIONS)]
+        wait_until(lambda: len(server.connections) == EXTRA_CONNECTIONS)
         assert httpx2.get(f"{server.url}/v1/models").status_code == 503
-        assert httpx2.get(f"{server.url}/readyz").status_code == 200
         for each in idle:
             each.close()
         wait_until(lambda: not server.connections)
         assert httpx2.get(f"{server.url}/v1/models").status_code == 200
-
-
-def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voxport.runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
-    with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
-        addresses = [("127.0.0.1", server.port)] * 3
-        opened = [socket.create_connection(address, timeout=3) for address in addresses]
-        with suppress(ConnectionResetError):
-            assert opened[-1].recv(1) == b""
-        wait_until(lambda: len(server.connections) == 2)
-        for each in opened:
-            each.close()
 
 
 def test_a_server_takes_its_own_name() -> None:
@@ -229,9 +206,8 @@ def test_a_wrong_file_of_keys_is_named(tmp_path: Path, content: str) -> None:
     [
         (f"anna:{KEY}\nbob:{'ö' * 20}\n", 2),
         (f"anna:{KEY}\n\nbob:{'o' * 20}\x7f\n", 3),
-        (f"anna:{KEY}\n" + "# a comment\n" * 2**17 + f"bob:{OTHER}\n", 87381),
     ],
-    ids=["no ASCII", "a control character", "too long"],
+    ids=["no ASCII", "a control character"],
 )
 def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path: Path, content: str, line: int) -> None:
     path = tmp_path / "keys"
@@ -258,19 +234,26 @@ def test_a_socket_of_an_unknown_path_gets_the_envelope_of_errors(path: str) -> N
     assert json.loads(answer.body)["error"]["code"] == "not_found"
 
 
-def test_a_connection_whose_request_does_not_arrive_is_closed() -> None:
-    start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-    with running({"tone": ToneSpeech()}, Limits(header_s=0.3)) as server:
-        for content in (b"", start, start + b"content-length: 9\r\n\r\n{"):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=3) as connection:
-                connection.sendall(content)
+@pytest.mark.parametrize("pause_s", [0, 0.1])
+def test_a_body_that_does_not_arrive_in_time_is_refused(pause_s: float) -> None:
+    """Nothing of it, or a byte now and then. It may be sent again."""
+    start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900\r\n\r\n"
+    with (
+        running({"tone": ToneSpeech()}, Limits(body_s=0.3)) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=pause_s or 3) as connection,
+    ):
+        connection.sendall(start)
+        answer = b""
+        while not answer:
+            if pause_s:
+                connection.sendall(b"{")
+            with suppress(TimeoutError):
                 answer = connection.recv(1000)
-                assert answer == b"" if b"{" not in content else b" 408 " in answer
-        assert httpx2.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
+        assert b" 408 " in answer and b"x-should-retry" not in answer
 
 
-def test_a_connection_serves_several_requests_whose_answers_take_longer_than_headers_may() -> None:
-    task = ToneSpeech(pass_s=0.05)
-    with running({"tone": task}, Limits(header_s=0.3)) as server, httpx2.Client() as client:
-        for _ in range(2):
-            assert client.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
+def test_probes_have_no_body_if_only_the_head_is_asked_for() -> None:
+    with running({"tone": ToneSpeech()}) as server:
+        wait_until(lambda: httpx2.head(f"{server.url}/readyz").status_code == 200)
+        assert httpx2.head(f"{server.url}/healthz").content == b""
+        assert httpx2.post(f"{server.url}/healthz").json()["error"]["code"] == "method_not_allowed"

@@ -1,18 +1,16 @@
-"""Requests that are refused for want of room need no thread: those of the server may all be busy."""
+"""Requests that are refused for lack of room need no thread: all threads of the server may be busy."""
 
 import asyncio
-import io
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
-import soundfile
 from support.serve.http_server import wait_until
-from support.serve.loud_to_text import RATE, LoudToText
+from support.serve.loud_to_text import LoudToText
+from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
 
 from voxport.runtime.serve.http.app import build_app
@@ -45,14 +43,8 @@ def models() -> Iterator[Models]:
     found.drain(0)
 
 
-def recording() -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, np.zeros(RATE), RATE, format="WAV")
-    return file.getvalue()
-
-
 async def refused(models: Models, path: str, **body: Any) -> httpx2.Response:
-    """The answer to a request while all threads are busy. Raises TimeoutError where it needs one."""
+    """The answer to a request while all threads are busy. Raises TimeoutError if it needs one."""
     asyncio.get_running_loop().set_default_executor(Occupied(1))
     app = build_app(models, Metrics(), LIMITS, Keys())
     transport = httpx2.ASGITransport(app=app)
@@ -90,7 +82,7 @@ def test_a_recording_is_refused_while_all_threads_are_busy(models: Models) -> No
                 break
             worker.submit(ANONYMOUS, None, 1.0).finish()
             await asyncio.sleep(0.05)
-        files = {"file": ("talk.wav", recording())}
+        files = {"file": ("talk.flac", three_words())}
         return await refused(models, "/v1/audio/transcriptions", data={"model": "loud"}, files=files)
 
     check(asyncio.run(ask()))

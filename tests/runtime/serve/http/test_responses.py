@@ -1,7 +1,6 @@
 """Responses that are streamed, and those that every fault gets."""
 
 import asyncio
-import json
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -47,17 +46,6 @@ def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks: in
     response = StreamedResponse(pieces(), "audio/pcm", lambda: cancelled_at.append(sent))
     asyncio.run(response({"type": "http"}, receive, send))
     assert cancelled_at[0] < PIECES / 2
-
-
-def test_what_is_no_request_is_answered_in_the_envelope() -> None:
-    with (
-        running({"tone": ToneSpeech()}) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as client,
-    ):
-        client.sendall(b"nothing\r\n\r\n")
-        head, _, body = b"".join(iter(lambda: client.recv(1000), b"")).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ") and b"\r\nx-request-id: req_" in head
-    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 def test_a_fault_of_the_server_is_answered_in_the_envelope_and_logged_once(

@@ -1,37 +1,24 @@
-"""Input that is wrong in ways which the tests of the endpoints do not have."""
+"""Damaged recordings, and messages of sockets in any order and of any content."""
 
-import asyncio
-import base64
 import io
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
 import soundfile
-import websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.http_server import RunningServer
-from support.serve.loud_to_text import BLOCK, RATE, square_wave
+from support.serve.loud_to_text import BLOCK, RATE
+from support.serve.realtime_client import MISTRAL, OPENAI, VLLM, Socket, pcm, talk, text_of
 
-Answer = TypeVar("Answer")
-DEEP = "[" * 10_000 + "]" * 10_000
-
-
-def test_deep_json_is_refused_where_it_is_valid_too(server: RunningServer) -> None:
-    for content in (f'{{"model": "tone", "input": {DEEP}}}', f'{{"model": "tone", "x": {DEEP}}}', DEEP):
-        response = httpx2.post(f"{server.url}/v1/audio/speech", content=content)
-        assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
+COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
-@pytest.mark.parametrize("text", ["\U0001f600" * 100, "\U0001f468‍\U0001f469‍\U0001f467 ❤️", "()[]{}" * 600])
-def test_a_text_without_words_is_refused(server: RunningServer, text: str) -> None:
-    body = {"model": "tone", "input": text, "response_format": "pcm"}
-    response = httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=2)
-    assert response.status_code == 400 and response.json()["error"]["param"] == "input"
+def sound(rate: int = RATE) -> str:
+    """One two three."""
+    return text_of(b"".join(pcm(rate)))
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
@@ -49,52 +36,14 @@ def test_a_flac_that_ends_early_is_refused(server: RunningServer, part: float) -
     assert "damaged after" in error["message"] and "/tmp" not in error["message"]
 
 
-def sound(values: list[float], rate: int) -> str:
-    size = BLOCK * rate // RATE
-    blocks = [square_wave(size, 32767 * value).astype("<i2") for value in values]
-    return base64.b64encode(np.concatenate(blocks).tobytes()).decode()
-
-
-WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0]  # one two three
-OPENAI = "/v1/realtime?intent=transcription&model=loud"
-VLLM, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime?model=loud"
-
-
-class Socket:
-    def __init__(self, connection: websockets.ClientConnection) -> None:
-        self._connection = connection
-
-    async def send(self, message: Any) -> None:
-        raw = json.dumps(message) if isinstance(message, dict) else message
-        await self._connection.send(raw)
-
-    async def receive(self) -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(await asyncio.wait_for(self._connection.recv(), 5))
-        return message
-
-    async def until(self, kind: str) -> dict[str, Any]:
-        while (message := await self.receive())["type"] != kind:
-            assert message["type"] != "error", message
-        return message
-
-
-def talk(server: RunningServer, path: str, conversation: Callable[[Socket], Awaitable[Answer]]) -> Answer:
-    async def run() -> Answer:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
-            socket = Socket(connection)
-            await socket.receive()
-            return await conversation(socket)
-
-    return asyncio.run(run())
-
-
 def test_two_commits_of_one_utterance(server: RunningServer) -> None:
     """The second has nothing to commit, and the first is answered."""
 
     async def openai(socket: Socket) -> tuple[str, str]:
-        await socket.send({"type": "input_audio_buffer.append", "audio": sound(WORDS, 24000)})
-        await socket.send({"type": "input_audio_buffer.commit"})
-        await socket.send({"type": "input_audio_buffer.commit"})
+        await socket.receive()
+        await socket.post({"type": "input_audio_buffer.append", "audio": sound(24000)})
+        await socket.post({"type": "input_audio_buffer.commit"})
+        await socket.post({"type": "input_audio_buffer.commit"})
         messages = [await socket.receive()]
         while len({message["type"] for message in messages} & {"error", COMPLETED}) < 2:
             messages.append(await socket.receive())
@@ -103,12 +52,13 @@ def test_two_commits_of_one_utterance(server: RunningServer) -> None:
         return error, text
 
     async def vllm(socket: Socket) -> tuple[str, str]:
-        await socket.send({"type": "session.update", "model": "loud"})
+        await socket.receive()
+        await socket.post({"type": "session.update", "model": "loud"})
         for final in (False, False):  # a second start is ignored
-            await socket.send({"type": "input_audio_buffer.commit", "final": final})
-        await socket.send({"type": "input_audio_buffer.append", "audio": sound(WORDS, RATE)})
+            await socket.post({"type": "input_audio_buffer.commit", "final": final})
+        await socket.post({"type": "input_audio_buffer.append", "audio": sound()})
         for final in (True, True):
-            await socket.send({"type": "input_audio_buffer.commit", "final": final})
+            await socket.post({"type": "input_audio_buffer.commit", "final": final})
         messages = [await socket.receive()]
         while len({message["type"] for message in messages} & {"error", "transcription.done"}) < 2:
             messages.append(await socket.receive())
@@ -116,33 +66,32 @@ def test_two_commits_of_one_utterance(server: RunningServer) -> None:
         (text,) = [each["text"] for each in messages if each["type"] == "transcription.done"]
         return error, text
 
-    assert talk(server, OPENAI, openai) == ("input_audio_buffer_commit_empty", "one two three")
-    assert talk(server, VLLM, vllm) == ("invalid_audio", "one two three")
-
-
-COMPLETED = "conversation.item.input_audio_transcription.completed"
+    assert talk(server, openai, OPENAI) == ("input_audio_buffer_commit_empty", "one two three")
+    assert talk(server, vllm, VLLM) == ("invalid_audio", "one two three")
 
 
 def test_a_session_does_not_change_after_audio(server: RunningServer) -> None:
     async def vllm(socket: Socket) -> tuple[str, str]:
-        await socket.send({"type": "session.update", "model": "loud"})
-        await socket.send({"type": "input_audio_buffer.append", "audio": sound(WORDS, RATE)})
-        await socket.send({"type": "session.update", "model": "loud"})
+        await socket.receive()
+        await socket.post({"type": "session.update", "model": "loud"})
+        await socket.post({"type": "input_audio_buffer.append", "audio": sound()})
+        await socket.post({"type": "session.update", "model": "loud"})
         while (message := await socket.receive())["type"] != "error":
             pass
-        await socket.send({"type": "input_audio_buffer.commit", "final": True})
-        return message["code"], (await socket.until("transcription.done"))["text"]
+        await socket.post({"type": "input_audio_buffer.commit", "final": True})
+        return message["code"], (await socket.until("transcription.done"))[-1]["text"]
 
     async def mistral(socket: Socket) -> tuple[int, str]:
-        await socket.send({"type": "input_audio.append", "audio": sound(WORDS, RATE)})
-        await socket.send({"type": "session.update", "session": {"target_streaming_delay_ms": 480}})
+        await socket.receive()
+        await socket.post({"type": "input_audio.append", "audio": sound()})
+        await socket.post({"type": "session.update", "session": {"target_streaming_delay_ms": 480}})
         while (message := await socket.receive())["type"] != "error":
             pass
-        await socket.send({"type": "input_audio.end"})
-        return message["error"]["code"], (await socket.until("transcription.done"))["text"]
+        await socket.post({"type": "input_audio.end"})
+        return message["error"]["code"], (await socket.until("transcription.done"))[-1]["text"]
 
-    assert talk(server, VLLM, vllm) == ("invalid_event", "one two three")
-    assert talk(server, MISTRAL, mistral) == (3001, "one two three")
+    assert talk(server, vllm, VLLM) == ("invalid_event", "one two three")
+    assert talk(server, mistral, MISTRAL) == (3001, "one two three")
 
 
 TYPES = (
@@ -190,7 +139,7 @@ def test_any_frames_get_errors_and_the_session_goes_on(
 ) -> None:
     """After them the session transcribes as before. Each frame of the list may also be understood."""
     update: dict[str, Any] = {"type": "session.update", "model": "loud"}
-    audio = {"type": "input_audio_buffer.append", "audio": sound(WORDS, 24000 if path == OPENAI else RATE)}
+    audio = {"type": "input_audio_buffer.append", "audio": sound(24000 if path == OPENAI else RATE)}
     last = {"type": "input_audio_buffer.commit", "final": True}
     if path == OPENAI:
         form = {"format": {"type": "audio/pcm", "rate": 24000}, "transcription": {"model": "loud"}}
@@ -202,8 +151,9 @@ def test_any_frames_get_errors_and_the_session_goes_on(
     first = [update] if path == VLLM else []  # the first message of that path decides the dialect
 
     async def conversation(socket: Socket) -> str:
+        await socket.receive()
         for message in (*first, *frames, *clears[path], update, audio, last):
-            await socket.send(message)
+            await socket.post(message)
         text, key = "", {OPENAI: "transcript", VLLM: "text", MISTRAL: "text"}[path]
         while text != "one two three":
             message = await socket.receive()
@@ -211,5 +161,5 @@ def test_any_frames_get_errors_and_the_session_goes_on(
             text = message.get(key) or text
         return text
 
-    assert talk(server, path, conversation) == "one two three"
+    assert talk(server, conversation, path) == "one two three"
     assert httpx2.get(f"{server.url}/readyz").status_code == 200

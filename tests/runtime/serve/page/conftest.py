@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 from support.serve.browser import WATCH, chromium
-from support.serve.page import DESKTOP, FOREIGN, KEY, SECOND, SOUNDS, Watched, opened
-from support.serve.page_server import PageServer, running_server
+from support.serve.http_server import RunningServer
+from support.serve.page import DESKTOP, KEY, SECOND, SOUNDS, Watched, opened
+from support.serve.page_server import page_server
 
 from voxport.runtime.serve.http.keys import Keys
 
@@ -34,14 +35,14 @@ def browser(recording: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PageServer]:
-    with running_server(origin=FOREIGN) as server:
+def server() -> Iterator[RunningServer]:
+    with page_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def server_with_keys() -> Iterator[PageServer]:
-    with running_server(Keys({"me": sha256(KEY.encode()).digest()})) as server:
+def server_with_keys() -> Iterator[RunningServer]:
+    with page_server(Keys({"me": sha256(KEY.encode()).digest()})) as server:
         yield server
 
 
@@ -56,7 +57,7 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def page(watched: Watched, server: PageServer) -> Iterator[Any]:
+def page(watched: Watched, server: RunningServer) -> Iterator[Any]:
     """The loaded page. It stays on its host and logs nothing."""
     opened(watched.page, server.url)
     yield watched.page

@@ -5,22 +5,13 @@ from typing import Any
 
 import pytest
 from support.serve.browser import LOW_CONTRAST, UNLABELLED
+from support.serve.http_server import RunningServer
 from support.serve.page import DESKTOP, KEY, PHONE, opened, speak, wait_for_text
-from support.serve.page_server import PageServer
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_server_is_shown(page: Any) -> None:
-    assert page.locator("#server-rows th").all_inner_texts() == ["tone", "count"]
-    assert page.locator("#server-rows tr:first-child td").all_inner_texts()[:2] == ["0", "0 of 4"]
-    speak(page, "c" * 300)
-    wait_for_text(page, "#server-rows tr:first-child", r"1 of 4\s+0\.[2-4]\d")
-    page.click("#speech-stop")
-    wait_for_text(page, "#server-rows tr:first-child", "0 of 4")
-
-
-def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: PageServer) -> None:
+def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: RunningServer) -> None:
     context = browser.new_context()
     page = opened(context.new_page(), server.url)
     speak(page, "d" * 4097)
@@ -40,7 +31,7 @@ def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: Page
     context.close()
 
 
-def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_keys: PageServer) -> None:
+def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_keys: RunningServer) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(server_with_keys.url)
@@ -48,7 +39,7 @@ def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_k
     assert page.evaluate("document.activeElement.id") == "key"
     page.keyboard.type(KEY)
     page.keyboard.press("Enter")
-    page.wait_for_selector("#server-rows tr")
+    page.wait_for_selector("#speech-model:enabled")
     assert page.is_hidden("#page-error")
     speak(page, "Short.")
     wait_for_text(page, "#speech-status", "First sound")
@@ -116,7 +107,7 @@ def test_news_reach_a_screen_reader(page: Any) -> None:
     assert page.get_attribute("#transcript", "aria-live") == "polite"
 
 
-def test_the_policy_forbids_what_the_page_does_not_need(page: Any, server: PageServer) -> None:
+def test_the_policy_forbids_what_the_page_does_not_need(page: Any, server: RunningServer) -> None:
     blocked = """async () => {
       const errors = [];
       addEventListener("securitypolicyviolation", event => errors.push(event.effectiveDirective));

@@ -10,7 +10,8 @@ from importlib.resources import files
 
 import pytest
 import soundfile
-from support.serve.page_server import PageServer, running_server
+from support.serve.http_server import RunningServer
+from support.serve.page_server import page_server
 
 from voxport.runtime.serve.http.keys import Keys
 
@@ -20,15 +21,15 @@ FILES = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PageServer]:
-    with running_server(Keys({"me": sha256(b"0123456789-abcdef").digest()})) as server:
+def server() -> Iterator[RunningServer]:
+    with page_server(Keys({"me": sha256(b"0123456789-abcdef").digest()})) as server:
         yield server
 
 
-def test_every_file_is_served_without_a_key_and_with_a_policy(server: PageServer) -> None:
+def test_every_file_is_served_without_a_key_and_with_a_policy(server: RunningServer) -> None:
     types = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
     for path in ("", *(f"page/{name}" for name in FILES)):
-        with urllib.request.urlopen(server.url + path) as response:
+        with urllib.request.urlopen(f"{server.url}/{path}") as response:
             headers, content = response.headers, response.read().decode()
         assert headers["content-type"].startswith(types[path.partition(".")[2] or "html"])
         assert headers["x-content-type-options"] == "nosniff"
@@ -50,19 +51,19 @@ def test_every_file_is_served_without_a_key_and_with_a_policy(server: PageServer
         "page/__init__.py",
     ],
 )
-def test_no_other_file_is_served(server: PageServer, path: str) -> None:
+def test_no_other_file_is_served(server: RunningServer, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
-        urllib.request.urlopen(server.url + path)
+        urllib.request.urlopen(f"{server.url}/{path}")
     assert raised.value.code == 404
 
 
-def test_what_the_page_offers_needs_a_key(server: PageServer) -> None:
+def test_what_the_page_offers_needs_a_key(server: RunningServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
-        urllib.request.urlopen(f"{server.url}v1/page")
+        urllib.request.urlopen(f"{server.url}/v1/page")
     assert raised.value.code == 401
 
 
-def test_a_host_adds_no_source_to_the_policy(server: PageServer) -> None:
+def test_a_host_adds_no_source_to_the_policy(server: RunningServer) -> None:
     connection = HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/", headers={"host": "localhost:80;script-src *"})
     policy = connection.getresponse().headers["content-security-policy"]

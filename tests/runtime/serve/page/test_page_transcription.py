@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.serve.http_server import RunningServer
 from support.serve.loud_to_text import LOUD
 from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
-from support.serve.page_server import PageServer
 
 pytestmark = pytest.mark.slow
-SENT_RATE = 24000  # of the microphone's audio
+SENT_RATE = 24000  # rate of the microphone's audio
 
 
 def word_times(page: Any) -> list[float]:
@@ -83,7 +83,7 @@ def test_words_of_the_microphone_have_times_while_it_is_open(page: Any) -> None:
     assert not [url for url in requests if "/v1/audio/transcriptions" in url]
 
 
-def test_a_recording_ends_the_microphone(page: Any, server: PageServer, recording: Path) -> None:
+def test_a_recording_ends_the_microphone(page: Any, server: RunningServer, recording: Path) -> None:
     page.click("#microphone")
     wait_for_text(page, "#transcription-status", "Listening")
     page.set_input_files("#file", recording)
@@ -92,9 +92,9 @@ def test_a_recording_ends_the_microphone(page: Any, server: PageServer, recordin
     assert server.models.transcription_workers["count"].is_idle
 
 
-def test_the_page_says_why_there_is_no_microphone(browser: Any, server: PageServer) -> None:
+def test_the_page_says_why_there_is_no_microphone(browser: Any, server: RunningServer) -> None:
     context = browser.new_context()
-    origin = FOREIGN % server.port
+    origin = f"{FOREIGN}:{server.port}"
     page = opened(context.new_page(), origin)
     hint = page.inner_text("#microphone-hint")
     assert "only at localhost or over TLS" in hint and origin in hint and "--tls-cert" in hint

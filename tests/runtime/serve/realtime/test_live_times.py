@@ -75,20 +75,6 @@ def test_live_times_are_those_of_the_recording(server: RunningServer, delay: str
     assert {type(event).__name__ for event in events} == {"ConversationItemInputAudioTranscriptionDeltaEvent"}
 
 
-def test_a_word_has_its_times_before_the_sound_ends(server: RunningServer) -> None:
-    async def conversation(socket: Socket) -> list[dict[str, Any]]:
-        await socket.receive()
-        for block in blocks():
-            await socket.send("input_audio_buffer.append", audio=block)
-        while not (words := (await socket.receive()).get("words")):
-            pass
-        found: list[dict[str, Any]] = words
-        return found
-
-    words = talk(server, conversation, "/v1/realtime?intent=transcription&model=toy")
-    assert words[0] == recorded_words(f"{server.url}/v1", DELAYS_MS[0])[0]
-
-
 APPENDS = {"delta": "input_audio_buffer.append", "text": "input_audio.append"}  # by the field of the text
 UPDATE = {"type": "session.update", "model": "toy"}
 

@@ -7,8 +7,9 @@ import pytest
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
+from support.serve.single_stream_batch import SingleStreamBatch
 
-from voxport.runtime.live import LiveStream, SingleStreamBatch
+from voxport.runtime.transcription import LiveStream
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 

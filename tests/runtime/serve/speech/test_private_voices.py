@@ -54,31 +54,22 @@ def refusal(response: httpx2.Response) -> tuple[Any, ...]:
     return response.status_code, error["code"], error["param"]
 
 
-def test_a_bundle_without_voices_serves_none(task: QwenTextToSpeech) -> None:
+def test_a_bundle_without_voices_serves_none_and_then_its_own(task: QwenTextToSpeech) -> None:
     with running({"qwen": task}, slots=1) as server:
+        workers = list(server.models.speech_workers.values())
         assert httpx2.get(f"{server.url}/v1/audio/voices").json()["data"] == []
         for fields in ({}, {"voice": PRIVATE}, {"voice": "damaged"}):
             assert refusal(speak(server, **fields)) == (400, "voice_not_found", "voice")
-
-
-def test_the_default_is_a_voice_of_the_bundle(task: QwenTextToSpeech) -> None:
-    add_bundle_voice(task, "zoe")
-    with running({"qwen": task}, slots=1) as server:
-        names = [each["id"] for each in httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]]
-        assert names == ["zoe"]
-        assert refusal(speak(server, voice=PRIVATE)) == (400, "voice_not_found", "voice")
-        answer = speak(server)
-        assert len(answer.content) == 2 * 1920 * 2 and answer.content == speak(server, voice="zoe").content
-
-
-def test_wyoming_offers_and_speaks_voices_of_the_bundle_only(task: QwenTextToSpeech) -> None:
-    with running({"qwen": task}, slots=1) as server:
-        workers = list(server.models.speech_workers.values())
         assert [voice.name for voice in describe(server.models).tts[0].voices] == ["default"]
         for wish in (None, SynthesizeVoice(name=PRIVATE), SynthesizeVoice(name="default")):
             with pytest.raises(ApiError) as raised:
                 choose_voice(workers, wish)
             assert raised.value.code == "voice_not_found" and "damaged" not in raised.value.message
         add_bundle_voice(task, "zoe")
+        names = [each["id"] for each in httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]]
+        assert names == ["zoe"]
+        assert refusal(speak(server, voice=PRIVATE)) == (400, "voice_not_found", "voice")
+        answer = speak(server)
+        assert len(answer.content) == 2 * 1920 * 2 and answer.content == speak(server, voice="zoe").content
         assert [voice.name for voice in describe(server.models).tts[0].voices] == ["zoe"]
         assert choose_voice(workers, None) == (workers[0], "zoe")

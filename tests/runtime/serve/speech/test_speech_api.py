@@ -1,8 +1,6 @@
 """POST /v1/audio/speech, used by the OpenAI client and by plain HTTP."""
 
-import base64
 import io
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -91,26 +89,12 @@ def test_pauses_of_a_text_are_silence(client: openai.OpenAI) -> None:
     assert sound == bytes(2 * RATE) + one + bytes(4 * RATE) + two + bytes(RATE)
 
 
-def test_events_hold_the_samples_and_the_usage(client: openai.OpenAI) -> None:
-    with client.audio.speech.with_streaming_response.create(
-        model="tone", voice="anna", input=TEXT, response_format="pcm", stream_format="sse"
-    ) as response:
-        lines = [line for line in response.iter_lines() if line.startswith("data: ")]
-    events = [json.loads(line[6:]) for line in lines]
-    sound = b"".join(base64.b64decode(each["audio"]) for each in events[:-1])
-    assert sound == pcm16(tone(TEXT))
-    assert events[-1] == {
-        "type": "speech.audio.done",
-        "usage": {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24},
-        "ended": "end",
-    }
-
-
 def test_extensions_reach_the_model(client: openai.OpenAI) -> None:
     content = speak(client, response_format="pcm", extra_body={"seed": 3, "max_frames": 2, "language": "en"})
     assert len(content) == 2 * FRAME * 2
 
 
+DEEP = "[" * 10_000 + "]" * 10_000
 WRONG = [
     ({"model": "other"}, 404, "model_not_found", "model"),
     ({"voice": "carl"}, 400, "voice_not_found", "voice"),
@@ -123,7 +107,8 @@ WRONG = [
     ({"instructions": " "}, 400, "invalid_value", "instructions"),
     ({"instructions": "Cheerful."}, 400, "invalid_value", "instructions"),
     ({"input": ""}, 400, "invalid_value", "input"),
-    ({"input": "\U0001f600"}, 400, "invalid_value", "input"),
+    ({"input": "\U0001f468‍\U0001f469‍\U0001f467 ❤️"}, 400, "invalid_value", "input"),
+    ({"input": "()[]{}" * 600}, 400, "invalid_value", "input"),
     ({"input": "a\0b"}, 400, "invalid_value", "input"),
     ({"input": "Привет, мир"}, 400, "invalid_value", "input"),
     ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
@@ -132,7 +117,7 @@ WRONG = [
     ({"seed": "3"}, 400, "invalid_value", "seed"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
     ({"language": "klingon"}, 400, "invalid_value", "language"),
-    ({"pitch": 2}, 400, "invalid_value", "pitch"),
+    ({"pitch": 2}, 400, "unknown_field", "pitch"),
 ]
 
 
@@ -149,25 +134,20 @@ def test_what_cannot_be_served_is_refused_by_name(
     assert response.headers["x-should-retry"] == "false" and response.headers["x-request-id"]
 
 
-def test_a_format_that_is_not_made_is_refused_with_those_that_are(server: RunningServer) -> None:
-    error = post_speech(server, speech_body(response_format="aac")).json()["error"]
-    assert error["message"].endswith("'aac': expected one of mp3, opus, flac, wav, pcm")
-
-
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
+    [
+        *(b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'),
+        *(f'{{"model": "tone", "{name}": {DEEP}}}'.encode() for name in ("input", "x")),
+        *(
+            f'{{"model": "tone", "input": "a", "speed": {speed}}}'.encode()
+            for speed in ("NaN", "-Infinity", "1e999")
+        ),
+    ],
 )
 def test_wrong_json_is_refused(server: RunningServer, content: bytes) -> None:
     response = post_speech(server, content)
     assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_speed_that_is_no_number_is_refused_by_name(server: RunningServer, number: str) -> None:
-    content = json.dumps(speech_body()).replace("{", f'{{"speed": {number}, ', 1)
-    response = post_speech(server, content.encode())
-    assert response.status_code == 400 and response.json()["error"]["param"] == "speed"
 
 
 def test_a_large_body_is_refused_with_and_without_its_length(server: RunningServer) -> None:
@@ -181,11 +161,6 @@ def test_a_hard_text_is_answered_in_two_seconds(server: RunningServer, text: str
     assert post_speech(server, speech_body(input=text), timeout=2).status_code in (400, 413)
 
 
-def test_other_paths_and_methods_have_the_same_envelope(server: RunningServer) -> None:
-    for response in (httpx2.get(f"{server.url}/v1/nothing"), httpx2.get(f"{server.url}/v1/audio/speech")):
-        assert response.status_code in (404, 405) and response.json()["error"]["message"]
-
-
 def test_lists_of_models_and_voices(server: RunningServer, client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tone"]
     assert client.models.retrieve("tone").owned_by == "voxport"
@@ -193,63 +168,6 @@ def test_lists_of_models_and_voices(server: RunningServer, client: openai.OpenAI
     assert voices["voices"] == voices["data"] and voices["object"] == "list"
     assert voices["data"][0] == {"id": "anna", "name": "anna", "model": "tone"}
     assert httpx2.get(f"{server.url}/v1/audio/voices?model=x").status_code == 404
-
-
-def test_a_client_that_leaves_frees_its_slot() -> None:
-    task = ToneSpeech(pass_s=0.01)
-    with running({"tone": task}, slots=1) as server:
-        with httpx2.stream(
-            "POST", f"{server.url}/v1/audio/speech", json=speech_body(input="a" * 250)
-        ) as response:
-            pieces = response.iter_raw()
-            next(pieces)
-            assert task.running
-        wait_until(lambda: not task.running, 0.3)
-        assert server.metric("cancelled_total", reason="client") == 1
-        assert post_speech(server, speech_body()).status_code == 200
-
-
-def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot() -> None:
-    task = ToneSpeech(pass_s=0.01)
-    with running({"tone": task}, slots=1) as server:
-        with pytest.raises(httpx2.TimeoutException):
-            post_speech(server, speech_body(input="a" * 250, response_format="flac"), timeout=0.2)
-        wait_until(lambda: not task.running, 0.3)
-
-
-def test_a_client_that_leaves_the_queue_is_not_served() -> None:
-    task = ToneSpeech()
-    task.gate.clear()
-    with running({"tone": task}, slots=1) as server:
-        blocker = threading.Thread(target=post_speech, args=(server, speech_body()))
-        blocker.start()
-        wait_until(lambda: task.running)
-        with pytest.raises(httpx2.TimeoutException):
-            post_speech(server, speech_body(input="Never spoken."), timeout=0.5)
-        worker = server.models.speech_workers["tone"]
-        wait_until(lambda: [job.is_cancelled for job in worker._waiting] == [True])
-        task.gate.set()
-        blocker.join(10)
-        wait_until(lambda: worker.is_idle)
-        assert server.metric("frames_total", bundle="tone") == len(TEXT)
-
-
-def test_a_full_queue_is_refused_immediately_with_a_time_to_retry() -> None:
-    task = ToneSpeech()
-    task.gate.clear()
-    with running({"tone": task}, Limits(waiting=1), slots=1) as server:
-        threads = [threading.Thread(target=post_speech, args=(server, speech_body())) for _ in range(2)]
-        threads[0].start()
-        wait_until(lambda: task.running)
-        threads[1].start()
-        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 1)
-        response = post_speech(server, speech_body())
-        assert response.status_code == 503 and response.json()["error"]["code"] == "server_is_overloaded"
-        assert 1 <= int(response.headers["retry-after"]) <= 60 and "x-should-retry" not in response.headers
-        assert httpx2.get(f"{server.url}/readyz").status_code == 200
-        task.gate.set()
-        for thread in threads:
-            thread.join(10)
 
 
 def test_a_request_that_waits_too_long_is_refused() -> None:
@@ -267,8 +185,7 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped() -> None:
     """The text has three parts of about 30 s. One part waits in the buffer; the next one does not start."""
     task = ToneSpeech()
     text = " ".join(f"{'a' * 280}." for _ in range(6))
-    limits = Limits(job_buffer_mib=2, send_s=0.5)
-    with running({"tone": task}, limits, slots=1) as server:
+    with running({"tone": task}, Limits(job_buffer_mib=2), slots=1, send_s=0.5) as server:
         with httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input=text)) as response:
             assert response.status_code == 200
             wait_until(lambda: not task.running)

@@ -93,7 +93,7 @@ def test_an_error_of_one_request_leaves_the_others() -> None:
 def test_samples_that_cannot_be_handed_out_end_their_request(
     monkeypatch: pytest.MonkeyPatch, frame: int
 ) -> None:
-    """Also those of its last frame."""
+    """Also the samples of its last frame."""
     put, wrong, failed = SpeechJob.put, tone("Wrong.", "bob"), []
 
     def failing(job: SpeechJob, samples: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """The engine thread of a bundle that speaks: readiness, turns of keys, and time to a retry."""
 
 import asyncio
+import io
 import logging
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.datastructures import UploadFile
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import FRAME, ToneSpeech
@@ -78,7 +80,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
 
 
 def test_keys_take_turns_between_the_parts_of_a_long_text() -> None:
-    """The second text of one key waits for the first; that of the other key is spoken after one part."""
+    """The second text of one key waits for the first; the text of the other key is spoken after one part."""
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
     task.gate.clear()
@@ -213,8 +215,8 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(
     monkeypatch.setattr(shutil, "copyfileobj", copy)
 
     async def cancelled() -> None:
-        upload = type("Upload", (), {"file": None})()
-        storing = asyncio.ensure_future(uploads.StoredUpload(upload, "file").__aenter__())
+        upload: Any = UploadFile(io.BytesIO())
+        storing = asyncio.ensure_future(uploads.stored_upload(upload, "file").__aenter__())
         await asyncio.to_thread(begun.wait, 10)
         storing.cancel()
         await asyncio.sleep(0)

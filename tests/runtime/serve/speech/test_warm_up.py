@@ -3,16 +3,11 @@
 from pathlib import Path
 
 import pytest
-from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import wait_until
 from support.serve.tone_speech import ToneSlots, ToneSpeech
-from support.stand_ins import noting
 
 from voxport.bundle.errors import UsageError
-from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.runtime.batching import Fill
-from voxport.runtime.engines.base import Stream
-from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
@@ -50,7 +45,7 @@ class DemandingSlots(ToneSlots):
         return super().prepare(SpeechRequest(request.text, max_frames=request.max_frames))
 
 
-def ready(task: Demanding | QwenTextToSpeech) -> None:
+def ready(task: Demanding) -> None:
     models = Models({"a": task}, Limits(), Metrics(), 1)
     models.start()
     wait_until(lambda: models.is_ready, 60)
@@ -70,16 +65,3 @@ def test_a_bundle_that_refuses_every_text_is_ready_and_the_log_says_so(
     task = Demanding("seed")
     ready(task)
     assert task.spoken == [] and "its first request takes longer" in caplog.text
-
-
-@pytest.mark.parametrize("size", ["tiny", "tiny-custom-voice", "tiny-voice-design"])
-def test_each_kind_of_qwen3_tts_runs_before_it_is_ready(size: str, tmp_path: Path) -> None:
-    components = []
-    write_checkpoint(tmp_path / "checkpoint", size=size, key="qwen3_tts")
-
-    def watched(stream: Stream) -> Stream:
-        vars(stream)["run"] = noting(stream.run, lambda component, *_: components.append(component))
-        return stream
-
-    ready(qwen_task(qwen_engines(tmp_path / "checkpoint"), watched))
-    assert "codec_step" in components

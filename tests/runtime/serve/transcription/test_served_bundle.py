@@ -1,4 +1,4 @@
-"""The embedded speech-to-text bundle on a server: its transcripts are those of the runtime."""
+"""The embedded speech-to-text bundle on a server: the runtime gives the same transcripts."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from support.runtime.opened_tasks import open_recogniser
 from support.serve.http_server import RunningServer, running
-from support.serve.realtime_client import MISTRAL, OPENAI, Socket, talk, text_of
+from support.serve.realtime_client import OPENAI, Socket, talk, text_of
 
 from voxport.export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
 from voxport.runtime.audio.files import pcm16
@@ -18,7 +18,7 @@ from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText
 
-RATE, MISTRAL_RATE = 16000, 48000
+RATE = 16000
 pytestmark = pytest.mark.slow
 
 
@@ -89,19 +89,3 @@ def test_a_socket_has_the_text_that_the_runtime_gives_live(
         return str(messages[-1]["transcript"])
 
     assert talk(server, conversation, OPENAI) == text_alone(decoded_pcm(content), live=True) == utterance.text
-
-
-def test_audio_of_mistral_at_48_khz_has_the_text_of_16_khz(
-    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str]
-) -> None:
-    content = pcm16(utterance.samples(MISTRAL_RATE))
-
-    async def conversation(socket: Socket) -> str:
-        form = {"encoding": "pcm_s16le", "sample_rate": MISTRAL_RATE}
-        await socket.send("session.update", session={"audio_format": form})
-        for piece in pieces(content, MISTRAL_RATE):
-            await socket.send("input_audio.append", audio=piece)
-        await socket.send("input_audio.end")
-        return str((await socket.until("transcription.done"))[-1]["text"])
-
-    assert talk(server, conversation, MISTRAL) == text_alone(utterance.samples(RATE), live=True)

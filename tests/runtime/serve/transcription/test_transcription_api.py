@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -57,20 +58,6 @@ def post(
     )
 
 
-def test_every_format_has_the_words(client: openai.OpenAI) -> None:
-    assert transcribe(client).text == "one two three"
-    assert transcribe(client, response_format="text") == "one two three\n"
-    assert "00:00:00,000 --> 00:00:00,400\none two three" in transcribe(client, response_format="srt")
-    assert transcribe(client, response_format="vtt").startswith("WEBVTT\n\n00:00:00.000 --> ")
-
-
-def test_verbose_json_has_the_times_that_were_asked_for(client: openai.OpenAI) -> None:
-    both = transcribe(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
-    assert [(word.word, word.start) for word in both.words] == [("one", 0.0), ("two", 0.16), ("three", 0.32)]
-    assert both.segments[0].text == "one two three" and both.duration == pytest.approx(1.48)
-    assert transcribe(client, response_format="verbose_json").words is None
-
-
 def test_a_language_of_the_model_is_taken_and_named(client: openai.OpenAI) -> None:
     for language in ("en", "en-US"):
         found = transcribe(
@@ -85,12 +72,6 @@ def test_the_language_of_a_model_with_several_is_unknown(monkeypatch: pytest.Mon
     with running({"loud": LoudToText()}) as server:
         found = post(server, {"response_format": "verbose_json"}).json()
     assert found["language"] == "unknown"
-
-
-def test_events_add_up_to_the_text(client: openai.OpenAI) -> None:
-    events = list(transcribe(client, stream=True))
-    assert "".join(event.delta for event in events[:-1]) == "one two three" == events[-1].text
-    assert events[-1].type == "transcript.text.done" and events[-1].usage.total_tokens > 0
 
 
 def test_an_error_after_the_first_text_is_the_last_event() -> None:
@@ -128,7 +109,7 @@ WRONG = [
         "invalid_value",
         "timestamp_granularities[]",
     ),
-    ({"stream": "yes"}, 400, "invalid_value", "stream"),
+    ({"stream": "maybe"}, 400, "invalid_value", "stream"),
     ({"stream": "true", "response_format": "srt"}, 400, "invalid_value", "response_format"),
     (
         {"stream": "true", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
@@ -293,29 +274,21 @@ def test_nothing_of_an_upload_is_left(
 
 
 def test_a_client_that_leaves_frees_its_place() -> None:
-    task, gate = LoudToText(), threading.Event()
-    task.before_feed = lambda: gate.is_set() or gate.wait(0.05)
-    with running({"loud": task}) as server:
-        with pytest.raises(httpx2.TimeoutException):
-            httpx2.post(
-                f"{server.url}/v1/audio/transcriptions",
-                data={"model": "loud"},
-                files={"file": recording(200)},
-                timeout=0.3,
-            )
-        wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 1)
-        assert server.metric("cancelled_total", reason="client") == 1
-
-
-def test_a_failing_transcription_is_an_error_of_its_request(server: RunningServer) -> None:
     task = LoudToText()
-    with running({"loud": task}) as other:
-
-        def fail() -> None:
-            raise RuntimeError("planted")
-
-        task.before_feed = fail
-        response = post(other)
-        assert response.status_code == 500 and response.json()["error"]["type"] == "server_error"
-        task.before_feed = lambda: None
-        assert post(other).json()["text"] == "one"
+    task.before_feed = lambda: time.sleep(0.05)
+    with running({"loud": task}) as server:
+        worker = server.models.transcription_workers["loud"]
+        request = httpx2.Request(
+            "POST",
+            f"{server.url}/v1/audio/transcriptions",
+            data={"model": "loud"},
+            files={"file": recording(200)},
+        )
+        content = request.read()
+        head = f"POST {request.url.path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n"
+        head += f"content-type: {request.headers['content-type']}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(head.encode() + content)
+            wait_until(lambda: worker._recordings)
+        wait_until(lambda: worker.is_idle)
+        assert server.metric("cancelled_total", reason="client") == 1
