@@ -46,6 +46,10 @@ class ManifestRecord(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class FamilyConstants(ManifestRecord):
+    """Numbers that a family's runner needs besides names and shapes; `bundle.constants` has the records."""
+
+
 class FileEntry(ManifestRecord):
     """Size in bytes and SHA-256 of a file."""
 

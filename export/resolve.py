@@ -12,9 +12,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
-from voxport.bundle.manifest import ExportRequest, FileEntry, Record, file_entry, first_fault
+from voxport.bundle.manifest import ExportRequest, FamilyConstants, FileEntry, Record, file_entry, first_fault
 from voxport.bundle.spec import LayoutName
 from voxport.model.checkpoint import is_below
 from voxport.model.foreign import foreign_format_named

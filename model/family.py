@@ -15,10 +15,9 @@ from torch import nn
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
-from voxport.bundle.manifest import NO_LICENCE_NEEDED
+from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout
 from voxport.model.config import Config

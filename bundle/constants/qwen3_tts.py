@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from voxport.bundle.bounds import Codebooks, Count, Id, SampleRate
-from voxport.bundle.constants import FamilyConstants
+from voxport.bundle.manifest import FamilyConstants
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 WINDOW_CONTEXT = 25  # frames that a window of `--split six` repeats, as in the published package

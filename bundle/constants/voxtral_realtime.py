@@ -15,8 +15,8 @@ from voxport.bundle.bounds import (
     TokenSamples,
     WindowSize,
 )
-from voxport.bundle.constants import FamilyConstants
 from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import FamilyConstants
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from voxport.bundle.bounds import Codebooks, Count, EulerSteps, Id, SampleRate
-from voxport.bundle.constants import FamilyConstants
+from voxport.bundle.manifest import FamilyConstants
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes

@@ -6,6 +6,7 @@ A package holds a function per component. The functions of one package share its
 
 import logging
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from voxport.runtime.mil.program import Function
 
 log = logging.getLogger(__name__)
 UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}
+BOUNDS = re.compile(r"\d+\.\.\d+")  # bounds of a size in the text of a type
 MIL_DTYPES = {"float32": "fp32", "int64": "int32", "int32": "int32"}
 
 
@@ -244,7 +246,7 @@ def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> N
         ("output", function.outputs, {spec.name: _mil_type(spec) for spec in signature.outputs}),
         ("state", function.states, states),
     ):
-        types = {name: str(found_type) for name, found_type in found.items()}
+        types = {name: BOUNDS.sub("?", str(found_type)) for name, found_type in found.items()}
         for name in sorted(types.keys() | expected.keys()):
             if types.get(name) != expected.get(name):
                 raise IntegrityError(
@@ -254,6 +256,6 @@ def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> N
 
 
 def _mil_type(spec: TensorSpec) -> str:
-    """The type as a MIL program prints it. A dimension with bounds prints as `?`."""
+    """The type as `_check_interface` compares it. A dimension with bounds is `?`."""
     sizes = ", ".join("?" if isinstance(size, str) else str(size) for size in spec.shape)
     return f"{MIL_DTYPES.get(spec.dtype)}[{sizes}]"

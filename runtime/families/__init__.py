@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from voxport.bundle.errors import IntegrityError, UnknownFamily
 from voxport.bundle.manifest import ExportJob
-from voxport.runtime.families.base import RuntimeFamily
+from voxport.runtime.families.base import RuntimeFamily, parse_constants
 
 FAMILIES = {  # name: the module that defines the object FAMILY
     "voxtral_tts": "voxport.runtime.families.voxtral_tts.family",
@@ -46,4 +46,4 @@ def read_constants(job: ExportJob) -> Any:  # Any: each family has constants of 
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
-    return family.constants.parse(job.constants)
+    return parse_constants(family.constants, job.constants)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
-from voxport.bundle.constants import FamilyConstants
-from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob, FamilyConstants, first_fault
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.trace import ArraySpec
 
@@ -187,6 +189,16 @@ class RuntimeFamily(Generic[Constants]):
     verification: VerificationWorkload[Constants]
     bench: BenchWorkload[Constants]
     server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
+
+
+def parse_constants(record: type[Constants], values: Json) -> Constants:
+    """The constants of a manifest. Raises IntegrityError that names a wrong one."""
+    try:
+        return record.model_validate(values)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"manifest.json: constants: {first_fault(error)}; export the bundle again"
+        ) from None
 
 
 def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:

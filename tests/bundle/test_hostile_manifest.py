@@ -17,6 +17,7 @@ from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, read_manif
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.engines.call_checks import check_outputs
+from voxport.runtime.families.base import parse_constants
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_unknown_keys_are_ignored_with_one_note(tmp_path: Path, caplog: pytest.L
         "a newer version of voxport knows it"
     )
     constants = content["job"]["constants"] | {"first_frame": "prefill", "loudness": 3}
-    assert Constants.parse(constants) == Constants.parse({**constants, "loudness": 4})
+    assert parse_constants(Constants, constants) == parse_constants(Constants, {**constants, "loudness": 4})
 
 
 @pytest.fixture

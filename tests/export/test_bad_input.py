@@ -1,6 +1,5 @@
 """Bad input of an export gives one line (what, where, expected, remedy) and no partial output."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -134,23 +133,6 @@ def test_an_export_on_a_full_disk_leaves_nothing(checkpoint: Path, tmp_path: Pat
     )
     assert done.returncode == 3, done.stderr
     assert "File too large; raise the limit" in done.stderr and not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "voxport.export", "list"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    assert (
-        done.returncode == 2
-        and f"{tmp_path / 'model.py'} hides voxport's package 'model'" in done.stderr
-        and "Traceback" not in done.stderr
-    )
 
 
 def test_an_export_warns_of_missing_files_that_the_format_has(

@@ -14,7 +14,7 @@ from voxport.export.targets import TARGETS
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 # Code of a target's folder or of the resolver that calls the runtime: verification, and checks of options.
-CALLS_RUNTIME = {"export/resolve.py", "export/targets/onnx/float_activations.py"}
+CALLS_RUNTIME = {"export/resolve.py", "export/targets/onnx/read_back.py"}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.constants.voxtral_tts import Constants as SpeechConstants
 from voxport.bundle.errors import IntegrityError
 from voxport.runtime.audio.mel import LogMel
+from voxport.runtime.families.base import parse_constants
 from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 
 SPEECH = {
@@ -47,11 +48,11 @@ TEXT = {
 
 
 def speech(**changes: object) -> Any:
-    return SpeechConstants.parse(SPEECH | changes)
+    return parse_constants(SpeechConstants, SPEECH | changes)
 
 
 def text(**changes: int) -> Constants:
-    return Constants.parse(TEXT | changes)
+    return parse_constants(Constants, TEXT | changes)
 
 
 def test_published_numbers_are_accepted() -> None:

@@ -1,7 +1,7 @@
 """The Qwen3-TTS family: text to speech."""
 
 from voxport.bundle.constants.qwen3_tts import Constants
-from voxport.runtime.families.base import Call, RuntimeFamily
+from voxport.runtime.families.base import Call, RuntimeFamily, parse_constants
 from voxport.runtime.families.qwen3_tts.split_stream import MASKS
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import count_rows
@@ -35,7 +35,7 @@ FAMILY = RuntimeFamily[Constants](
     task=TextToSpeech,
     calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
     constants=Constants,
-    voices=lambda bundle: count_rows(bundle, Constants.parse(bundle.job.constants)),
+    voices=lambda bundle: count_rows(bundle, parse_constants(Constants, bundle.job.constants)),
     open=QwenTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

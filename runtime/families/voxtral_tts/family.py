@@ -1,7 +1,7 @@
 """The Voxtral-TTS family: text to speech."""
 
 from voxport.bundle.constants.voxtral_tts import Constants
-from voxport.runtime.families.base import Call, RuntimeFamily
+from voxport.runtime.families.base import Call, RuntimeFamily, parse_constants
 from voxport.runtime.families.voxtral_tts.task import VoxtralTextToSpeech
 from voxport.runtime.families.voxtral_tts.voices import count_rows
 from voxport.runtime.families.voxtral_tts.workload import BENCH, TRACE, VERIFICATION
@@ -22,7 +22,7 @@ FAMILY = RuntimeFamily[Constants](
         "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
     },
     constants=Constants,
-    voices=lambda bundle: count_rows(bundle, Constants.parse(bundle.job.constants).dim),
+    voices=lambda bundle: count_rows(bundle, parse_constants(Constants, bundle.job.constants).dim),
     open=VoxtralTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

@@ -123,5 +123,5 @@ def test_the_document_has_a_row_for_every_limit() -> None:
     parser = Parser()
     serve.add_arguments(parser)
     (limits,) = (group for group in parser._action_groups if group.title == "limits")
-    for action in limits._group_actions:
-        assert float(rows[action.option_strings[0]].replace(",", "")) == action.default
+    defaults = {action.option_strings[0]: action.default for action in limits._group_actions}
+    assert {name: float(value.replace(",", "")) for name, value in rows.items()} == defaults

@@ -1,4 +1,4 @@
-"""/openapi.json describes what the server does. It is also fuzzed by hand; see docs/serving.md."""
+"""/openapi.json describes what the server does."""
 
 import json
 import re

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrized_weight_norm
 
-from voxport.bundle.constants import FamilyConstants
+from voxport.bundle.manifest import FamilyConstants
 from voxport.model.family import Family
 from voxport.model.graph import GraphSpec
 
