@@ -29,6 +29,9 @@ def sampling_of(constants: Constants, changes: Mapping[str, float] | None = None
     """
     changes = changes or {}
     names = {OTHERS + name.removeprefix(SUB) if name.startswith(SUB) else name: name for name in changes}
+    for key, name in names.items():
+        if key not in SamplingConstants.model_fields:
+            raise UsageError(f"{name} {changes[name]}: no such setting of sampling", field=name)
     values = constants.sampling_defaults.model_dump() | {key: changes[name] for key, name in names.items()}
     try:
         found = SamplingConstants.model_validate(values)

@@ -67,7 +67,7 @@ def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, Any]:
         (REQUEST | {"text": "\nHi."}, "text: it begins with a line break"),
         (REQUEST | {"layout": "wide"}, "request: layout: .*'streaming' or 'non_streaming'"),
         (REQUEST | {"max_new_tokens": 0}, "request: max_new_tokens: .*greater than or equal to 1"),
-        (REQUEST | {"sampling": {"wrong": 1}}, "wrong 1.0: Extra inputs are not permitted"),
+        (REQUEST | {"sampling": {"wrong": 1}}, "wrong 1.0: no such setting of sampling"),
         (REQUEST | {"sampling": SAMPLING | {"top_p": 2}}, "top_p 2.0: should be less than or equal to 1"),
         (
             REQUEST | {"sampling": SAMPLING | {"sub_temperature": -1}},
