@@ -36,7 +36,6 @@ NOT_LOWERING = (
     "model/stored_weights.py",
     "model/synthetic/*",
     "model/*/calls.py",
-    "model/*/mlx.py",
     "model/*/sizes.py",
     "model/*/synthetic.py",
 )

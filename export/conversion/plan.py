@@ -1,6 +1,7 @@
 """What a conversion writes: the tensors of each file, before any value is read."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from pydantic import BaseModel
 from torch import nn
@@ -11,8 +12,8 @@ from voxport.export.conversion.outputs import Conversion, Output, OutputMaker
 from voxport.model.family import Family
 from voxport.model.mlx.layout import quantization_of
 from voxport.model.stored_weights import WEIGHT, StoredWeights
-from voxport.quantize.recipe import RECIPES
-from voxport.quantize.schemes import IntegerScheme, Scheme
+from voxport.quantize.recipe import RECIPES, Recipe
+from voxport.quantize.schemes import IntegerScheme
 
 MAX_SHARD = 5e9  # bytes of a file
 SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
@@ -63,7 +64,7 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
         module = modules.get(path) if is_weight else None
         is_table = isinstance(module, nn.Embedding)
         is_layer = conversion.to == "mlx" and isinstance(module, nn.Linear | nn.Embedding)
-        scheme: Scheme | None = None
+        scheme = None
         if is_layer and not family.is_folded(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
         group = group_of(scheme, found.stored.shape) if scheme else None
@@ -75,7 +76,7 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
             outputs.append(maker.quantised(name, scheme, group, is_table))
         else:
             if (is_layer and not conversion.keeps_integers) or (mlx_path in named_floats and module):
-                floats[mlx_path] = _why_float(family, path, scheme)
+                floats[mlx_path] = _why_float(family, path, conversion.recipe)
             outputs += maker.floats(name)
     outputs.sort(key=lambda output: output.published)  # a weight has another place than its weight norm
     recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
@@ -106,9 +107,10 @@ def _check(family: Family, source: StoredWeights, conversion: Conversion, root: 
             )
 
 
-def _why_float(family: Family, path: str, scheme: Scheme | None) -> str:
-    """Why a linear or table stays a float, although the recipe has `scheme`."""
-    if scheme is None:
+def _why_float(family: Family, path: str, recipe: Recipe) -> str:
+    """Why a linear or table stays a float."""
+    is_kept = any(rule.linears is None and fnmatchcase(path, rule.pattern) for rule in recipe.rules)
+    if is_kept or family.is_folded(path):
         return KEPT
     return NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
 

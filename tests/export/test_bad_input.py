@@ -75,7 +75,7 @@ def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles: Path) -> None:
         (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
         (["--target", "onnx", "--quant-rule", "layer.*=w4"], 2, "matches no weight"),
         (["--target", "onnx", "--cache-length", "63"], 2, "64 to"),
-        (["lst"], 2, "verify, evaluate, sweep, convert, list"),
+        (["lst"], 2, "export, verify, list, say"),
         (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
     ],
 )

@@ -49,7 +49,7 @@ def keys(root: Path) -> dict[str, str]:
         ("model/synthetic/checkpoint.py", set()),
         ("model/voxtral_tts/synthetic.py", set()),
         ("model/voxtral_tts/model.md", set()),
-        ("model/mlx/layouts.py", set()),
+        ("model/mlx/tensor_layouts.py", set()),
         ("runtime/engines/onnx.py", set()),
         ("runtime/serve/worker.py", set()),
         ("runtime/mil/executor.py", set()),

@@ -16,7 +16,8 @@ from support.paths import GOLDEN
 from support.stand_ins import noting
 
 from voxport.export.__main__ import main as export
-from voxport.model.families import family_of, open_family
+from voxport.model.families import open_family
+from voxport.model.inspection import open_convertible
 from voxport.model.stored_weights import StoredWeights
 
 FOLDERS = {
@@ -150,7 +151,7 @@ def test_integers_are_those_that_mlx_dequantises(name: str, dtype: str, tmp_path
     folder = convert(name, tmp_path / "out", "--quant", "w4", "--dtype", dtype)
     open_in_mlx_audio(name, folder)  # every layer takes its integers
     weights: Any = mx.load(str(folder / "model.safetensors"))
-    family = open_family(family_of(folder))
+    family = open_convertible(folder)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert len(packed) == sum(key.endswith(".scales") for key in weights) > 20

@@ -28,6 +28,7 @@ from support.stand_ins import noting
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import plan as planning
 from voxport.model.families import open_family
+from voxport.model.inspection import open_convertible
 from voxport.model.mlx.tensor_layouts import stored_tensors
 from voxport.model.stored_weights import StoredWeights
 from voxport.model.synthetic.checkpoint import random_checkpoint
@@ -220,7 +221,7 @@ def test_integers_are_those_that_mlx_dequantises(
 ) -> None:
     folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", quant)
     weights: Any = mx.load(str(folder / "model.safetensors"))
-    family = open_family(name)
+    family = open_convertible(folder)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert {(found.bits, found.group) for found in packed.values()} == kinds

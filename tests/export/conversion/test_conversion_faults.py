@@ -181,7 +181,7 @@ def test_any_value_in_a_configuration_is_read_or_refused(converted: Path, tmp_pa
         functools.reduce(lambda part, key: part[key], path, changed)[last] = value
         (tmp_path / "config.json").write_text(json.dumps(changed))
         try:
-            family.layout.load_config(tmp_path)
+            family.mlx.load_config(tmp_path)
         except IntegrityError:
             refused += 1
     assert refused

@@ -11,7 +11,7 @@ from support.export.onnx_weights import read_quantized_weights
 from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main as export
-from voxport.model.families import open_family
+from voxport.model.inspection import open_convertible
 from voxport.model.mlx.integers import unpack
 from voxport.model.stored_weights import StoredWeights
 
@@ -24,9 +24,9 @@ def convert(name: str, out: Path, quant: str) -> Path:
     return out
 
 
-def weights_for_mlx(name: str, folder: Path, pattern: str) -> dict[str, Weight]:
+def weights_for_mlx(folder: Path, pattern: str) -> dict[str, Weight]:
     """The packed weights whose published paths match. q = integer + 2^(bits - 1)."""
-    family = open_family(name)
+    family = open_convertible(folder)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     content, found = load_file(folder / "model.safetensors"), {}
     for published, tensor in source.tensors.items():
@@ -75,7 +75,7 @@ def test_both_have_the_same_integers_and_scales(
     pattern: str,
     least: int,
 ) -> None:
-    weights = weights_for_mlx(family, convert(family, tmp_path / "out", quant), pattern)
+    weights = weights_for_mlx(convert(family, tmp_path / "out", quant), pattern)
     if quant == "w4":
         weights.pop(WIDE.partition("=")[0], None)  # a rule of the shared bundle gives it another scheme
     products = read_quantized_weights(request.getfixturevalue(bundle) / "onnx")
