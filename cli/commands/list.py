@@ -1,16 +1,21 @@
 """List models, targets, recipes, and the components, module paths and synthetic sizes of each model."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import re
+from typing import TYPE_CHECKING
 
 from voxport.bundle.json_types import Json
 from voxport.cli.arguments import add_json
 from voxport.cli.checkpoint import open_source, resolve_in_full
-from voxport.export.resolve import Source
 from voxport.export.targets import TARGETS, targets_that_hold
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
+
+if TYPE_CHECKING:
+    from voxport.export.resolve import Source
 from voxport.quantize.schemes import Scheme
 
 
