@@ -62,15 +62,20 @@ class LiveSlots:
     def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
         """One position of each stream that is due. The prompt of a stream is read alone."""
         due = {slot: stream for slot, stream in self._slots.items.items() if stream.is_due}
-        logits: dict[int, np.ndarray] = {}
-        steps = sorted(slot for slot, stream in due.items() if stream.decoder.has_read_prompt)
-        errors = self._slots.run(lambda slots: logits.update(self._decode(slots)), steps)
         found: dict[LiveStream, list[TranscriptDelta] | Exception] = {}
-        for slot, stream in due.items():
-            try:
-                found[stream] = errors.get(slot) or stream.step(logits.get(slot))
-            except Exception as error:  # belongs to this stream, whatever it is
-                found[stream] = error
+
+        def take(slots: list[int], logits: dict[int, np.ndarray]) -> None:
+            for slot in slots:
+                try:
+                    found[due[slot]] = due[slot].step(logits.get(slot))
+                except Exception as error:  # belongs to this stream, whatever it is
+                    found[due[slot]] = error
+
+        steps = sorted(slot for slot, stream in due.items() if stream.decoder.has_read_prompt)
+        # each takes its logits before the next call, which may overwrite what is behind its position
+        errors = self._slots.run(lambda slots: take(slots, self._decode(slots)), steps)
+        found |= {due[slot]: error for slot, error in errors.items()}
+        take([slot for slot in due if slot not in steps], {})
         return found
 
     def end(self, stream: LiveStream) -> None:
