@@ -250,7 +250,7 @@ def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> N
         for name in sorted(types.keys() | expected.keys()):
             if types.get(name) != expected.get(name):
                 raise IntegrityError(
-                    f"{path}: function {function.name}: {kind} {name}: found {types.get(name, 'none')}, "
+                    f"{path}: function {function.name}: {kind} {name}: found {found.get(name, 'none')}, "
                     f"the manifest has {expected.get(name, 'none')}; export the bundle again"
                 )
 

@@ -77,7 +77,7 @@ def test_several_streams_are_timed_in_one_pass(bundles: Path, capsys: pytest.Cap
     assert [row["streams"] for row in rows] == [1, 3]
     for row in rows:
         assert row["frames_per_s"] == pytest.approx(row["streams"] / row["pass_ms"] * 1e3)
-        assert row["median_ms"].keys() == {"embed_codes", "decode_step", "acoustic_step"}
+        assert row["median_ms"].keys() >= {"embed_codes", "decode_step", "acoustic_step"}
     for target, asked, most in (("onnx", "9", 8), ("onnx", "0", 8), ("executorch", "2", 1)):
         assert runtime(["bench", str(bundles / target), "--streams", asked]) == 2
         assert f"serves 1 to {most}" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_a_host_adds_no_source_to_the_policy(server: RunningServer) -> None:
 
 
 def test_the_page_offers_recordings_that_can_be_read() -> None:
-    page = files("voxport.runtime.serve").joinpath("page", "index.html").read_text()
+    page = files("voxport.runtime.serve").joinpath("page").joinpath("index.html").read_text()
     (offered,) = re.findall(r'type="file" accept="([^"]*)"', page)
     containers = {".aif": "AIFF", ".oga": "OGG", ".opus": "OGG"}
     for end in offered.split(","):
