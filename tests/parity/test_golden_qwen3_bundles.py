@@ -99,7 +99,8 @@ def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the codes that eager draws from one seed. ExecuTorch reads the prompts in several calls."""
-    monkeypatch.setattr("voxport.model.qwen3_tts.graphs.PROMPT_ROWS", 5)
+    for module in ("voxport.model.graph", "voxport.model.qwen3_tts.graphs"):
+        monkeypatch.setattr(f"{module}.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
     rows = {"executorch": 5, "coreml": CACHE}[target]
     signatures = golden.engine.stream().signatures
