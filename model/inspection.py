@@ -107,7 +107,7 @@ def check_parts(
     """
     faults: list[str] = []
     with collected(faults):
-        notes += check_other_weights(folder, family.layout)
+        notes += check_other_weights(folder, family.layout, family.mlx.published)
         family.layout.check_tokenizer(folder, config)
     if config:
         with collected(faults):

@@ -3,6 +3,7 @@
 Official repositories have two layouts of the same weights, and trainers save beside the weights of the base.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,10 +16,11 @@ from voxport.model.download import unfinished
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 
 
-def check_other_weights(folder: Path, layout: CheckpointLayout) -> list[str]:
+def check_other_weights(folder: Path, layout: CheckpointLayout, published: Callable[[str], str]) -> list[str]:
     """Notes about weights in `folder` that are not read. They are compared with the others tensor by tensor.
 
-    Raises UsageError if weights differ and the caller has not named those to read.
+    `published` gives the published name of a tensor of mlx-audio, and other names unchanged. Raises
+    UsageError if weights differ and the caller has not named those to read.
     """
     files = layout.weight_files(folder)
     if layout.chosen or not all(file.path.is_file() for file in files):
@@ -31,7 +33,7 @@ def check_other_weights(folder: Path, layout: CheckpointLayout) -> list[str]:
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
                 continue
             other = Checkpoint([WeightFile(path, prefix)])
-            if difference := _difference(checkpoint, other):
+            if difference := _difference(checkpoint, other, published):
                 raise UsageError(
                     f"weights: {folder}: {name}, which published software reads, and {path.name} differ, "
                     f"first in {difference}; name the file to read, or move the other one away",
@@ -42,7 +44,7 @@ def check_other_weights(folder: Path, layout: CheckpointLayout) -> list[str]:
     return notes + [f"{name}: read; {pickle} is not read, and not compared" for pickle in pickles]
 
 
-def _difference(checkpoint: Checkpoint, other: Checkpoint) -> str | None:
+def _difference(checkpoint: Checkpoint, other: Checkpoint, published: Callable[[str], str]) -> str | None:
     """The name of the first tensor of `other` that has other values than the one of `checkpoint`.
 
     A tensor of an unknown name is compared with all of its shape, in any order of rows: layouts differ in
@@ -50,13 +52,17 @@ def _difference(checkpoint: Checkpoint, other: Checkpoint) -> str | None:
     """
     shapes, rows = set(map(checkpoint.shape, checkpoint.names)), set[bytes]()
     for name in sorted(other.names):
-        is_known = name in checkpoint.names
-        if not is_known and other.shape(name) not in shapes:
+        same, shape = published(name), other.shape(name)
+        is_known = same in checkpoint.names
+        if not is_known and shape not in shapes:
             continue
-        if not {other.dtype(name), checkpoint.dtype(name) if is_known else "F32"} <= DTYPES.keys():
+        if not {other.dtype(name), checkpoint.dtype(same) if is_known else "F32"} <= DTYPES.keys():
             return name
         if is_known:
-            is_equal = torch.equal(checkpoint.tensor(name).float(), other.tensor(name).float())
+            pair = checkpoint.tensor(same).float(), other.tensor(name).float()
+            if checkpoint.shape(same) != shape:  # a kernel of MLX has its axes in another order
+                pair = pair[0].flatten().sort().values, pair[1].flatten().sort().values
+            is_equal = torch.equal(*pair)
         else:
             floats = (each for each in checkpoint.names if checkpoint.dtype(each) in DTYPES)
             rows = rows or {_sum_of_rows(checkpoint.tensor(each)) for each in floats}

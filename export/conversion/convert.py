@@ -66,7 +66,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
         family = open_convertible(folder, weights)
         config = family.layout.load_config(folder)
         source = StoredWeights(folder, family, config)
-    for note in check_other_weights(folder, family.layout):
+    for note in check_other_weights(folder, family.layout, family.mlx.published):
         log.info("%s: %s", folder, note)
     conversion = replace(
         conversion,

@@ -18,6 +18,7 @@ from voxport.runtime.engines.onnx import OnnxStream
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text_to_speech import TextToSpeech
+from voxport.runtime.utterance import Utterance
 
 TEXTS = ("Hello.", "How are you today?", "Yes.")
 WRONG, WRONG_FRAME, FRAMES = 1, 2, 7
@@ -147,12 +148,9 @@ def test_work_of_one_slot_that_raises_ends_its_text(
     task: TextToSpeech,
     voice: str | None,
     alone: list[np.ndarray],
-    family: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slots = task.slot_decoder(1)
-    module = __import__(type(slots).__module__, fromlist=["Utterance"])
-    noise = module.Utterance.noise
+    noise = Utterance.noise
 
     def fault(utterance: Any) -> Any:
         found = noise(utterance)
@@ -160,7 +158,7 @@ def test_work_of_one_slot_that_raises_ends_its_text(
             raise RuntimeError("planted")
         return found
 
-    monkeypatch.setattr(module.Utterance, "noise", fault)
+    monkeypatch.setattr(Utterance, "noise", fault)
     assert_the_others_are_right(task, voice, alone)
 
 
