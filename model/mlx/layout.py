@@ -148,7 +148,7 @@ class NotInMlx(MlxLayout[Config]):
         return {}
 
     def parse_config(self, content: Json, source: str) -> Config:
-        raise NotImplementedError(f"{source}: mlx-audio does not have the family")
+        raise CheckpointError(f"{source}: mlx-audio does not have this family; give the published checkpoint")
 
 
 def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:

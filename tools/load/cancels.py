@@ -1,6 +1,6 @@
 """Requests for speech and sockets whose clients leave, and what the server has before and after.
 
-    PYTHONPATH=tests:tools python -m load.cancels -o docs/bench/serving/cancels.json
+    PYTHONPATH=tests:tools python -m load.cancels -o cancels.json
 
 Fails if more is left. The server runs in this process, so that its tasks, threads and descriptors can be
 counted.
