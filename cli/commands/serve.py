@@ -17,7 +17,7 @@ from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origin
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
-    from voxport.runtime.serve.http.keys import Keys
+    from voxport.runtime.serve.http.access import Keys
     from voxport.runtime.serve.limits import Limits
     from voxport.runtime.serve.voices.store import VoiceStore
     from voxport.runtime.serve.wyoming.server import WyomingServer
@@ -125,7 +125,7 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
 
     The listener is to be closed.
     """
-    from voxport.runtime.serve.http.keys import Keys, read_keys
+    from voxport.runtime.serve.http.access import Keys, read_keys
     from voxport.runtime.serve.limits import LIMITS, Limits
     from voxport.runtime.serve.voices.store import VoiceStore
 

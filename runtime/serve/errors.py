@@ -1,12 +1,17 @@
 """`ApiError`: a refusal in the envelope of the OpenAI API."""
 
-from pydantic import JsonValue, ValidationError
+import logging
+
+from pydantic import JsonValue
+from starlette.exceptions import HTTPException
 
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
 MAY_RETRY = (408, 429, 500, 503)
+CODES = {404: "not_found", 405: "method_not_allowed"}  # for errors that the framework raises
 OVERLOADED = "server_is_overloaded"
+log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -46,6 +51,14 @@ class ApiError(Exception):
         return headers
 
 
+class SessionEnds(Exception):
+    """The session of a socket ends with this error."""
+
+    def __init__(self, error: ApiError):
+        super().__init__(error.message)
+        self.error = error
+
+
 def from_exception(error: Exception, param: str | None = None) -> ApiError:
     """A UsageError is a fault of the request; every other exception is one of the server.
 
@@ -53,6 +66,10 @@ def from_exception(error: Exception, param: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, SessionEnds):
+        return error.error
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), CODES.get(error.status_code))
     if isinstance(error, UsageError) and not isinstance(error, EngineUnavailable):
         return ApiError(400, str(error), "invalid_value", error.field or param)
     if isinstance(error, VoxportError) and not isinstance(error, IntegrityError):
@@ -60,12 +77,12 @@ def from_exception(error: Exception, param: str | None = None) -> ApiError:
     return ApiError(500, "internal error; the server's log has details", "internal_error")
 
 
-def wrong_fields(error: ValidationError) -> ApiError:
-    """Names the first field of a request that is wrong."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    param = str(first["loc"][0])[:50] if first["loc"] else None
-    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
-    return ApiError(400, f"{param or 'body'}: {first['msg']}", code, param)
+def failure(error: Exception, param: str | None = None) -> ApiError:
+    """See `from_exception`. A fault of the server is logged."""
+    found = from_exception(error, param)
+    if found.status == 500 and found is not error:
+        log.error("a request failed", exc_info=error)
+    return found
 
 
 def draining() -> ApiError:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,8 +38,11 @@ class Models:
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
     ):
-        """`voices` stores the voices that clients make; None if they cannot."""
-        self._is_draining, self.voices = False, voices
+        """`voices` stores the voices that clients make; None if they cannot.
+
+        `is_draining` is True while the server shuts down.
+        """
+        self.is_draining, self.voices = False, voices
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
@@ -67,11 +70,6 @@ class Models:
         """Whether an engine takes no work. One that runs for the first time has not failed."""
         return not all(worker.is_open for worker in self._workers)
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether the server is shutting down."""
-        return self._is_draining
-
     def speech_worker(self, name: str) -> SpeechWorker:
         """Raises ApiError."""
         return _find(self.speech_workers, name, self.names, "speaks")
@@ -80,9 +78,21 @@ class Models:
         """Raises ApiError."""
         return _find(self.transcription_workers, name, self.names, "transcribes")
 
+    def live_worker(self, name: str) -> TranscriptionWorker:
+        """Raises ApiError if the bundle is no model for live audio."""
+        worker = self.transcription_worker(name)
+        if not worker.live_slots:
+            raise ApiError(400, f"{name}: is for recordings only", "model_not_live", "model")
+        return worker
+
+    def check_name(self, name: str) -> None:
+        """Raises ApiError if no bundle has the name."""
+        if name not in self.names:
+            raise _not_found(f"no model {name[:100]!r}", self.names)
+
     def drain(self, seconds: float) -> None:
         """Refuses new requests, and returns when no request is left, or after `seconds`. Then stops."""
-        self._is_draining = True
+        self.is_draining = True
         for worker in self._workers:
             worker.drain()
         end = time.monotonic() + seconds
@@ -96,8 +106,12 @@ def _find(workers: Mapping[str, AnyWorker], name: str, names: list[str], verb: s
     if name in workers:
         return workers[name]
     reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {verb}"
-    expected = ", ".join(workers) or "none"
-    raise ApiError(404, f"{reason}; this server has: {expected}", "model_not_found", "model")
+    raise _not_found(reason, workers)
+
+
+def _not_found(reason: str, names: Iterable[str]) -> ApiError:
+    expected = ", ".join(names) or "none"
+    return ApiError(404, f"{reason}; this server has: {expected}", "model_not_found", "model")
 
 
 def open_bundles(

@@ -1,21 +1,55 @@
-"""`Worker`: the engine thread of one bundle, and the methods that request handlers call."""
+"""`Worker`: the engine thread of one bundle. `Job`: the work of one client, between thread and handler."""
 
+import asyncio
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from threading import Condition, Thread
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from voxport.runtime.serve.errors import ApiError, draining, engine_failed, overloaded
-from voxport.runtime.serve.fair_queue import FairQueue
-from voxport.runtime.serve.job import Job
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 
 TICK_S = 0.25  # between checks of the time that requests have waited
+Result = TypeVar("Result")
 log = logging.getLogger(__name__)
+
+
+class Job(Generic[Result]):
+    """The engine thread calls `end`, a coroutine calls `read`. Both may call `cancel`."""
+
+    def __init__(self, wake: Callable[[], None]):
+        """`wake` wakes the engine thread. Called on the event loop."""
+        self._wake = wake
+        self.submitted_at, self.is_cancelled = time.monotonic(), False
+        self._lock, self._is_done = Lock(), False
+        self._loop = asyncio.get_running_loop()
+        self._results: asyncio.Queue[Result | ApiError | None] = asyncio.Queue()
+
+    def end(self, error: ApiError | None = None) -> None:
+        """Nothing follows. The first call counts."""
+        with self._lock:
+            if not self._is_done:
+                self._is_done = True
+                self._send(error)
+
+    async def read(self) -> Result | None:
+        """The next result; None at the end. Raises ApiError."""
+        result = await self._results.get()
+        if isinstance(result, ApiError):
+            raise result
+        return result
+
+    def _send(self, result: Result | ApiError | None) -> None:
+        self._on_loop(self._results.put_nowait, result)
+
+    def _on_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its readers with it
+            self._loop.call_soon_threadsafe(call, *arguments)
 
 
 AnyJob = TypeVar("AnyJob", bound=Job[Any])  # any result
@@ -24,12 +58,13 @@ AnyJob = TypeVar("AnyJob", bound=Job[Any])  # any result
 class Worker(ABC, Generic[AnyJob]):
     """One thread calls the engine, one step after another; handlers call the other methods.
 
-    `_changed` guards what both use, and wakes the thread.
+    Requests wait in one queue: first come, first served. `_changed` guards what both sides use, and wakes the
+    thread.
     """
 
     def __init__(self, name: str, limits: Limits, metrics: Metrics):
         self.name, self._limits, self._metrics = name, limits, metrics
-        self._waiting: FairQueue[AnyJob] = FairQueue()
+        self._waiting: deque[AnyJob] = deque()
         self._changed = Condition()
         self._must_stop = self._is_draining = self._is_warm = self._has_failed = False
         for metric in (metrics.waiting, metrics.slots_busy):  # rows of /metrics in the order of the bundles
@@ -57,8 +92,9 @@ class Worker(ABC, Generic[AnyJob]):
         """Refuses new work; what waits ends with an error."""
         with self._changed:
             self._is_draining = True
-            for job in self._waiting.remove(lambda job: True):
+            for job in self._waiting:
                 job.end(draining())
+            self._waiting.clear()
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -72,39 +108,52 @@ class Worker(ABC, Generic[AnyJob]):
     def check_open(self) -> None:
         """Raises ApiError if new work is not taken."""
         with self._changed:
-            self._check_open()
+            if self._has_failed:
+                raise engine_failed(self.name)
+            if not self.is_open:
+                raise draining()
 
-    def _check_open(self) -> None:
-        """Called with `_changed`. Raises ApiError."""
-        if self._has_failed:
-            raise engine_failed(self.name)
-        if not self.is_open:
-            raise draining()
+    def check_room(self) -> None:
+        """Raises ApiError if a request has no place in the queue."""
+        with self._changed:
+            self.check_open()
+            if len(self._waiting) >= self._limits.waiting:
+                message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
+                raise overloaded(message, self._queued_s())
 
-    def _check_room(self, key: str, started: Iterable[AnyJob]) -> None:
-        """Called with `_changed`. Raises ApiError if a request of the key has no place in the queue.
+    def _enqueue(self, job: AnyJob) -> None:
+        """Called by handlers. Raises ApiError if there is no room."""
+        with self._changed:
+            self.check_room()
+            self._waiting.append(job)
+            self._changed.notify_all()
 
-        Keys with requests, also with `started` ones, have equal numbers of places.
-        """
-        self._check_open()
-        keys = {job.key for job in started} | self._waiting.keys | {key}
-        places = math.ceil(self._limits.waiting / len(keys))
-        if len(self._waiting) >= self._limits.waiting or self._waiting.count(key) >= places:
-            message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
-            raise overloaded(message, self._queued_s())
+    def _take_waiting(self) -> AnyJob:
+        """Takes the first job out of the queue. Called with `_changed`."""
+        job = self._waiting.popleft()
+        self._metrics.queue_seconds.labels(self.name).observe(time.monotonic() - job.submitted_at)
+        return job
 
     def _end_waiting(self) -> None:
         """Ends queued jobs that are cancelled or waited too long. Called with `_changed`."""
         now, limit = time.monotonic(), self._limits.queue_s
-        for job in self._waiting.remove(lambda job: job.is_cancelled):
-            self._end_early(job, "client")
-        for job in self._waiting.remove(lambda job: now - job.submitted_at > limit):
-            error = overloaded(f"no slot in {limit:g} s; try again later", self._queued_s())
-            self._end_early(job, "queue_timeout", error)
+        for job in list(self._waiting):
+            if job.is_cancelled:
+                self._waiting.remove(job)
+                self._end_early(job, "client")
+            elif now - job.submitted_at > limit:
+                self._waiting.remove(job)
+                error = overloaded(f"no slot in {limit:g} s; try again later", self._queued_s())
+                self._end_early(job, "queue_timeout", error)
 
     def _end_early(self, job: AnyJob, reason: str, error: ApiError | None = None) -> None:
         self._metrics.cancelled.labels(reason).inc()
         job.end(error)
+
+    def _count_pass(self, started: float, frames: float) -> None:
+        """Adds a call of the engine to the metrics. `started`: in seconds of `time.perf_counter`."""
+        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
+        self._metrics.frames.labels(self.name).inc(frames)
 
     def _wake(self) -> None:
         with self._changed:
@@ -141,7 +190,8 @@ class Worker(ABC, Generic[AnyJob]):
             log.exception("%s: the engine thread ended", self.name)
             failed = True
         with self._changed:
-            jobs = [*self._waiting.remove(lambda job: True), *self._active_jobs()]
+            jobs = [*self._waiting, *self._active_jobs()]
+            self._waiting.clear()
             self._clear_jobs()
             self._is_draining, self._has_failed = True, failed
         for job in jobs:

@@ -17,8 +17,8 @@ from support.serve.tone_speech import ToneSpeech
 
 from voxport.runtime.machine import describe_machine
 from voxport.runtime.serve.address import bind
+from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
-from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.http.server import serve
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics

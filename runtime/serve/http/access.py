@@ -1,28 +1,33 @@
-"""`AccessMiddleware`: checks every request and every socket before a handler runs.
+"""Keys, and `AccessMiddleware`, which checks every request and every socket before a handler runs.
 
 It gives each request an id, and refuses foreign hosts, foreign pages, wrong keys, and more work than the
 server takes. It is ASGI middleware, because dependencies of a framework do not guard sockets.
 """
 
-import json
+import hmac
 import logging
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from voxport.runtime.serve.errors import ApiError, from_exception
-from voxport.runtime.serve.http.keys import ANONYMOUS, Keys
+from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 
 OPEN_PATHS = frozenset(("/", "/healthz", "/readyz"))  # and everything below PAGE
 PAGE = "/page/"
+ANONYMOUS = ""  # the name of the key of a request that needs none
+MIN_CHARACTERS = 16  # of a key
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # are never refused for load
 KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a socket
 POLICY_VIOLATION = 1008
@@ -31,9 +36,55 @@ STARTS = ("http.response.start", "websocket.http.response.start", "websocket.acc
 log = logging.getLogger(__name__)
 
 
-class AccessMiddleware:
-    """Sets `scope["voxport"]` of an accepted request: the name of its key, and its id."""
+class Keys:
+    """Keys are compared by their hashes in constant time, all of them in every look-up."""
 
+    def __init__(self, hashes: dict[str, bytes] | None = None):
+        """`hashes`: name -> SHA-256 of the key. None: no key is needed."""
+        self._hashes = hashes
+
+    def name(self, key: str | None) -> str | None:
+        """The name of a key; None if it is not one of them."""
+        if self._hashes is None:
+            return ANONYMOUS
+        found, given = None, sha256((key or "").encode()).digest()
+        for name, each in self._hashes.items():
+            if hmac.compare_digest(each, given):
+                found = name
+        return found
+
+
+def read_keys(path: Path) -> Keys:
+    """Reads a file with a `name:key` per line. Raises UsageError that names the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"keys: {path}: {reason}; expected lines of name:key", field="keys") from None
+    hashes: dict[str, bytes] = {}
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, key = (part.strip() for part in line.partition(":")[::2])
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(
+                f"keys: {path}, line {number}: a key has characters that a header cannot have; expected "
+                "printable ASCII",
+                field="keys",
+            )
+        if not name or len(key) < MIN_CHARACTERS or name in hashes:
+            raise UsageError(
+                f"keys: {path}, line {number}: expected name:key, a new name and a key of at least "
+                f"{MIN_CHARACTERS} characters",
+                field="keys",
+            )
+        hashes[name] = sha256(key.encode()).digest()
+    if not hashes:
+        raise UsageError(f"keys: {path}: has no keys; expected lines of name:key", field="keys")
+    return Keys(hashes)
+
+
+class AccessMiddleware:
     def __init__(
         self,
         app: ASGIApp,
@@ -57,7 +108,7 @@ class AccessMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        request_id, started, status = new_request_id(), time.perf_counter(), 500
+        request_id, started, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 500
         has_started = False
 
         async def send_with_id(message: Message) -> None:
@@ -72,17 +123,15 @@ class AccessMiddleware:
             await send(message)
 
         try:
-            key = self._check(scope)
-            with self._count_request(scope, key):
-                scope["voxport"] = {"key": key, "request_id": request_id}
+            with self._count_request(scope, self._check(scope)):
                 await self._app(scope, receive, send_with_id)
-        except ApiError as error:
-            await refuse(scope, receive, send_with_id, error)
-            status = error.status
-        except Exception as raised:  # a response that has begun is cut off
-            log.exception("%s failed", request_id)
-            if not has_started:
-                await refuse(scope, receive, send_with_id, from_exception(raised))
+        except Exception as raised:
+            error = from_exception(raised)
+            if error is not raised:
+                log.exception("%s failed", request_id)
+            if not has_started:  # else the response is cut off, or is the answer to the error
+                await refuse(scope, receive, send_with_id, error)
+                status = error.status
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()
@@ -141,9 +190,9 @@ class AccessMiddleware:
             return
         kind, is_socket = scope["type"], scope["type"] == "websocket"
         if self._open.total() >= self._limits.connections:
-            raise ApiError(503, "the server has too many connections", "server_is_overloaded", retry_after=1)
+            raise overloaded("the server has too many connections", 1)
         if is_socket and self._open[kind] >= self._limits.sockets:
-            raise ApiError(503, "the server has too many sockets", "server_is_overloaded", retry_after=5)
+            raise overloaded("the server has too many sockets", 5)
         is_work = key != ANONYMOUS and (is_socket or scope["method"] == "POST")
         if is_work and self._by_key[key] >= self._limits.jobs_per_key:
             raise ApiError(
@@ -181,26 +230,11 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def new_request_id() -> str:
-    return f"req_{uuid.uuid4().hex}"
-
-
-def error_response(error: ApiError) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Headers and body."""
-    body = json.dumps(error.body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    return headers + [(name.encode(), value.encode()) for name, value in error.headers.items()], body
-
-
 async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
     """Answers a request, or a socket that is not accepted yet, with an error."""
-    headers, body = error_response(error)
-    start, kind = {"status": error.status, "headers": headers}, "http.response"
     if scope["type"] == "websocket":
         await receive()  # websocket.connect
-        kind = "websocket.http.response"
-        if kind not in scope.get("extensions", {}):
+        if "websocket.http.response" not in scope.get("extensions", {}):
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.message[:120]})
             return
-    await send({"type": f"{kind}.start", **start})
-    await send({"type": f"{kind}.body", "body": body})
+    await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)

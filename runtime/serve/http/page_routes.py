@@ -48,7 +48,7 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
         return Response(content, media_type=media_type, headers=headers)
 
     for path in ("/", "/page/{name}"):
-        router.add_api_route(path, show, methods=["GET", "HEAD"], include_in_schema=False)
+        router.add_api_route(path, show, methods=["GET", "HEAD"])
 
     @router.get("/v1/page")
     async def describe() -> Json:

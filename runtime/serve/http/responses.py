@@ -9,18 +9,30 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from voxport.runtime.serve.errors import ApiError, from_exception
-from voxport.runtime.serve.http.access import refuse
-from voxport.runtime.serve.waiting import first_of
+from voxport.runtime.serve.errors import ApiError, failure
 
 LEAST_RATE = 1024  # bytes per second of a body, after the time in which its first part has to arrive
-CLIENT_LEFT = 499  # the status of a request in metrics and logs, whose client receives nothing
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class ClientLeft(Exception):
-    """The client closed the connection, or does not receive what was sent."""
+class ClientLeft(ApiError):
+    """The client closed the connection, or does not receive what was sent. Only metrics have the status."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client left")
+
+
+async def first_of(*coroutines: Coroutine[object, object, Result]) -> Result:
+    """The result of the one that ends first; the others are cancelled. Raises what that one raises."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def while_connected(receive: Receive, work: Coroutine[object, object, Result]) -> Result:
@@ -59,35 +71,26 @@ class StreamedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send(scope, receive, send))
-            return
-        except ClientLeft:
-            log.debug("the client left")
+            await while_connected(receive, self._send(send))
+        except Exception as raised:
+            if not self._has_begun:
+                raise
+            failure(raised)  # the server closes the connection without the last chunk
         finally:
             self._cancel()
-        if not self._has_begun:
-            await Response(status_code=CLIENT_LEFT)(scope, receive, send)  # is counted and not sent
 
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send(self, send: Send) -> None:
         try:
             async for piece in self._pieces:
                 if not self._has_begun:
-                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                     self._has_begun = True
-                    await send(start)
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except ClientLeft:
-            raise
         except Exception as raised:
-            error = from_exception(raised)
-            if not isinstance(raised, ApiError):
-                log.exception("a response failed")
-            if not self._has_begun:
-                await refuse(scope, receive, send, error)
-                return
-            if self._final_bytes is None:
-                return  # the server closes the connection without the last chunk
-            await send({"type": "http.response.body", "body": self._final_bytes(error), "more_body": True})
+            if not self._has_begun or self._final_bytes is None:
+                raise
+            final = self._final_bytes(failure(raised))
+            await send({"type": "http.response.body", "body": final, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -1,4 +1,4 @@
-"""Multipart bodies: their fields, and an uploaded file on disk while it is read."""
+"""Multipart bodies, and an uploaded file on disk while it is read."""
 
 import asyncio
 import logging
@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.json_types import Json
-from voxport.runtime.serve.errors import ApiError, wrong_fields
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.http.responses import with_body_limits
+from voxport.runtime.serve.limits import MIB, Limits
 
 MAX_FIELDS = 64
-# Threads that store, measure and encode uploads. The default ones would be occupied, and speech would wait.
+MULTIPART = "multipart/form-data"
+# Threads that store and measure uploads. The default ones would be occupied, and speech would wait.
 THREADS = ThreadPoolExecutor(2, "upload")
-LIST = "[]"  # the end of the names of fields that may be repeated
 Result = TypeVar("Result")
-Fields = TypeVar("Fields", bound=BaseModel)
 log = logging.getLogger(__name__)
 
 
@@ -34,51 +32,42 @@ async def in_upload_thread(function: Callable[..., Result], *arguments: object) 
     return await asyncio.get_running_loop().run_in_executor(THREADS, function, *arguments)
 
 
-async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
+class _Parser(MultiPartParser):
+    """`has_ended`: whether the closing boundary has arrived."""
+
+    has_ended = False
+
+    def on_end(self) -> None:
+        self.has_ended = True
+
+
+async def read_form(request: Request, file: str, limits: Limits) -> tuple[FormData, UploadFile]:
     """The form, and the upload of its field `file`. Raises ApiError."""
-    try:
-        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
-        _check_unicode(form)
-    except UnicodeError:  # in another `charset`, which the client may name in the media type
-        raise ApiError(400, "body: expected texts in UTF-8", "invalid_multipart") from None
-    except (MultiPartException, HTTPException) as error:
-        detail = error.message if isinstance(error, MultiPartException) else error.detail
-        raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
-    except OSError as error:  # a large upload goes to the disk while it arrives
-        raise _not_stored(error, file) from None
+    body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s)
+    form = FormData()
+    if request.headers.get("content-type", "").lower().startswith(MULTIPART):
+        form = await _parse(body, file)
     upload = form.get(file)
     if not isinstance(upload, UploadFile):
-        raise ApiError(400, f"{file}: expected a recording in multipart/form-data", "missing_file", file)
+        raise ApiError(400, f"{file}: expected a recording in {MULTIPART}", "missing_file", file)
     return form, upload
 
 
-def _check_unicode(form: FormData) -> None:
-    """Raises UnicodeError if a name or a text has no UTF-8, so no answer can have it."""
-    for name, value in form.multi_items():
-        f"{name}{value}".encode()
-
-
-def parse_form(form: FormData, kind: type[Fields]) -> Fields:
-    """The texts of a form. The last text of a field counts, unless the field is a list. Raises ApiError."""
-    texts: dict[str, str] = {}
-    lists: dict[str, list[str]] = {}
-    for name, value in form.multi_items():
-        if isinstance(value, str) and name.endswith(LIST):
-            lists.setdefault(name, []).append(value)
-        elif isinstance(value, str):
-            texts[name] = value
+async def _parse(body: Request, file: str) -> FormData:
+    parser = _Parser(body.headers, body.stream(), max_files=1, max_fields=MAX_FIELDS)
     try:
-        return kind.model_validate({**texts, **lists})
-    except ValidationError as error:
-        raise wrong_fields(error) from None
-
-
-def form_schema(kind: type[BaseModel], file: str) -> Json:
-    """The description of a form with the fields of `kind` and an upload."""
-    schema = kind.model_json_schema()
-    schema["properties"][file] = {"type": "string", "format": "binary"}
-    schema["required"].append(file)
-    return {"requestBody": {"content": {"multipart/form-data": {"schema": schema}}, "required": True}}
+        form = await parser.parse()
+        for name, value in form.multi_items():
+            f"{name}{value}".encode()  # no answer can have a text without UTF-8
+    except UnicodeError:  # in another `charset`, which the client may name in the media type
+        raise ApiError(400, "body: expected texts in UTF-8", "invalid_multipart") from None
+    except MultiPartException as error:
+        raise ApiError(400, f"body: {error.message}", "invalid_multipart") from None
+    except OSError as error:  # a large upload goes to the disk while it arrives
+        raise _not_stored(error, file) from None
+    if not parser.has_ended:  # the last fields may be missing
+        raise ApiError(400, "body: ends before its closing boundary", "invalid_multipart")
+    return form
 
 
 @asynccontextmanager

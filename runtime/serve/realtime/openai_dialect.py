@@ -1,23 +1,58 @@
 """The transcription sessions of OpenAI's realtime API (general availability form)."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal, get_args
 
-import numpy as np
+from pydantic import BaseModel
 
-from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import timed_fields
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import NullIsMissing, Unsupported, parse_message
 from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.session import Session
-from voxport.runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from voxport.runtime.serve.realtime.session import Session, Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
 
-RATES = (24000, 16000)
 MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
-INPUT = "session.audio.input"
-DELAYS = ("minimal", "low", "medium", "high", "xhigh")
+TRANSCRIPTION = "session.audio.input.transcription"
+Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
+DELAYS: tuple[Delay, ...] = get_args(Delay)
+
+
+class AudioFormat(BaseModel):
+    type: Literal["audio/pcm"] = "audio/pcm"
+    rate: Literal[24000, 16000] | None = None
+
+
+class Transcription(BaseModel):
+    model: str | None = None
+    language: str | None = None
+    delay: Delay | None = None
+    prompt: Unsupported = None
+
+
+class AudioInput(BaseModel):
+    format: Annotated[AudioFormat, NullIsMissing] = AudioFormat()
+    transcription: Annotated[Transcription, NullIsMissing] = Transcription()
+    turn_detection: Unsupported = None
+    noise_reduction: Unsupported = None
+
+
+class Audio(BaseModel):
+    input: Annotated[AudioInput, NullIsMissing] = AudioInput()
+
+
+class SessionFields(BaseModel):
+    type: Literal["transcription"] = "transcription"
+    audio: Annotated[Audio, NullIsMissing] = Audio()
+    include: Unsupported = None
+
+
+class SessionUpdate(BaseModel):
+    """The fields of `session.update` that have an effect, and those that are refused."""
+
+    session: SessionFields
 
 
 class OpenAiSession(Session):
@@ -26,24 +61,24 @@ class OpenAiSession(Session):
     `words` of the events with text extends the API: the words that are complete, with their times.
     """
 
-    rate = RATES[0]
-    _model: str | None = None
-    _previous: str | None = None
+    _rate = 24000
     _language: str | None = None
-    _delay: str | None = None
+    _delay: Delay | None = None
+    _previous: str | None = None  # item
 
     def description(self) -> Message:
         """The effective configuration of the session."""
-        transcription = {"model": self._model, "language": self._language, "delay": self._delay}
+        model = self.worker.name if self.worker else None
+        transcription = {"model": model, "language": self._language, "delay": self._delay}
         audio = {
-            "format": {"type": "audio/pcm", "rate": self.rate},
+            "format": {"type": "audio/pcm", "rate": self._rate},
             "transcription": transcription,
             "noise_reduction": None,
             "turn_detection": None,
         }
         return {
             "type": "transcription",
-            "id": f"sess_{self.context.number}",
+            "id": f"sess_{self.connection.number}",
             "object": "realtime.transcription_session",
             "audio": {"input": audio},
             "include": [],
@@ -52,92 +87,54 @@ class OpenAiSession(Session):
     async def handle(self, message: Message) -> None:
         match message["type"]:
             case "session.update":
-                await self._update(message)
+                await self._update(parse_message(SessionUpdate, message).session)
             case "input_audio_buffer.append":
-                await self._append(decode_pcm(message.get("audio")))
+                samples, worker = decode_pcm(message.get("audio")), self._ready()
+                await self.append(samples, self._rate, delay_of(self._delay, worker.task.delays_ms))
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
-                if self.utterances:
-                    self.utterances.clear()
+                self.clear()
                 await self._send("input_audio_buffer.cleared")
             case other:
                 raise ApiError(
                     400, f"type {other[:50]!r}: is no event of this session", "unknown_event", "type"
                 )
 
-    async def _update(self, message: Message) -> None:
-        session = message.get("session")
-        if not isinstance(session, dict):
-            raise ApiError(400, "session: expected an object", "invalid_value", "session")
-        if self.utterances and self.utterances.current:
-            raise ApiError(
-                400, "session: cannot change while audio is transcribed", "session_busy", "session"
-            )
-        if session.get("type", "transcription") != "transcription":
-            raise ApiError(400, "session.type: expected transcription", "invalid_value", "session.type")
-        audio = _object(_object(session, "audio", "session"), "input", "session.audio")
-        transcription = _object(audio, "transcription", INPUT)
-        _refuse_unsupported(session, ("include",), "session")
-        _refuse_unsupported(audio, ("turn_detection", "noise_reduction"), INPUT)
-        _refuse_unsupported(transcription, ("prompt",), f"{INPUT}.transcription")
-        rate = self._rate(_object(audio, "format", INPUT))
-        delay = transcription.get("delay", self._delay)
-        if delay not in (None, *DELAYS):
-            where = f"{INPUT}.transcription.delay"
-            raise ApiError(400, f"{where}: expected one of {', '.join(DELAYS)}", "invalid_value", where)
-        model = transcription.get("model", self._model)
-        language = transcription.get("language", self._language)
+    async def _update(self, fields: SessionFields) -> None:
+        """Fields that an update leaves out stay as they are."""
+        if self.current:
+            reason = "session: cannot change while audio is transcribed"
+            raise ApiError(400, reason, "session_busy", "session")
+        audio = fields.audio.input
+        given = audio.transcription.model_dump(exclude_unset=True)
+        language, model = given.get("language", self._language), given.get("model")
         if language is not None:
-            _check_language(self._worker_of(model), str(language), "language" in transcription)
+            worker = self.models.transcription_worker(model) if model is not None else self._only_worker()
+            worker.check_language(language, f"{TRANSCRIPTION}.language")
         if model is not None:
-            self.choose(str(model))
-        self._language = str(language) if language is not None else None
-        self._delay = delay
-        self.rate = rate
+            self.use(model)
+        self._language, self._delay = language, given.get("delay", self._delay)
+        self._rate = audio.format.rate or self._rate
         await self._send("session.updated", session=self.description())
 
-    def _rate(self, given: Json) -> int:
-        kind, rate = given.get("type", "audio/pcm"), given.get("rate", self.rate)
-        if kind != "audio/pcm" or rate not in RATES:
-            raise ApiError(
-                400,
-                f"{INPUT}.format: expected audio/pcm at {' or '.join(map(str, RATES))} Hz",
-                "invalid_value",
-                f"{INPUT}.format",
-            )
-        return int(rate)
-
-    def choose(self, model: str) -> Utterances:
-        """Raises ApiError."""
-        utterances, self._model = self.use(self.context.models.transcription_worker(model)), model
-        return utterances
-
-    def _ready(self) -> Utterances:
-        """A session that names no model has the only one there is."""
-        return self.utterances or self.choose(self._worker_of(None).name)
-
-    def _worker_of(self, model: object) -> TranscriptionWorker:
-        """Raises ApiError if `model` is no name of one, or None and there are several."""
-        if model is not None:
-            return self.context.models.transcription_worker(str(model))
-        live = [worker for worker in self.context.models.transcription_workers.values() if worker.live_slots]
+    def _only_worker(self) -> TranscriptionWorker:
+        """The model of the session; without one the only live model. Raises ApiError if there are several."""
+        if self.worker:
+            return self.worker
+        live = [worker for worker in self.models.transcription_workers.values() if worker.live_slots]
         if len(live) != 1:
-            names, where = ", ".join(worker.name for worker in live), f"{INPUT}.transcription.model"
+            names, where = ", ".join(worker.name for worker in live), f"{TRANSCRIPTION}.model"
             raise ApiError(400, f"{where}: expected one of {names or 'none'}", "model_not_found", where)
         return live[0]
 
-    async def _append(self, samples: np.ndarray) -> None:
-        utterances = self._ready()
-        if utterances.current is None:
-            delays = self.context.models.transcription_worker(self._model or "").task.delays_ms
-            await utterances.begin(self.rate, delay_of(self._delay, delays))
-        await utterances.append(samples)
+    def _ready(self) -> TranscriptionWorker:
+        """A session that names no model has the only one there is."""
+        return self.worker or self.use(self._only_worker().name)
 
     async def _commit(self) -> None:
-        utterances = self._ready()
-        utterances.check_refused()
-        current = utterances.current
+        self.check_refused()
+        current = self.current
         if current is None or current.seconds < MIN_COMMIT_S:
             found = 1000 * current.seconds if current else 0
             message = (
@@ -151,10 +148,10 @@ class OpenAiSession(Session):
         entry = {"id": item, "type": "message", "role": "user", "status": "completed", "content": content}
         for kind in ("added", "done"):
             await self._send(f"conversation.item.{kind}", previous_item_id=previous, item=entry)
-        utterances.finish()
+        self.finish()
 
     def _item(self, utterance: Utterance) -> str:
-        return f"item_{self.context.number}_{utterance.number}"
+        return f"item_{self.connection.number}_{utterance.number}"
 
     async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
         await self._send(
@@ -165,13 +162,12 @@ class OpenAiSession(Session):
             words=[timed_fields(word) for word in delta.words],
         )
 
-    async def on_end(self, utterance: Utterance, text: str) -> None:
+    async def on_end(self, utterance: Utterance) -> None:
         usage = {"type": "duration", "seconds": round(utterance.seconds, 3)}
-        await self._send(
-            f"{TEXT}.completed", item_id=self._item(utterance), content_index=0, transcript=text, usage=usage
-        )
+        item, text = self._item(utterance), utterance.job.transcript
+        await self._send(f"{TEXT}.completed", item_id=item, content_index=0, transcript=text, usage=usage)
 
-    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None:
+    async def on_failure(self, utterance: Utterance, error: ApiError) -> None:
         await self._send(f"{TEXT}.failed", item_id=self._item(utterance), content_index=0, error=error.fields)
 
     async def send_error(self, error: ApiError, message: Message) -> None:
@@ -182,42 +178,9 @@ class OpenAiSession(Session):
         await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
 
 
-def _check_language(worker: TranscriptionWorker, language: str, is_given: bool) -> None:
-    """`is_given`: by this update, not by an earlier one. Raises ApiError."""
-    where = f"{INPUT}.transcription.language"
-    try:
-        worker.check_language(language, where)
-    except ApiError:
-        if is_given:
-            raise
-        reason = (
-            f"{where}: {language}, which an earlier update set, is no language of {worker.name}; send "
-            f"{' or '.join(worker.task.languages)} or null with the model"
-        )
-        raise ApiError(400, reason, "invalid_value", where) from None
-
-
-def delay_of(name: str | None, delays_ms: Sequence[int]) -> int | None:
+def delay_of(name: Delay | None, delays_ms: Sequence[int]) -> int | None:
     """The bundle's delay in ms for one of `DELAYS`: `minimal` is its least, `xhigh` its largest."""
     if name is None:
         return None
     ordered = sorted(delays_ms)
     return ordered[round(DELAYS.index(name) * (len(ordered) - 1) / (len(DELAYS) - 1))]
-
-
-def _refuse_unsupported(parent: Json, names: Sequence[str], where: str) -> None:
-    """Raises ApiError on a field that would have no effect."""
-    for name in names:
-        if parent.get(name) not in (None, "", []):
-            field = f"{where}.{name}"
-            raise ApiError(400, f"{field}: is not supported; leave it out", "unsupported_value", field)
-
-
-def _object(parent: Json, name: str, where: str) -> Json:
-    """An optional object; null is like a missing one. Raises ApiError."""
-    value = parent.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ApiError(400, f"{where}.{name}: expected an object", "invalid_value", f"{where}.{name}")
-    return value

@@ -1,19 +1,17 @@
 """The paths of live transcription. A socket's dialect follows from its path, query or first message."""
 
 import time
-import uuid
 
 from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection, Message, SessionContext
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
 from voxport.runtime.serve.realtime.session import Session, run_session
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
-from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
 SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
@@ -22,19 +20,26 @@ SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 def realtime_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
 
+    async def accept(socket: WebSocket, model: str | None) -> Connection:
+        """Raises ApiError before it accepts, if the server shuts down or `model` is none for live audio."""
+        if models.is_draining:
+            raise draining()
+        if model is not None:
+            models.live_worker(model)
+        offered = socket.scope.get("subprotocols", ())
+        await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        return Connection(socket, models, limits)
+
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
-        query = socket.query_params
-        if model := query.get("model"):
-            _live_worker(models, model)  # raises before the socket is accepted
-        context = await _accept(socket, models, limits)
-        openai = OpenAiSession(context)
+        model = socket.query_params.get("model") or None
+        connection = await accept(socket, model)
+        openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
-            openai.choose(model)
-        if query.get("intent") == "transcription":
+            openai.use(model)
+        if socket.query_params.get("intent") == "transcription":
             await run_session(openai, _session_created(openai))
             return
-        vllm = VllmSession(context)
 
         def choose(message: Message) -> Session:
             if isinstance(message.get("session"), dict):
@@ -47,12 +52,12 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
-        worker = _live_worker(models, socket.query_params.get("model", ""))
-        session = MistralSession(await _accept(socket, models, limits), worker)
+        model = socket.query_params.get("model", "")
+        session = MistralSession(await accept(socket, model), models, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
     for path in (REALTIME, MISTRAL):
-        router.add_api_route(path, _refuse_request, include_in_schema=False)
+        router.add_api_route(path, _refuse_request)
     return router
 
 
@@ -60,26 +65,8 @@ async def _refuse_request() -> None:
     raise ApiError(426, "this path takes WebSockets only", "upgrade_required")
 
 
-def _live_worker(models: Models, name: str) -> TranscriptionWorker:
-    """Raises ApiError."""
-    worker = models.transcription_worker(name)
-    worker.check_live_slots()
-    return worker
-
-
-async def _accept(socket: WebSocket, models: Models, limits: Limits) -> SessionContext:
-    """Raises ApiError before it accepts."""
-    if models.is_draining:
-        raise draining()
-    offered = socket.scope.get("subprotocols", ())
-    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    connection = Connection(socket, limits, lambda: models.is_draining)
-    key = socket.scope["voxport"]["key"]
-    return SessionContext(connection, models, limits, key, uuid.uuid4().hex[:12])
-
-
 def _session_created(session: OpenAiSession) -> Message:
     """One message with the fields that clients of OpenAI and of vLLM read."""
     common = {"event_id": session.event_id(), "session": session.description()}
-    vllm = {"id": f"sess-{session.context.number}", "created": int(time.time())}
+    vllm = {"id": f"sess-{session.connection.number}", "created": int(time.time())}
     return {"type": "session.created", **common, **vllm}

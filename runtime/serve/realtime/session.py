@@ -1,63 +1,74 @@
-"""`Session`: the common part of the three dialects."""
+"""`Session`: live audio of one socket as a series of utterances, the common part of the three dialects."""
 
-import itertools
+import asyncio
+import base64
+import binascii
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.realtime.connection import (
-    INTERNAL,
-    NORMAL,
-    Message,
-    SessionContext,
-    SessionEnded,
-    SocketClosed,
-    SocketError,
-)
-from voxport.runtime.serve.realtime.utterances import Utterance, Utterances
+import numpy as np
+
+from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
+from voxport.runtime.audio.sources import Converter
+from voxport.runtime.serve.errors import ApiError, SessionEnds
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
+from voxport.runtime.serve.transcription.job import TranscriptionJob, too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
 
+NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
+CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class Utterance:
+    """Audio up to a commit."""
+
+    number: int  # in the session
+    job: TranscriptionJob
+    converter: Converter
+    rate: int
+    samples: int = 0  # received, at `rate`
+    reading: asyncio.Task[None] = field(init=False, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        return self.samples / self.rate
+
+
+def decode_pcm(text: object) -> np.ndarray:
+    """Base64 of 16-bit little-endian samples -> float32 [n], n at least 1. Raises ApiError."""
+    if not isinstance(text, str):
+        raise ApiError(400, "audio: expected base64 of 16-bit samples", "invalid_audio", "audio")
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ApiError(400, "audio: is not base64", "invalid_audio", "audio") from None
+    if not content or len(content) % SAMPLE_BYTES:
+        found = f"{len(content)} bytes"
+        raise ApiError(400, f"audio: {found}, expected whole 16-bit samples", "invalid_audio", "audio")
+    return from_pcm16(content)
+
+
 class Session(ABC):
-    """One dialect on one socket."""
+    """Transcribes utterances one after another in one live stream.
 
-    def __init__(self, context: SessionContext):
-        self.context, self.connection = context, context.connection
-        self.utterances: Utterances | None = None
-        self._numbers, self._events = itertools.count(1), 0  # numbers of utterances and of events
+    Audio of the next utterance is accepted while one finishes. `worker` is the model, `current` the utterance
+    whose audio arrives.
+    """
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is transcribed, whose text is not sent yet."""
-        return self.utterances is not None and self.utterances.are_pending
-
-    @property
-    def is_finishing(self) -> bool:
-        """Whether the client waits for text, and all its audio has arrived."""
-        return self.utterances is not None and self.is_busy and not self.utterances.current
-
-    def use(self, worker: TranscriptionWorker) -> Utterances:
-        """Transcribes with a model from now on.
-
-        Raises ApiError if it is no model for live audio, or audio of another model is still transcribed.
-        """
-        worker.check_live_slots()
-        before = self.utterances
-        if before and before.worker is worker:
-            return before
-        if before and before.are_pending:
-            raise ApiError(400, "the model cannot change while audio is transcribed", "session_busy")
-        self.utterances = Utterances(self.context, worker, self._numbers, self)
-        return self.utterances
-
-    def event_id(self) -> str:
-        self._events += 1
-        return f"event_{self.context.number}_{self._events}"
+    def __init__(self, connection: Connection, models: Models):
+        self.connection, self.models = connection, models
+        self.worker: TranscriptionWorker | None = None
+        self.current: Utterance | None = None
+        self._pending: list[Utterance] = []  # whose text is not sent yet
+        self._refusal: ApiError | None = None  # for the utterance whose audio arrives
+        self._utterances = self._events = 0  # so far
 
     @abstractmethod
     async def handle(self, message: Message) -> None:
@@ -68,18 +79,122 @@ class Session(ABC):
         """`message` is the one that was wrong."""
 
     @abstractmethod
-    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None: ...
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+        """Sends new text."""
 
     @abstractmethod
-    async def on_end(self, utterance: Utterance, text: str) -> None: ...
+    async def on_end(self, utterance: Utterance) -> None:
+        """Sends the whole text."""
 
-    @abstractmethod
-    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None: ...
+    async def on_failure(self, utterance: Utterance, error: ApiError) -> None:
+        """Sends the error that ended an utterance."""
+        await self.send_error(error, {})
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def is_incomplete(self) -> bool:
+        return self.current is not None
+
+    def event_id(self) -> str:
+        self._events += 1
+        return f"event_{self.connection.number}_{self._events}"
+
+    def use(self, model: str) -> TranscriptionWorker:
+        """Transcribes with a model from now on.
+
+        Raises ApiError if it is no model for live audio, or audio of another model is still transcribed.
+        """
+        worker = self.models.live_worker(model)
+        if self._pending and worker is not self.worker:
+            raise ApiError(400, "the model cannot change while audio is transcribed", "session_busy")
+        self.worker = worker
+        return worker
+
+    async def append(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
+        """Adds samples float32 [n] to the current utterance, or begins one. Waits if too much is ahead.
+
+        Raises ApiError if no live stream is free, and SessionEnds if the wait takes too long.
+        """
+        utterance = self.current or await self._begin(rate, delay_ms)
+        utterance.samples += len(samples)
+        utterance.job.feed(utterance.converter.feed(samples))
+        await utterance.job.wait_for_room(self.connection.limits.ahead_s)
+
+    async def _begin(self, rate: int, delay_ms: int | None) -> Utterance:
+        """Waits while two others are not transcribed to their end.
+
+        The rest of an utterance that is refused is refused as well.
+        """
+        assert self.worker is not None
+        if self._refusal:
+            raise self._refusal
+        ahead_s = self.connection.limits.ahead_s
+        if len(self._pending) > 1:
+            await asyncio.wait((self._pending[0].reading,), timeout=ahead_s)
+            if len(self._pending) > 1:
+                raise too_far_ahead(ahead_s)
+        try:
+            job = self.worker.submit_live(delay_ms, self)
+        except ApiError as error:
+            self._refusal = error
+            raise
+        self._utterances += 1
+        converter = Converter(rate, self.worker.task.sample_rate)
+        self.current = utterance = Utterance(self._utterances, job, converter, rate)
+        utterance.reading = asyncio.create_task(self._read(utterance))
+        self._pending.append(utterance)
+        return utterance
+
+    def check_refused(self) -> None:
+        """Raises ApiError if the audio since the last utterance was refused. Audio begins the next."""
+        refusal, self._refusal = self._refusal, None
+        if refusal:
+            raise refusal
+
+    def finish(self) -> None:
+        """Ends the current utterance; its text is complete later. Raises ApiError if there is none."""
+        self.check_refused()
+        utterance, self.current = self.current, None
+        if utterance is None:
+            raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
+        utterance.job.feed(utterance.converter.finish())
+        utterance.job.finish()
+
+    def clear(self) -> None:
+        """Cancels the current utterance."""
+        self._refusal = None
+        utterance, self.current = self.current, None
+        if utterance:
+            utterance.job.cancel()
+            utterance.reading.cancel()
+            self._pending.remove(utterance)
 
     def close(self) -> None:
-        """Ends everything that is transcribed."""
-        if self.utterances:
-            self.utterances.close()
+        for utterance in self._pending:
+            utterance.job.cancel()
+            utterance.reading.cancel()
+
+    async def _read(self, utterance: Utterance) -> None:
+        try:
+            while (delta := await utterance.job.read()) is not None:
+                await self.on_delta(utterance, delta)
+            await self.on_end(utterance)
+        except ApiError as error:
+            if self.current is utterance:
+                self._refusal = error
+            with suppress(SocketClosed):
+                await self.on_failure(utterance, error)
+        except SocketClosed:
+            pass  # `Connection.receive` raises it in the session, too
+        finally:
+            utterance.job.cancel()
+            if utterance in self._pending:
+                self._pending.remove(utterance)
+            if self.current is utterance:
+                self.current = None
 
 
 async def run_session(
@@ -102,10 +217,11 @@ async def run_session(
                 await session.handle(message)
             except ApiError as error:
                 await session.send_error(error, message)
-    except (SessionEnded, SocketClosed):
+    except SocketClosed:
         pass
-    except SocketError as ended:
-        code, reason = ended.code, ended.error.code or ""
+    except SessionEnds as ended:
+        reason = ended.error.code or ""
+        code = CLOSE_CODES.get(reason, NORMAL)
         with suppress(SocketClosed):
             await session.send_error(ended.error, {})
     except Exception:

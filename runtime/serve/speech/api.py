@@ -4,16 +4,15 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import find_name
-from voxport.runtime.serve.errors import ApiError, from_exception, wrong_fields
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import SpeechBody, check_length, parse_json
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
@@ -29,70 +28,15 @@ PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields th
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
-class VoiceId(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    id: str
-
-
-class SpeechBody(BaseModel):
-    """The body of a request. `seed`, `max_frames` and `language` extend the OpenAI API."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-    model: str
-    input: str
-    voice: str | VoiceId | None = None
-    response_format: str = "mp3"
-    stream_format: Literal["audio", "sse"] = "audio"
-    speed: float = 1.0
-    instructions: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    language: str | None = None
-
-    @property
-    def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
-
-    @property
-    def instruct(self) -> str | None:
-        """Some clients send an empty text if there are no instructions."""
-        return self.instructions or None
-
-
-def parse_body(content: bytes) -> SpeechBody:
-    """Raises ApiError that names the field."""
-    try:
-        return SpeechBody.model_validate_json(content)
-    except ValidationError as error:
-        raise wrong_fields(error) from None
-
-
 def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
     """Refuses what this server or the model does not do. Raises ApiError."""
-    if len(body.input) > limits.text_characters:
-        raise ApiError(
-            400,
-            f"input: has {len(body.input)} characters, expected at most {limits.text_characters}",
-            "string_above_max_length",
-            "input",
-        )
-    if body.response_format not in ENCODERS:
-        raise ApiError(
-            400,
-            f"response_format: {body.response_format[:20]!r}: expected one of {', '.join(ENCODERS)}",
-            "invalid_value",
-            "response_format",
-        )
+    check_length(len(body.input), limits.text_characters, "input")
     if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
         raise ApiError(
             400,
             "response_format: expected pcm or wav with stream_format sse",
             "invalid_value",
             "response_format",
-        )
-    if body.speed != 1:
-        raise ApiError(
-            400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
         )
     if body.instruct is not None and not task.follows_instructions:
         reason = f"instructions: {body.model} follows none; leave them out"
@@ -119,22 +63,18 @@ def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | Non
 
 def speech_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
-    fields = SpeechBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema = {"content": {"application/json": {"schema": fields}}, "required": True}
 
-    @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
+    @router.post("/v1/audio/speech")
     async def speech(request: Request) -> Response:
-        body = parse_body(
-            await with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s).body()
-        )
+        limited = with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s)
+        body = parse_json(SpeechBody, await limited.body())
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
-        key = request.scope["voxport"]["key"]
-        worker.check_room(key)  # before any other work
+        worker.check_room()  # before any other work
         voice = choose_voice(body.voice_name, worker, models.voices)
         # an encoder may fail, so it is made before there is a job
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
-        job = await submit(worker, body, voice, key)
+        job = await submit(worker, body, voice)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
             return StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
@@ -143,7 +83,7 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     return router
 
 
-async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key: str) -> SpeechJob:
+async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None) -> SpeechJob:
     """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
     options: SpeechOptions = {
         "seed": body.seed,
@@ -154,30 +94,23 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         "instruct": body.instruct,
         "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
     }
-    worker.check_room(key)  # again: others may have taken the place
     try:
-        return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options), key)
+        return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options))
     except UsageError as raised:
         message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
-        raise _with_api_field(from_exception(UsageError(message, field=raised.field), "input")) from None
-
-
-def _with_api_field(error: ApiError) -> ApiError:
-    """The error with the API's name of the field."""
-    if error.param not in PARAMS:
-        return error
-    name = PARAMS[error.param]
-    found = error.message.removeprefix(error.param)
-    message = f"{name}{found}" if found != error.message else f"{name}: {found}"
-    return ApiError(error.status, message, error.code, name)
+        field = raised.field or "input"
+        name = PARAMS.get(field, field)
+        if field in PARAMS:
+            rest = message.removeprefix(field)
+            message = f"{name}{rest}" if rest != message else f"{name}: {message}"
+        raise ApiError(400, message, "invalid_value", name) from None
 
 
 async def _pieces(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
     while (block := await job.read()) is not None:
-        piece = encoder.encode(block) if encoder.is_quick else await asyncio.to_thread(encoder.encode, block)
-        if piece:
+        if piece := await encoder.encode(block):
             yield piece
-    yield encoder.finish() if encoder.is_quick else await asyncio.to_thread(encoder.finish)
+    yield await encoder.finish()
 
 
 async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.batching import Status, Ticket
-from voxport.runtime.serve.job import Job
+from voxport.runtime.serve.worker import Job
 from voxport.runtime.text_to_speech import Speech
 
 
@@ -49,13 +49,12 @@ class SpeechJob(Job[bytes]):
     `ticket` belongs to the part of the text that is next or runs.
     """
 
-    def __init__(self, prepared: PreparedSpeech, key: str, pool: BufferPool, wake: Callable[[], None]):
+    def __init__(self, prepared: PreparedSpeech, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
-        super().__init__(key, wake)
+        super().__init__(wake)
         self.speech, self.ticket, self.estimated_frames, self.threads = prepared
         self.next_ticket: Future[Ticket | None] | None = None  # part of a text that still arrives
-        self.started_at, self.frames = 0.0, 0
-        self.buffered = 0  # bytes
+        self.frames = self.buffered = 0  # `buffered` in bytes
         self._pool = pool
 
     @property

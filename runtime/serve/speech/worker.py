@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +16,7 @@ from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
 from voxport.runtime.batching import Status, StepEvent, Ticket
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
@@ -36,8 +35,8 @@ class SpeechWorker(Worker[SpeechJob]):
 
     Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
     for one part at a time. The next part starts when the client has received enough of the last one, so a
-    slow client never holds a slot. A text that still arrives is one job as well. Another thread prepares the
-    next parts, because that reads files.
+    slow client never holds a slot. It precedes texts that have not begun. A text that still arrives is one
+    job as well. Another thread prepares the next parts, because that reads files.
     """
 
     def __init__(
@@ -50,8 +49,6 @@ class SpeechWorker(Worker[SpeechJob]):
         self._waiting_for_slot: list[SpeechJob] = []  # their next part needs a slot and room in the buffers
         self._waiting_for_text: list[SpeechJob] = []  # the text of their next part is still to come
         self._running: dict[Ticket, SpeechJob] = {}
-        self._last_part_of_key: dict[str, int] = {}  # key -> number of the last part that was started
-        self._part_numbers = count(1)
         self._rate = FRAME_RATE  # until some are measured
         self._part_threads = ThreadPoolExecutor(1, f"parts of {name}")
         log.info("%s: at most %d texts at a time", name, self.slots)
@@ -86,19 +83,12 @@ class SpeechWorker(Worker[SpeechJob]):
             reason = f"voice: {self.name} has no voice of its own; name one"
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
-    def check_room(self, key: str) -> None:
-        """Raises ApiError if a request of the key has no place in the queue."""
-        with self._changed:
-            self._check_room(key, self._active_jobs())
-
-    def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
+    def submit(self, prepared: PreparedSpeech) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError if there is no room."""
-        job = SpeechJob(prepared, key, self._pool, self._wake)
+        job = SpeechJob(prepared, self._pool, self._wake)
         with self._changed:
-            self.check_room(key)
+            self._enqueue(job)
             job.put(prepared.speech.silence)
-            self._waiting.put(job)
-            self._changed.notify_all()
         return job
 
     def _queued_s(self) -> float:
@@ -153,10 +143,9 @@ class SpeechWorker(Worker[SpeechJob]):
                 return
         started = time.perf_counter()
         events = self._decoder.step()
-        elapsed = time.perf_counter() - started
         frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
-        self._metrics.pass_seconds.labels(self.name).observe(elapsed)
-        self._metrics.frames.labels(self.name).inc(frames)
+        self._count_pass(started, frames)
+        elapsed = time.perf_counter() - started
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
         for event in events:
             try:
@@ -174,33 +163,22 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _admit(self) -> None:
         """Fills free slots."""
-        while len(self._running) < self.slots and (job := self._next_job()):
-            if job in self._waiting_for_slot:
-                self._waiting_for_slot.remove(job)
-            else:
-                self._waiting.take(job.key)
-                job.started_at = time.monotonic()
-                self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
-            self._last_part_of_key[job.key] = next(self._part_numbers)
+        while len(self._running) < self.slots and (job := self._take_next()):
             self._running[job.ticket] = job
             self._decoder.enqueue(job.ticket)
             if job.threads:
                 with suppress(RuntimeError):  # they have ended, because the client has left
                     job.next_ticket = job.threads.submit(self._next_part, job)
 
-    def _next_job(self) -> SpeechJob | None:
-        """Round-robin over keys, part by part. Of one key, a text that has begun precedes a new one, also
-        while its next part is prepared.
-        """
-        jobs: dict[str, SpeechJob] = {}
-        preparing = {job.key for job in self._waiting_for_text if not job.threads}
-        for job in filter(self._has_room, self._waiting_for_slot):
-            jobs.setdefault(job.key, job)
-        if self._pool_has_room():
-            for job in self._waiting.first_of_keys:
-                if job.key not in preparing:
-                    jobs.setdefault(job.key, job)
-        return min(jobs.values(), key=lambda job: self._last_part_of_key.get(job.key, 0), default=None)
+    def _take_next(self) -> SpeechJob | None:
+        """The next part of a text precedes new texts, also while it is prepared."""
+        for job in self._waiting_for_slot:
+            if self._has_room(job):
+                self._waiting_for_slot.remove(job)
+                return job
+        preparing = sum(not job.threads for job in self._waiting_for_text)
+        has_slot = len(self._running) + preparing < self.slots
+        return self._take_waiting() if self._waiting and has_slot and self._pool_has_room() else None
 
     def _has_room(self, job: SpeechJob) -> bool:
         size = self._limits.job_buffer_mib * MIB
@@ -235,8 +213,7 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         job = self._running[ticket]
-        log.error("%s: a request failed", self.name, exc_info=error)
-        job.end(from_exception(error))
+        job.end(failure(error))
         ticket.cancel()
         with self._changed:
             if ticket.is_done:
@@ -246,8 +223,7 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _end_part(self, job: SpeechJob, ticket: Ticket) -> None:
         if ticket.error:
-            log.error("%s: a request failed", self.name, exc_info=ticket.error)
-            job.end(from_exception(ticket.error))
+            job.end(failure(ticket.error))
             return
         if ticket.status == Status.CANCELLED or job.is_cancelled:
             self._end_early(job, "client")
@@ -277,7 +253,7 @@ class SpeechWorker(Worker[SpeechJob]):
         try:
             ticket = part.result()
         except Exception as raised:  # belongs to this request, whatever it is
-            error = from_exception(raised)
+            error = failure(raised)
         with self._changed:
             if job not in self._waiting_for_text:  # it was cancelled
                 return

@@ -2,40 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile
 
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
-from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
+from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.http.responses import (
-    CLIENT_LEFT,
-    ClientLeft,
-    StreamedResponse,
-    while_connected,
-    with_body_limits,
-)
-from voxport.runtime.serve.http.uploads import (
-    form_schema,
-    in_upload_thread,
-    parse_form,
-    path_hidden,
-    read_form,
-    stored_upload,
-)
-from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.fields import TranscriptionBody, parse_form
+from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, while_connected
+from voxport.runtime.serve.http.uploads import in_upload_thread, path_hidden, read_form, stored_upload
+from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.api import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
@@ -44,66 +30,38 @@ UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 
 
-class TranscriptionBody(BaseModel):
-    """The fields of a request besides the recording. `delay_ms` extends the OpenAI API."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-    model: str
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-    granularities: tuple[Literal["word", "segment"], ...] = Field((), alias="timestamp_granularities[]")
-    stream: bool = False
-    delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
-    language: str = ""
-    temperature: Annotated[float, Field(ge=0, le=0)] = 0  # the likeliest text is taken
-    prompt: Annotated[str, Field(max_length=0)] = ""  # the models take none
-
-
-@dataclass
-class Transcript:
-    """The text of a job so far."""
-
-    text: str = ""
-    words: list[Word] = field(default_factory=list)
-
-    async def collect(self, job: TranscriptionJob) -> AsyncIterator[str]:
-        """Yields each new piece of text. The text has no blank in front."""
-        while (delta := await job.read()) is not None:
-            self.words += delta.words
-            text = delta.text if self.text else delta.text.lstrip()
-            self.text += text
-            if text:
-                yield text
-
-
 def transcription_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
 
-    @router.post(
-        "/v1/audio/transcriptions",
-        response_class=Response,
-        openapi_extra=form_schema(TranscriptionBody, "file"),
-    )
+    @router.post("/v1/audio/transcriptions")
     async def transcribe(request: Request) -> Response:
-        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s)
-        form, upload = await read_form(body, "file")
-        options = parse_form(form, TranscriptionBody)
-        _check_combination(options)
-        worker = models.transcription_worker(options.model)
-        worker.check_language(options.language or None)
-        key = request.scope["voxport"]["key"]
-        worker.check_room(key, options.delay_ms)  # before the recording is stored and read
-        try:
-            found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
-        except ClientLeft:
-            return Response(status_code=CLIENT_LEFT)  # nobody receives it
-        job = worker.submit(key, options.delay_ms, found.length_s)
+        form, upload = await read_form(request, "file", limits)
+        body = parse_form(TranscriptionBody, form)
+        _check_combination(body)
+        worker = models.transcription_worker(body.model)
+        worker.check_language(body.language or None)
+        worker.check_delay(body.delay_ms)
+        worker.check_room()  # before the recording is stored and read
+        found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
+        job = worker.submit(body.delay_ms, found.length_s)
         feeding = asyncio.create_task(_feed(job, found, limits))
-        end = _end_function(job, feeding)
-        if options.stream:
+
+        def end() -> None:
+            feeding.cancel()
+            job.cancel()
+
+        if body.stream:
             return StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+        try:
+            await while_connected(request.receive, _read_all(job))
+        finally:
+            end()
         languages = worker.task.languages
-        language = options.language or (languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE)
-        return await _whole_response(request, job, options.model_copy(update={"language": language}), end)
+        language = body.language or (languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE)
+        response = _formatted(job, body, language)
+        if not job.transcript:
+            response.headers[NO_TEXT_HEADER] = job.reason_without_text
+        return response
 
     return router
 
@@ -178,66 +136,43 @@ async def _feed(job: TranscriptionJob, found: OpenRecording, limits: Limits) -> 
         job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
 
 
-def _end_function(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
-    def end() -> None:
-        feeding.cancel()
-        job.cancel()
-
-    return end
+async def _read_all(job: TranscriptionJob) -> None:
+    while await job.read() is not None:
+        pass
 
 
-async def _whole_response(
-    request: Request, job: TranscriptionJob, options: TranscriptionBody, end: Callable[[], None]
-) -> Response:
-    transcript = Transcript()
-
-    async def collect() -> None:
-        async for _ in transcript.collect(job):
-            pass
-
-    try:
-        await while_connected(request.receive, collect())
-    except ClientLeft:
-        return Response(status_code=CLIENT_LEFT)  # is not sent
-    finally:
-        end()
-    response = _formatted(transcript, options, job.seconds)
-    if not transcript.text.strip():
-        response.headers[NO_TEXT_HEADER] = job.reason_without_text()
-    return response
-
-
-def _formatted(transcript: Transcript, options: TranscriptionBody, seconds: float) -> Response:
-    text, usage = transcript.text.strip(), {"type": "duration", "seconds": round(seconds, 3)}
-    match options.response_format:
+def _formatted(job: TranscriptionJob, body: TranscriptionBody, language: str) -> Response:
+    text, usage = job.transcript, {"type": "duration", "seconds": round(job.seconds, 3)}
+    match body.response_format:
         case "json":
             return JSONResponse({"text": text, "usage": usage})
         case "text":
             return PlainTextResponse(f"{text}\n")
         case "srt":
-            return PlainTextResponse(as_srt(transcript.words))
+            return PlainTextResponse(as_srt(job.words))
         case "vtt":
-            return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
+            return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
     content: Json = {
         "task": "transcribe",
-        "language": options.language,
+        "language": language,
         "duration": usage["seconds"],
         "text": text,
     }
-    if "word" in options.granularities:
-        content["words"] = [timed_fields(word) for word in transcript.words]
-    if "segment" in (options.granularities or ("segment",)):
+    if "word" in body.granularities:
+        content["words"] = [timed_fields(word) for word in job.words]
+    if "segment" in (body.granularities or ("segment",)):
         content["segments"] = [
-            {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(transcript.words))
+            {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(job.words))
         ]
     return JSONResponse(content | {"usage": usage})
 
 
 async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
-    transcript, pieces = Transcript(), 0
-    async for text in transcript.collect(job):
-        pieces += 1
-        yield event({"type": "transcript.text.delta", "delta": text})
+    pieces = 0
+    while (delta := await job.read()) is not None:
+        if delta.text:
+            pieces += 1
+            yield event({"type": "transcript.text.delta", "delta": delta.text})
     audio_tokens = round(job.seconds / FRAME_SECONDS)  # one per 80 ms
     usage = {
         "type": "tokens",
@@ -246,9 +181,7 @@ async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
         "total_tokens": audio_tokens + pieces,
         "input_token_details": {"text_tokens": 0, "audio_tokens": audio_tokens},
     }
-    if not transcript.text.strip():
-        job.reason_without_text()
-    yield event({"type": "transcript.text.done", "text": transcript.text.strip(), "usage": usage})
+    yield event({"type": "transcript.text.done", "text": job.transcript, "usage": usage})
 
 
 def _error_event(error: ApiError) -> bytes:

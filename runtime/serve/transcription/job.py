@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from voxport.runtime.audio.captions import Word
 from voxport.runtime.audio.gain import reason_without_text
 from voxport.runtime.audio.levels import SpeechLevel
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.job import Job
+from voxport.runtime.serve.errors import ApiError, SessionEnds
+from voxport.runtime.serve.worker import Job
 from voxport.runtime.transcription import TranscriptDelta, Transcription
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
@@ -22,18 +23,19 @@ class TranscriptionJob(Job[TranscriptDelta]):
     """One recording, or one utterance of live audio.
 
     A handler also calls `feed`, `finish` and `wait_for_room`, and the engine thread also calls `take`.
+    `text` and `words` are the transcript that was read so far.
     """
 
-    transcription: Transcription  # made and used by the engine thread
+    transcription: Transcription | None = None  # of a recording; used by the engine thread
+    session: object = None  # for live audio: the session whose live stream the utterance uses
+    length_s = 0.0  # estimated length of a recording
+    transcribed_s = 0.0  # how much of the recording
 
-    def __init__(self, key: str, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
+    def __init__(self, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
-        super().__init__(key, wake)
-        self.delay_ms, self.is_running = delay_ms, False
-        self.session: object = None  # for live audio: the session whose live stream the utterance uses
-        self.length_s = 0.0  # estimated length of a recording
-        self.transcribed_s = 0.0  # how much of the recording
-        self._max_waiting, self._has_room = int(ahead_s * rate), asyncio.Event()
+        super().__init__(wake)
+        self.delay_ms, self.text, self.words = delay_ms, "", list[Word]()
+        self._ahead_s, self._max_waiting, self._has_room = ahead_s, int(ahead_s * rate), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
         self._waiting = 0  # samples
         self._is_finished = False
@@ -41,20 +43,32 @@ class TranscriptionJob(Job[TranscriptDelta]):
 
     # The handler
 
+    async def read(self) -> TranscriptDelta | None:
+        """The next text or words; None at the end. Raises ApiError. The text begins without a blank."""
+        while (delta := await super().read()) is not None:
+            text = delta.text if self.text else delta.text.lstrip()
+            self.text += text
+            self.words += delta.words
+            if text or delta.words:
+                return TranscriptDelta(text, delta.words)
+        if not self.transcript:
+            log.info("no text: %s", self.reason_without_text)
+        return None
+
     @property
-    def is_live(self) -> bool:
-        return self.session is not None
+    def transcript(self) -> str:
+        """The text without blanks around it."""
+        return self.text.strip()
 
     @property
     def seconds(self) -> float:
         """Seconds of audio so far."""
         return self._level.seconds
 
+    @property
     def reason_without_text(self) -> str:
-        """Why the transcript is empty. It is logged, too."""
-        reason = reason_without_text(self._level)
-        log.info("no text: %s", reason)
-        return reason
+        """Why the transcript is empty."""
+        return reason_without_text(self._level)
 
     @property
     def is_full(self) -> bool:
@@ -75,12 +89,15 @@ class TranscriptionJob(Job[TranscriptDelta]):
             self._is_finished = True
         self._wake()
 
-    async def wait_for_room(self) -> None:
-        """Returns when `is_full` is false, or the job has ended."""
-        while self.is_full and not self._is_done:
-            self._has_room.clear()
-            if self.is_full and not self._is_done:
-                await self._has_room.wait()
+    async def wait_for_room(self, seconds: float | None = None) -> None:
+        """Returns when `is_full` is false, or the job has ended. Raises SessionEnds after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.is_full and not self._is_done:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+        except TimeoutError:
+            raise too_far_ahead(self._ahead_s) from None
 
     def cancel(self) -> None:
         """Discards the audio. The engine thread then ends the job."""
@@ -121,3 +138,8 @@ class TranscriptionJob(Job[TranscriptDelta]):
     def end(self, error: ApiError | None = None) -> None:
         super().end(error)
         self._on_loop(self._has_room.set)
+
+
+def too_far_ahead(seconds: float) -> SessionEnds:
+    message = f"audio is more than {seconds:g} s ahead of its transcription"
+    return SessionEnds(ApiError(503, message, "audio_too_far_ahead"))

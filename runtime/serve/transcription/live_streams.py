@@ -3,15 +3,14 @@
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from voxport.bundle.bounds import FRAME_SECONDS
-from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.transcription import LiveBatch, LiveStream
@@ -93,17 +92,17 @@ class LiveStreams:
                 try:
                     slot.batch.end(slot.stream)
                 except Exception as error:
-                    failed += [each for each in self._discard_batch(slot.batch, error) if each[0] in jobs]
+                    found = failure(error, "audio")
+                    failed += [(each, found) for each in self._discard_batch(slot.batch) if each in jobs]
         return failed
 
-    def _discard_batch(self, batch: LiveBatch, error: Exception) -> list[tuple[TranscriptionJob, ApiError]]:
-        """Removes a batch whose states are undefined after `error`. Returns its jobs."""
-        log.error("the slot of a live stream cannot be freed", exc_info=error)
+    def _discard_batch(self, batch: LiveBatch) -> list[TranscriptionJob]:
+        """Removes a batch whose states are undefined. Returns its jobs."""
         self._batches.remove(batch)
         jobs = [job for job, slot in self._slots.items() if slot.batch is batch]
         for job in jobs:
             del self._slots[job]
-        return [(job, from_exception(error, "audio")) for job in jobs]
+        return jobs
 
     def ready_since(self, job: TranscriptionJob) -> float | None:
         """When the job had enough audio for a step; None if it has too little."""
@@ -117,38 +116,30 @@ class LiveStreams:
         slot = self._slots.get(job)
         return slot.stepped_at if slot else 0.0
 
-    def jobs_in_batch_of(
-        self, job: TranscriptionJob, due: Collection[TranscriptionJob]
-    ) -> list[TranscriptionJob]:
-        """Jobs of `due` that share a batch with `job`. Gives it a slot if it has none."""
-        if job not in self._slots:
-            self._begin(job)
-        batch = self._slots[job].batch
-        for other in due:
-            if other not in self._slots and batch.has_room:
-                with suppress(Exception):  # it is raised again when that job is the first
-                    self._begin(other)
-        return [each for each in due if each in self._slots and self._slots[each].batch is batch]
+    def step(self, due: Sequence[TranscriptionJob]) -> list[tuple[TranscriptionJob, ApiError | None]]:
+        """A step of the first job, and of the others that share its batch.
 
-    def step(self, jobs: Collection[TranscriptionJob]) -> list[tuple[TranscriptionJob, ApiError | None]]:
-        """A step of the jobs of one batch. Returns those that have ended, with their errors."""
-        ended: list[tuple[TranscriptionJob, ApiError | None]] = []
-        fed = []
+        Returns those that have ended, with their errors.
+        """
+        try:
+            batch = self._batch_of(due[0])
+        except Exception as error:
+            return [(due[0], failure(error, "audio"))]
+        for job in due:
+            if job not in self._slots and batch.has_room:
+                with suppress(Exception):  # it is raised again when that job is the first
+                    self._slots[job] = _StreamSlot(batch, batch.begin(job.delay_ms))
+        jobs = [job for job in due if job in self._slots and self._slots[job].batch is batch]
         for job in jobs:
-            try:
-                self._feed(job)
-                fed.append(job)
-            except Exception as error:  # belongs to this job, whatever it is
-                ended.append((job, _as_api_error(error)))
-        if not fed:
-            return ended
-        found, now = self._slots[fed[0]].batch.step(), time.monotonic()
-        for job in fed:
+            self._feed(job)
+        found, now = batch.step(), time.monotonic()
+        ended: list[tuple[TranscriptionJob, ApiError | None]] = []
+        for job in jobs:
             slot = self._slots[job]
             slot.stepped_at = now
             text = found.get(slot.stream, [])
             if isinstance(text, Exception):
-                ended.append((job, _as_api_error(text)))
+                ended.append((job, failure(text, "audio")))
                 continue
             for delta in text:
                 job.put(delta)
@@ -156,13 +147,16 @@ class LiveStreams:
                 ended.append((job, None))
         return ended
 
-    def _begin(self, job: TranscriptionJob) -> None:
-        """Raises what the task raises."""
+    def _batch_of(self, job: TranscriptionJob) -> LiveBatch:
+        """The batch of the job, which gets a stream if it has none. Raises what the task raises."""
+        if job in self._slots:
+            return self._slots[job].batch
         batch = next((batch for batch in self._batches if batch.has_room), None)
         if batch is None:
             batch = self._task.live_batch(self._size)
             self._batches.append(batch)
         self._slots[job] = _StreamSlot(batch, batch.begin(job.delay_ms))
+        return batch
 
     def _feed(self, job: TranscriptionJob) -> None:
         """The next 80 ms of the job, unless its stream has audio for a step."""
@@ -175,9 +169,3 @@ class LiveStreams:
         if is_last:
             slot.complete_since = time.monotonic()
             slot.stream.finish()
-
-
-def _as_api_error(error: Exception) -> ApiError:
-    if not isinstance(error, UsageError):
-        log.error("a live transcription failed", exc_info=error)
-    return from_exception(error, "audio")

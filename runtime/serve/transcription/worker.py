@@ -2,15 +2,13 @@
 
 import logging
 import time
-from collections import Counter
 from contextlib import suppress
-from itertools import count
 
 import numpy as np
 
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
@@ -19,7 +17,7 @@ from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
-MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most
+MAX_RECORDINGS = 4  # transcribed round-robin; the others wait
 DEFAULT_RECORDING_S = 60.0  # assumed if the header of a recording has no length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
@@ -39,12 +37,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._step = round(FRAME_SECONDS * task.sample_rate)
         self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
         self._live: list[TranscriptionJob] = []
-        self._queued_utterances: list[
-            TranscriptionJob
-        ] = []  # each waits for the one before it in its session
+        self._queued_utterances: list[TranscriptionJob] = []  # behind the one before in their session
         self._recordings: list[TranscriptionJob] = []  # in round-robin order
-        self._last_start_of_key: dict[str, int] = {}  # key -> number of the last recording that was started
-        self._start_numbers = count(1)
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
         self._streams = LiveStreams(task, capacity.batch)
@@ -63,45 +57,34 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             return True
         return False
 
-    def check_live_slots(self) -> None:
-        """Raises ApiError if the bundle is no model for live audio."""
-        if not self.live_slots:
-            raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
-
     def check_language(self, language: str | None, param: str = "language") -> None:
         """The model detects which of its languages is spoken. Raises ApiError of `param` on another one."""
         languages = self.task.languages
         if language is not None and language.replace("_", "-").partition("-")[0].lower() not in languages:
-            reason = f"{param}: expected one of {', '.join(languages)}; the model detects which one it is"
+            reason = (
+                f"{param}: {language!r} is no language of {self.name}; expected one of "
+                f"{', '.join(languages)} or none, and the model detects which one it is"
+            )
             raise ApiError(400, reason, "invalid_value", param)
 
-    def check_room(self, key: str, delay_ms: int | None = None) -> None:
-        """Raises ApiError or UsageError if `submit` would refuse a recording."""
-        self._check_delay(delay_ms)
-        with self._changed:
-            self._check_room(key, self._recordings)
-
-    def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
-        """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
-        job = self._new_job(key, delay_ms)
+    def submit(self, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
+        """A job for one recording of `length_s`. Called on the event loop. Raises ApiError."""
+        self.check_delay(delay_ms)
+        job = self._new_job(delay_ms)
         job.length_s = DEFAULT_RECORDING_S if length_s is None else length_s
-        with self._changed:
-            self.check_room(key, delay_ms)
-            self._waiting.put(job)
-            self._changed.notify_all()
+        self._enqueue(job)
         return job
 
-    def submit_live(self, key: str, delay_ms: int | None, session: object) -> TranscriptionJob:
-        """A job for one utterance. Called on the event loop. Raises ApiError, UsageError.
+    def submit_live(self, delay_ms: int | None, session: object) -> TranscriptionJob:
+        """A job for one utterance. Called on the event loop. Raises ApiError.
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        self._check_delay(delay_ms)
-        self.task.check_live()
-        job = self._new_job(key, delay_ms)
+        self.check_delay(delay_ms)
+        job = self._new_job(delay_ms)
         job.session = session
         with self._changed:
-            self._check_open()
+            self.check_open()
             if any(other.session is session for other in self._live):
                 self._queued_utterances.append(job)
             elif (streams := sum(not other.is_cancelled for other in self._live)) < self.live_slots:
@@ -112,13 +95,14 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._changed.notify_all()
         return job
 
-    def _new_job(self, key: str, delay_ms: int | None) -> TranscriptionJob:
-        return TranscriptionJob(key, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+    def _new_job(self, delay_ms: int | None) -> TranscriptionJob:
+        return TranscriptionJob(delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
 
-    def _check_delay(self, delay_ms: int | None) -> None:
+    def check_delay(self, delay_ms: int | None) -> None:
+        """Raises ApiError."""
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
-            delays = ", ".join(map(str, self.task.delays_ms))
-            raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
+            reason = f"delay_ms {delay_ms}: expected one of {', '.join(map(str, self.task.delays_ms))}"
+            raise ApiError(400, reason, "invalid_value", "delay_ms")
 
     def _queued_s(self) -> float:
         jobs = (*self._waiting, *self._recordings)
@@ -146,8 +130,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._start_recordings()
             self._publish()
             live = list(self._live)
-        for job, failure in self._streams.retain_only(live):  # may copy states, for which no handler waits
-            self._finish(job, failure)
+        for job, error in self._streams.retain_only(live):  # may copy states, for which no handler waits
+            self._finish(job, error)
         with self._changed:
             due, recording = self._live_jobs_due(), None
             if not due and (recording := self._next_recording()) is None:
@@ -167,28 +151,12 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def _start_recordings(self) -> None:
         """Takes recordings from the queue while there is a place for them."""
-        while (taken := self._take_waiting()) is not None:
-            self._metrics.queue_seconds.labels(self.name).observe(time.monotonic() - taken.submitted_at)
-            self._recordings.append(taken)
+        while self._waiting and len(self._recordings) < MAX_RECORDINGS:
+            self._recordings.append(self._take_waiting())
 
     def _publish(self) -> None:
         self._metrics.waiting.labels(self.name).set(len(self._waiting))
         self._metrics.slots_busy.labels(self.name).set(len(self._live))
-
-    def _take_waiting(self) -> TranscriptionJob | None:
-        """Takes a recording to start from the queue, of the key with the fewest started ones; else None.
-
-        Of several keys, the one whose last start is the longest ago comes first. The last free place is for a
-        key without a started recording.
-        """
-        started = Counter(job.key for job in self._recordings)
-        keys = [job.key for job in self._waiting.first_of_keys]
-        key = min(keys, key=lambda key: (started[key], self._last_start_of_key.get(key, 0)), default=None)
-        free = MAX_RECORDINGS - len(self._recordings)
-        if key is None or free < (2 if started[key] else 1):
-            return None
-        self._last_start_of_key[key] = next(self._start_numbers)
-        return self._waiting.take(key)
 
     def _live_jobs_due(self) -> list[TranscriptionJob]:
         """Live jobs with audio for a step, those that wait longest first."""
@@ -201,24 +169,17 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         return [job for _, job in ready]
 
     def _step_live(self, due: list[TranscriptionJob]) -> None:
-        """A step of the job that waits longest, and of those that share its batch."""
         started, steps = time.perf_counter(), self._streams.audio_steps
-        try:
-            jobs = self._streams.jobs_in_batch_of(due[0], due)
-        except Exception as error:  # the stream of a job cannot begin
-            log.exception("%s: a live stream cannot begin", self.name)
-            self._finish(due[0], from_exception(error, "audio"))
-            return
-        for job, failure in self._streams.step(jobs):
-            self._finish(job, failure)
-        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
-        self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
+        for job, error in self._streams.step(due):
+            self._finish(job, error)
+        self._count_pass(started, self._streams.audio_steps - steps)
 
     def _next_recording(self) -> TranscriptionJob | None:
-        """The next recording with audio: round-robin over keys, and over the recordings of a key."""
+        """The next recording with audio, which moves behind the others."""
         for job in self._recordings:
             if job.ready_since(1) is not None:
-                self._recordings.sort(key=lambda other: (other.key == job.key, other is job))  # is stable
+                self._recordings.remove(job)
+                self._recordings.append(job)
                 return job
         return None
 
@@ -226,24 +187,20 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         """Transcribes up to `RECORDING_TOKENS` of a recording."""
         started = time.perf_counter()
         try:
-            if not job.is_running:
+            if job.transcription is None:
                 job.transcription = self.task.begin(job.delay_ms, False, self._recording_tokens)
-                job.is_running = True
             samples, is_last = job.take(self._recording_tokens * self._step)
             for delta in job.transcription.feed(samples):
                 job.put(delta)
             for delta in job.transcription.finish() if is_last else ():
                 job.put(delta)
         except Exception as error:  # belongs to this job, whatever it is
-            if not isinstance(error, UsageError):
-                log.exception("%s: a transcription failed", self.name)
-            self._finish(job, from_exception(error, "file"))
+            self._finish(job, failure(error, "file"))
             return
         elapsed, frames = time.perf_counter() - started, len(samples) / self._step
         job.transcribed_s += frames * FRAME_SECONDS
         self._speed += 0.05 * (frames * FRAME_SECONDS / max(elapsed, 1e-6) - self._speed)
-        self._metrics.pass_seconds.labels(self.name).observe(elapsed)
-        self._metrics.frames.labels(self.name).inc(frames)
+        self._count_pass(started, frames)
         if is_last:
             self._finish(job)
 

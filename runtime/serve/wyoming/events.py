@@ -1,6 +1,7 @@
-"""Events of the Wyoming protocol on a connection."""
+"""Events of the Wyoming protocol on a connection, and replies in the order of their requests."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -10,13 +11,16 @@ from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_read_event, async_write_event
 
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import wrong_field
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import MIB
+from voxport.runtime.serve.metrics import Metrics
 
 HEADER_BYTES, PART_BYTES = 65_536, MIB  # limits of an event; its parts are its data and its payload
 LINGER_S = 2.0  # for which input is read and dropped before a close
 DROPPED_BYTES = 65_536  # at a time
 INVALID = "invalid_event"
+ROUTE = "wyoming"  # in the metrics
 Parsed = TypeVar("Parsed")
 
 
@@ -64,9 +68,8 @@ def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = ".".join(map(str, first["loc"])) or "data"
-        raise ApiError(400, f"{event.type}: {name}: {first['msg']}", INVALID, name) from None
+        wrong = wrong_field(error, is_nested=True)
+        raise ApiError(400, f"{event.type}: {wrong.message}", INVALID, wrong.param) from None
     return found
 
 
@@ -107,3 +110,50 @@ class Connection:
                     await self._writer.drain()
         finally:
             self._writer.transport.abort()
+
+
+class Reply(ABC):
+    """The events that answer one request."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Sends the events. Raises ApiError, UsageError or ClientLeft."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ends the reply, which is not sent any more. May be called before, while and after it runs."""
+
+
+class Replies:
+    """Runs replies one after another, in the order of their requests."""
+
+    def __init__(self, max_pending: int, metrics: Metrics):
+        """`max_pending`: requests that may wait for their reply, with the one that runs."""
+        self._max_pending, self._metrics = max_pending, metrics
+        self._pending: list[Reply] = []
+        self._queue: asyncio.Queue[Reply] = asyncio.Queue()
+
+    @property
+    def are_done(self) -> bool:
+        return not self._pending
+
+    def add(self, reply: Reply) -> None:
+        """Raises ApiError if too many wait."""
+        if len(self._pending) >= self._max_pending:
+            reply.cancel()
+            message = f"the connection has {self._max_pending} requests already"
+            raise ApiError(429, message, "rate_limit_exceeded")
+        self._pending.append(reply)
+        self._queue.put_nowait(reply)
+
+    async def run(self) -> None:
+        """Ends with the first error."""
+        while True:
+            reply = await self._queue.get()
+            await reply.run()
+            self._pending.remove(reply)
+            self._metrics.requests.labels(ROUTE, "200").inc()
+
+    def cancel(self) -> None:
+        for reply in self._pending:
+            reply.cancel()

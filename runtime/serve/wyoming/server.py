@@ -6,15 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
+from wyoming.event import Event
+from wyoming.info import SelectProgram
+from wyoming.ping import Ping, Pong
+
 from voxport.runtime.serve.address import bind
-from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
-from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.errors import ApiError, failure, overloaded
+from voxport.runtime.serve.http.responses import ClientLeft, first_of
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.wyoming.events import Connection, EventReader, error_event
-from voxport.runtime.serve.wyoming.replies import ROUTE
-from voxport.runtime.serve.wyoming.session import ServerContext, Session
+from voxport.runtime.serve.session_clock import SessionClock
+from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.serve.wyoming.events import ROUTE, Connection, EventReader, Replies, error_event, parse
+from voxport.runtime.serve.wyoming.info import describe
+from voxport.runtime.serve.wyoming.speech import SpeechEvents
+from voxport.runtime.serve.wyoming.transcription import AudioEvents
 
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
@@ -25,11 +33,10 @@ class WyomingServer:
 
     def __init__(self, models: Models, limits: Limits, metrics: Metrics, host: str, port: int):
         """A port of 0 is any free one."""
-        self._limits, self._metrics, self._host, self.port = limits, metrics, host, port
-        self._threads = ThreadPoolExecutor(limits.sockets, "text of wyoming")
-        self._context = ServerContext(models, limits, metrics, self._threads, lambda: self._is_closing)
+        self.models, self.limits, self.metrics, self._host, self.port = models, limits, metrics, host, port
+        self.threads = ThreadPoolExecutor(limits.sockets, "text of wyoming")  # wait for texts in pieces
         self._connections: set[asyncio.Task[None]] = set()
-        self._is_closing = False
+        self.is_closing = False
 
     async def __aenter__(self) -> Self:
         """Raises UsageError if it cannot listen."""
@@ -45,7 +52,7 @@ class WyomingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_closing = True
+        self.is_closing = True
         for server in self._servers:
             server.close()
         if self._connections:
@@ -53,7 +60,7 @@ class WyomingServer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        self.threads.shutdown(wait=False)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Runs a session, and sends the error that ends it."""
@@ -61,21 +68,87 @@ class WyomingServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) > self._limits.sockets:
+            if len(self._connections) > self.limits.sockets:
                 raise overloaded("the server has too many connections", 5)
-            await Session(connection, self._context).run()
+            await Session(connection, self).run()
         except ClientLeft:
             log.debug("wyoming: the client left")
         except Exception as raised:  # whatever it is, the others go on
-            await self._refuse(connection, from_exception(raised), raised)
+            error = failure(raised)
+            self.metrics.requests.labels(ROUTE, str(error.status)).inc()
+            log.info("wyoming: %d %s", error.status, error.code)
+            with suppress(ClientLeft):
+                await connection.send(error_event(error))
         finally:
             await connection.close()
             self._connections.discard(task)
 
-    async def _refuse(self, connection: Connection, error: ApiError, raised: Exception) -> None:
-        self._metrics.requests.labels(ROUTE, str(error.status)).inc()
-        log.info("wyoming: %d %s", error.status, error.code)
-        if error is not raised and error.status == 500:
-            log.error("wyoming: a session failed", exc_info=raised)
-        with suppress(ClientLeft):
-            await connection.send(error_event(error))
+
+class Session:
+    """One connection: reads events and sends replies at the same time.
+
+    An error ends it, because a client that waits for audio or text does not expect another event on the
+    connection. An unknown event is answered with an error and does not end it.
+    """
+
+    def __init__(self, connection: Connection, server: WyomingServer):
+        self._connection, self._server, self._models = connection, server, server.models
+        self._replies = Replies(server.limits.jobs_per_key, server.metrics)
+        self._speech = SpeechEvents(connection, self._replies, server.limits, server.threads)
+        self._audio = AudioEvents(connection, self._replies, server.limits)
+        self._speech_model: str | None = None  # the selected programs
+        self._transcription_model: str | None = None
+
+    async def run(self) -> None:
+        """Returns when the client has left. Raises ApiError, SessionEnds, UsageError or ClientLeft."""
+        try:
+            await first_of(self._read(), self._replies.run())
+        finally:
+            self._replies.cancel()
+
+    async def _read(self) -> None:
+        clock = SessionClock(self._server.limits, lambda: self._models.is_draining or self._server.is_closing)
+        while (event := await clock.receive(self._connection.receive(), self)) is not None:
+            await self._handle(event)
+
+    @property
+    def is_busy(self) -> bool:
+        return not (self._replies.are_done or self._server.is_closing)
+
+    @property
+    def is_incomplete(self) -> bool:
+        return self._speech.is_open or self._audio.is_open
+
+    async def _handle(self, event: Event) -> None:
+        match event.type:
+            case "describe":
+                await self._connection.send(describe(self._models))
+            case "ping":
+                await self._connection.send(Pong(parse(Ping, event).text))
+            case "select-program":
+                self._select(parse(SelectProgram, event).name)
+            case "synthesize" | "synthesize-start" | "synthesize-chunk" | "synthesize-stop":
+                self._speech.handle(event, self._speech_workers())
+            case "transcribe" | "audio-start" | "audio-chunk" | "audio-stop":
+                await self._audio.handle(event, self._transcription_worker)
+            case other:
+                error = ApiError(400, f"type {other[:50]!r}: is no event of this server", "unknown_event")
+                await self._connection.send(error_event(error))
+
+    def _select(self, name: str) -> None:
+        if name in self._models.speech_workers:
+            self._speech_model = name
+        else:
+            self._transcription_model = self._models.transcription_worker(name).name
+
+    def _speech_workers(self) -> list[SpeechWorker]:
+        """The workers of all speech models, or only of the selected one."""
+        found = self._models.speech_workers
+        return [found[self._speech_model]] if self._speech_model else list(found.values())
+
+    def _transcription_worker(self, name: str | None) -> TranscriptionWorker:
+        """The worker of the model `name`, else of the selected one, else the first. Raises ApiError."""
+        found = self._models.transcription_workers
+        if not found:
+            raise ApiError(404, "this server has no model that transcribes", "model_not_found")
+        return self._models.transcription_worker(name or self._transcription_model or next(iter(found)))

@@ -1,7 +1,7 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from functools import partial
 from queue import SimpleQueue
@@ -18,14 +18,13 @@ from wyoming.tts import (
 
 from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import check_length
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, Connection, parse
+from voxport.runtime.serve.wyoming.events import INVALID, Connection, Replies, Reply, parse
 from voxport.runtime.serve.wyoming.info import choose_voice
-from voxport.runtime.serve.wyoming.replies import Replies, Reply
 from voxport.runtime.speech_request import SpeechOptions
 
-KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 CHANNELS = 1
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
@@ -48,7 +47,7 @@ class SpeechReply(Reply):
     async def run(self) -> None:
         prepare = partial(self._worker.prepare, self._text, self._options, self._threads)
         prepared = await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
-        job, rate, has_begun = self._worker.submit(prepared, KEY), self._worker.task.sample_rate, False
+        job, rate, has_begun = self._worker.submit(prepared), self._worker.task.sample_rate, False
         try:
             while (block := await job.read()) is not None:
                 if not has_begun:
@@ -100,52 +99,38 @@ class SpeechEvents:
         """Whether more of a text is to come."""
         return self._streamed_reply is not None
 
-    async def handle(self, event: Event, workers: Callable[[], list[SpeechWorker]]) -> None:
+    def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
         """`workers` are those that may speak, the preferred one first. Raises ApiError."""
         match event.type:
             case "synthesize":
                 if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
-                    await self._synthesize(parse(Synthesize, event), workers())
+                    request = parse(Synthesize, event)
+                    worker, voice = self._choose(request, workers)
+                    check_length(len(request.text), self._limits.text_characters, "text")
+                    self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
             case "synthesize-start":
-                await self._start(parse(SynthesizeStart, event), workers())
+                if self._streamed_reply is not None:
+                    raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
+                worker, voice = self._choose(parse(SynthesizeStart, event), workers)
+                reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
+                self._replies.add(reply)
+                self._streamed_reply = reply
             case "synthesize-chunk":
-                self._add(self._current(event), parse(SynthesizeChunk, event).text)
+                reply, text = self._current(event), parse(SynthesizeChunk, event).text
+                check_length(reply.characters + len(text), self._limits.text_characters, "text")
+                reply.add(text)
             case _:
                 self._current(event).finish()
                 self._streamed_reply = None
 
-    async def _synthesize(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
-        _check_format(request)
-        self._check_length(len(request.text))
-        worker, voice = choose_voice(workers, request.voice)
-        self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
-
-    async def _start(self, request: SynthesizeStart, workers: list[SpeechWorker]) -> None:
-        if self._streamed_reply is not None:
-            raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-        _check_format(request)
-        worker, voice = choose_voice(workers, request.voice)
-        reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
-        self._replies.add(reply)
-        self._streamed_reply = reply
-
-    def _add(self, reply: StreamedSpeechReply, text: str) -> None:
-        self._check_length(reply.characters + len(text))
-        reply.add(text)
+    def _choose(
+        self, request: Synthesize | SynthesizeStart, workers: list[SpeechWorker]
+    ) -> tuple[SpeechWorker, str | None]:
+        if request.text_format not in (None, SynthesizeTextFormat.TEXT):
+            raise ApiError(400, "text_format: expected text", "invalid_value", "text_format")
+        return choose_voice(workers, request.voice)
 
     def _current(self, event: Event) -> StreamedSpeechReply:
         if self._streamed_reply is None:
             raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
         return self._streamed_reply
-
-    def _check_length(self, characters: int) -> None:
-        limit = self._limits.text_characters
-        if characters > limit:
-            raise ApiError(
-                400, f"text: has more than {limit} characters; split it", "string_above_max_length", "text"
-            )
-
-
-def _check_format(request: Synthesize | SynthesizeStart) -> None:
-    if request.text_format not in (None, SynthesizeTextFormat.TEXT):
-        raise ApiError(400, "text_format: expected text", "invalid_value", "text_format")

@@ -1,6 +1,5 @@
 """Speech to text: `transcribe`, `audio-start`, `audio-chunk` and `audio-stop`."""
 
-import asyncio
 from collections.abc import Callable
 
 from wyoming import asr
@@ -11,12 +10,9 @@ from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.transcription.api import Transcript
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, Connection, parse
-from voxport.runtime.serve.wyoming.replies import Replies, Reply
-from voxport.runtime.serve.wyoming.speech import KEY
+from voxport.runtime.serve.wyoming.events import INVALID, Connection, Replies, Reply, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
@@ -30,13 +26,11 @@ class TranscriptReply(Reply):
         self._connection, self._job = connection, job
 
     async def run(self) -> None:
-        transcript = Transcript()
         await self._connection.send(asr.TranscriptStart())
-        async for text in transcript.collect(self._job):
-            await self._connection.send(asr.TranscriptChunk(text))
-        if not transcript.text.strip():
-            self._job.reason_without_text()
-        await self._connection.send(asr.Transcript(transcript.text.strip()))
+        while (delta := await self._job.read()) is not None:
+            if delta.text:
+                await self._connection.send(asr.TranscriptChunk(delta.text))
+        await self._connection.send(asr.Transcript(self._job.transcript))
         await self._connection.send(asr.TranscriptStop())
 
     def cancel(self) -> None:
@@ -49,6 +43,7 @@ class IncomingAudio:
     def __init__(self, form: AudioFormat, job: TranscriptionJob, rate: int, limits: Limits):
         """`rate`: samples per second that the model takes."""
         self.form, self.job, self._limits = form, job, limits
+        self._wait_s = limits.queue_s if job.session is None else limits.ahead_s  # a recording is queued
         self._converter = Converter(form.rate, rate, form.channels)
         self._piece = round(PIECE_S * form.rate)
 
@@ -64,19 +59,10 @@ class IncomingAudio:
         samples = from_pcm16(content).reshape(-1, channels)
         for start in range(0, len(samples), self._piece):
             self.job.feed(self._converter.feed(samples[start : start + self._piece]))
-            await self._wait_for_room()
+            await self.job.wait_for_room(self._wait_s)
         if self.job.seconds > self._limits.recording_s:
             message = f"audio has more than {self._limits.recording_s} s; start a new request"
             raise ApiError(400, message, "audio_too_long")
-
-    async def _wait_for_room(self) -> None:
-        seconds = self._limits.ahead_s if self.job.is_live else self._limits.queue_s
-        try:
-            async with asyncio.timeout(seconds):
-                await self.job.wait_for_room()
-        except TimeoutError:
-            message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
-            raise ApiError(503, message, "audio_too_far_ahead") from None
 
     def finish(self) -> None:
         self.job.feed(self._converter.finish())
@@ -123,8 +109,7 @@ class AudioEvents:
     def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
         _check_format(form)
         worker.check_language(self._language)  # another model may be selected since `transcribe`
-        is_live = bool(worker.live_slots)
-        job = worker.submit_live(KEY, None, self) if is_live else worker.submit(KEY, None)
+        job = worker.submit_live(None, self) if worker.live_slots else worker.submit(None)
         self._replies.add(TranscriptReply(self._connection, job))
         self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._limits)
         return self._audio

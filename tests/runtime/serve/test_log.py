@@ -11,7 +11,7 @@ from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.access import Keys
 
 KEY, SECRET = "k" * 20, "a-secret-of-the-client"
 KEYS = Keys({"anna": sha256(KEY.encode()).digest()})

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxport.runtime.serve.address import SEND_S, bind
+from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
-from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.http.server import Server, configuration
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics

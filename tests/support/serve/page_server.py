@@ -8,7 +8,7 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.page import FOREIGN
 from support.serve.tone_speech import ToneSpeech
 
-from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.access import Keys
 
 BROKEN = "Broken"  # a text that begins so fails after five frames
 

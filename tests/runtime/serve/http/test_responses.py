@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import APIRouter
 from support.serve.http_server import running, wait_until
 from support.serve.tone_speech import ToneSpeech
 
@@ -58,21 +57,6 @@ def test_a_fault_of_the_server_is_answered_in_the_envelope_and_logged_once(
     assert response.status_code == 500 and response.json()["error"]["code"] == "internal_error"
     assert response.headers["x-request-id"].startswith("req_")
     assert len([each for each in caplog.records if each.exc_info]) == 1
-
-
-def test_a_wrong_parameter_of_a_path_is_answered_in_the_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
-    router = APIRouter()
-
-    @router.get("/v1/number")
-    async def number(value: int) -> int:
-        return value
-
-    monkeypatch.setattr("voxport.runtime.serve.http.app.page_router", lambda *_: router)
-    with running({"tone": ToneSpeech()}) as server:
-        for query in ("", "?value=one"):
-            answer = httpx2.get(f"{server.url}/v1/number{query}")
-            error = answer.json()["error"]
-            assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", "value")
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/transcriptions"])

@@ -13,7 +13,7 @@ from support.serve.http_server import RunningServer
 from support.serve.page import DESKTOP, KEY, SECOND, SOUNDS, Watched, opened
 from support.serve.page_server import page_server
 
-from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.access import Keys
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import soundfile
 from support.serve.http_server import RunningServer
 from support.serve.page_server import page_server
 
-from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.http.access import Keys
 
 FILES = [
     file.name for file in files("voxport.runtime.serve").joinpath("page").iterdir() if file.name[0] != "_"

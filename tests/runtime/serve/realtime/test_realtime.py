@@ -16,7 +16,7 @@ from support.serve.http_server import RunningServer, wait_until
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from voxport.runtime.serve.realtime.openai_dialect import DELAYS, delay_of
-from voxport.runtime.serve.realtime.utterances import decode_pcm
+from voxport.runtime.serve.realtime.session import decode_pcm
 
 
 @pytest.mark.parametrize("rate", [24000, 16000])

@@ -18,11 +18,13 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 from uvicorn.config import Config
 
-from voxport.runtime.serve.errors import overloaded
-from voxport.runtime.serve.http.keys import Keys
+from voxport.runtime.serve.errors import SessionEnds, overloaded
+from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.server import configuration
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.realtime.connection import Connection, SocketError
+from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection
 from voxport.runtime.serve.realtime.openai_dialect import TEXT
 
 PING_S = 0.2
@@ -128,14 +130,16 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(
             return {"type": "websocket.receive", **content}
 
     class Idle:
-        is_busy = is_finishing = False
+        is_busy = is_incomplete = False
 
     async def receive() -> None:
-        await Connection(cast(Any, OtherServer()), Limits(message_mib=0.1), lambda: False).receive(Idle())
+        limits = Limits(message_mib=0.1)
+        models = Models({}, limits, Metrics())
+        await Connection(cast(Any, OtherServer()), models, limits).receive(Idle())
 
-    with pytest.raises(SocketError) as raised:
+    with pytest.raises(SessionEnds) as raised:
         asyncio.run(receive())
-    assert raised.value.code == 1009
+    assert raised.value.error.code == "message_too_large"
 
 
 def test_audio_that_is_too_far_ahead_ends_the_session() -> None:

@@ -81,12 +81,12 @@ def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_sa
             return found
 
         found = talk(server, conversation, OPENAI)
-    where = "session.audio.input.transcription.language: "
-    earlier = "en, which an earlier update set, is no language of french; send fr or null with the model"
+    reason = "session.audio.input.transcription.language: 'en' is no language of french; expected one of fr "
+    reason += "or none, and the model detects which one it is"
     assert found == [
         ("loud", "en"),
-        ("language", where + earlier),
-        ("language", where + "expected one of fr; the model detects which one it is"),
+        ("language", reason),
+        ("language", reason),
         ("loud", "en"),
         ("french", None),
         ("french", "fr"),

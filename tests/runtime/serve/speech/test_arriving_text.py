@@ -29,7 +29,6 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.speech import KEY
 
 BEGUN, REST = TEXT[:120], TEXT[120:]  # the first part of the text ends with its first sentence
 PARTS = re.findall(r"[A-Z][^.]*\.", TEXT)
@@ -49,7 +48,7 @@ async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, A
     worker = models.speech_workers["a"]
     pieces.put(BEGUN)
     prepared = await asyncio.to_thread(worker.prepare, iter(pieces.get, None), {}, threads)
-    job = worker.submit(prepared, "anna")
+    job = worker.submit(prepared)
     await asyncio.to_thread(wait_until, lambda: job.frames == len(PARTS[0]) and not worker._running)
     try:
         yield models, job, pieces.put
@@ -68,7 +67,7 @@ async def samples(job: SpeechJob) -> int:
 
 
 async def asked(worker: SpeechWorker, text: str) -> SpeechJob:
-    return worker.submit(await asyncio.to_thread(worker.prepare, text, {}), "anna")
+    return worker.submit(await asyncio.to_thread(worker.prepare, text, {}))
 
 
 def test_a_streamed_text_needs_no_second_place_in_a_full_queue() -> None:
@@ -77,11 +76,11 @@ def test_a_streamed_text_needs_no_second_place_in_a_full_queue() -> None:
             begun = await ask(client, SynthesizeStart(), SynthesizeChunk(BEGUN), until=("audio-chunk",))
             await until_true(lambda: not fixture.speech_worker._running)
             fixture.engines_may_run.clear()
-            fixture.speech_worker.submit(fixture.speech_worker.prepare("It runs.", {}), KEY)
+            fixture.speech_worker.submit(fixture.speech_worker.prepare("It runs.", {}))
             await until_true(lambda: len(fixture.speech_worker._running) == 1)
-            fixture.speech_worker.submit(fixture.speech_worker.prepare("It waits.", {}), KEY)
+            fixture.speech_worker.submit(fixture.speech_worker.prepare("It waits.", {}))
             with pytest.raises(ApiError, match="wait"):
-                fixture.speech_worker.check_room(KEY)
+                fixture.speech_worker.check_room()
             for request in (SynthesizeChunk(REST), SynthesizeStop()):
                 await client.write_event(request.event())
             await asyncio.sleep(0.3)

@@ -31,7 +31,7 @@ def threads_of(patch: pytest.MonkeyPatch, module: object, name: str) -> list[str
 
 
 async def spoken(worker: SpeechWorker, options: SpeechOptions) -> bytes:
-    job = worker.submit(await asyncio.to_thread(worker.prepare, TEXT, options), "")
+    job = worker.submit(await asyncio.to_thread(worker.prepare, TEXT, options))
     pieces = []
     while (block := await job.read()) is not None:
         pieces.append(block)

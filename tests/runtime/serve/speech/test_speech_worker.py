@@ -1,4 +1,4 @@
-"""The engine thread of a bundle that speaks: readiness, turns of keys, and time to a retry."""
+"""The engine thread of a bundle that speaks: readiness, order, and time to a retry."""
 
 import asyncio
 import io
@@ -6,10 +6,6 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +14,23 @@ import pytest
 from starlette.datastructures import UploadFile
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
+from support.serve.speech_requests import TEXT, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSpeech
 
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.http import uploads
-from voxport.runtime.serve.http.keys import Keys
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech import api
-from voxport.runtime.serve.speech.api import SpeechBody
 from voxport.runtime.serve.speech.encoders import ENCODERS
-from voxport.runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
-NAMES = ("anna", "bob")
-KEYS = {name: name * 8 for name in NAMES}
 SENTENCE = "a" * 200 + "."  # is a part of a text
 
 
-def post(server: RunningServer, key: str = "anna", **fields: str) -> httpx2.Response:
-    body = {"model": "tone", "input": "Hello there.", "response_format": "pcm", **fields}
-    headers = {"authorization": f"Bearer {KEYS[key]}"}
-    return httpx2.post(f"{server.url}/v1/audio/speech", json=body, headers=headers)
-
-
-@contextmanager
-def one_slot(task: ToneSpeech, limits: Limits) -> Iterator[tuple[RunningServer, SpeechWorker]]:
-    keys = Keys({name: sha256(key.encode()).digest() for name, key in KEYS.items()})
-    with running({"tone": task}, limits, keys, slots=1) as server:
-        yield server, server.models.speech_workers["tone"]
+def post(server: RunningServer, **fields: object) -> httpx2.Response:
+    return post_speech(server, speech_body(**fields))
 
 
 def test_a_bundle_is_ready_after_its_first_pass() -> None:
@@ -79,24 +62,21 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
         caplog.clear()
 
 
-def test_keys_take_turns_between_the_parts_of_a_long_text() -> None:
-    """The second text of one key waits for the first; the text of the other key is spoken after one part."""
+def test_texts_are_spoken_in_order_and_the_parts_of_one_follow_each_other() -> None:
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
     task.gate.clear()
-    with one_slot(task, Limits()) as (server, worker):
+    with running({"tone": task}, slots=1) as server:
         order.clear()
-        long = " ".join([SENTENCE] * 3)
-        asked = [("anna", long), ("anna", "The second."), ("bob", "The other.")]
-        threads = []
-        for count, (key, text) in enumerate(asked):
-            threads.append(threading.Thread(target=post, args=(server, key), kwargs={"input": text}))
+        worker, threads = server.models.speech_workers["tone"], []
+        for count, text in enumerate((" ".join([SENTENCE] * 3), "The second.", "The third."), 1):
+            threads.append(threading.Thread(target=post, args=(server,), kwargs={"input": text}))
             threads[-1].start()
-            wait_until(lambda: len(worker._waiting) + len(worker._running) == count + 1)
+            wait_until(lambda: len(worker._waiting) + len(worker._running) == count)
         task.gate.set()
         for thread in threads:
             thread.join(20)
-    assert order == [SENTENCE, "The other.", SENTENCE, SENTENCE, "The second."]
+    assert order == [SENTENCE] * 3 + ["The second.", "The third."]
 
 
 def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None:
@@ -107,13 +87,13 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None
         models = Models({"tone": ToneSpeech()}, limits, Metrics(), 2)
         models.start()
         worker = models.speech_workers["tone"]
-        unread, waiting = (worker.submit(worker.prepare("Hello there.", {}), key) for key in NAMES)
+        unread, waiting = (worker.submit(worker.prepare(TEXT, {})) for _ in range(2))
         await asyncio.to_thread(wait_until, lambda: unread.frames and not worker._running)
         await asyncio.sleep(0.1)
         assert unread.buffered and not waiting.frames, "not even while the first one ran"
         unread.cancel()
         await asyncio.to_thread(wait_until, lambda: worker.is_idle)
-        assert waiting.buffered == 2 * FRAME * len("Hello there.")
+        assert waiting.buffered == 2 * FRAME * len(TEXT)
         models.drain(0)
 
     asyncio.run(speak())
@@ -126,41 +106,15 @@ def test_the_number_of_slots_is_logged(asked: int, used: int, caplog: pytest.Log
     assert f"tone: at most {used} texts at a time" in caplog.text
 
 
-@pytest.mark.parametrize("response_format", ["pcm", "wav"])
-def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(response_format: str) -> None:
-    class Occupied(ThreadPoolExecutor):
-        """The voice is chosen, and the text prepared. Later calls wait."""
-
-        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-            calls.append(function)
-            return super().submit(function, *arguments, **named) if len(calls) <= 2 else Future()
-
-    calls = list[object]()
-
-    async def read() -> int:
-        asyncio.get_running_loop().set_default_executor(Occupied(1))
-        models = Models({"tone": ToneSpeech()}, Limits(), Metrics(), 1)
-        models.start()
-        worker = models.speech_workers["tone"]
-        body = SpeechBody(model="tone", input="Hello there.", response_format=response_format)
-        await asyncio.to_thread(lambda: None)
-        job = await api.submit(worker, body, None, "anna")
-        encoder = ENCODERS[response_format](24000)
-        sizes = [len(piece) async for piece in api._pieces(job, encoder)]
-        models.drain(0)
-        return sum(sizes)
-
-    assert asyncio.run(asyncio.wait_for(read(), 10)) >= 2 * FRAME * len("Hello there.")
-
-
 def test_the_time_to_a_retry_follows_from_the_frames_that_wait() -> None:
     """Before frames are measured the rate is 12.5 per second. The text has a frame per character."""
     found = []
     for fields in ({"input": SENTENCE}, {"input": SENTENCE, "max_frames": 25}):
         task = ToneSpeech()
         task.gate.clear()
-        with one_slot(task, Limits(waiting=1)) as (server, worker):
-            threads = [threading.Thread(target=post, args=(server, key), kwargs=fields) for key in NAMES]
+        with running({"tone": task}, Limits(waiting=1), slots=1) as server:
+            worker = server.models.speech_workers["tone"]
+            threads = [threading.Thread(target=post, args=(server,), kwargs=dict(fields)) for _ in range(2)]
             for count, thread in enumerate(threads):
                 thread.start()
                 wait_until(lambda: len(worker._waiting) + len(worker._running) == count + 1)
@@ -178,11 +132,12 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("planted")
 
     task = ToneSpeech()
-    with one_slot(task, Limits()) as (server, worker):
+    with running({"tone": task}) as server:
+        worker = server.models.speech_workers["tone"]
         monkeypatch.setitem(ENCODERS, "mp3", fail)
         assert post(server, response_format="mp3").status_code == 500
         assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
-        assert len(post(server).content) == 2 * FRAME * len("Hello there.")
+        assert len(post(server).content) == 2 * FRAME * len(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +198,9 @@ def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(
         worker = TranscriptionWorker("a", task, Limits(waiting=len(lengths)), Metrics())
         worker.start()
         for length in lengths:
-            worker.submit("anna", None, length)
+            worker.submit(None, length)
         with pytest.raises(ApiError) as found:
-            worker.submit("anna", None, 1.0)
+            worker.submit(None, 1.0)
         gate.set()
         worker.stop()
         return found.value.retry_after

@@ -69,9 +69,9 @@ def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording() -> None
         worker.live_slots = 2
         worker.start()
         wait_until(lambda: worker.is_ready)
-        live = {client: worker.submit_live("anna", None, object()) for client in (ANNA, BOB)}
+        live = {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
         task.arrive = lambda client: live[client].feed(np.full(BLOCK, client, np.float32))
-        recording = worker.submit("cleo", None)
+        recording = worker.submit(None)
         recording.feed(np.full(len(ARRIVALS) * RECORDING_TOKENS * BLOCK, RECORDING, np.float32))
         for job in (recording, *live.values()):
             await ended(job)
@@ -90,7 +90,7 @@ def test_audio_that_is_ahead_delays_another_batch_by_one_step() -> None:
         worker.live_slots = 2
         worker.start()
         wait_until(lambda: worker.is_ready)
-        live = {client: worker.submit_live("anna", None, object()) for client in (ANNA, BOB)}
+        live = {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
         bob = live[BOB]
 
         def talk(client: float) -> None:
