@@ -95,8 +95,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
     limits = parser.add_argument_group("limits")
     for name, limit in LIMITS.items():
-        kind = integer(1) if limit.type is int else _positive
-        text = f"{limit.metadata['help']} (default: {limit.default:g})"
+        kind = integer(1) if limit.annotation is int else _positive
+        text = f"{limit.description} (default: {limit.default:g})"
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
         )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from voxport.bundle.errors import UsageError
@@ -45,37 +45,35 @@ def bind(
 
     `send_s`: the kernel ends connections whose clients receive nothing for this time (Linux only).
     """
-    found, unavailable = list[socket.socket](), None
+    listener, unavailable = Listener([], tls), None
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
             try:
-                found.append(_bind_socket(family, kind, protocol, address))
-                if sys.platform == "linux":  # a connection has the options of its listener
-                    found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_s))
+                listener.sockets.append(_bound(socket.socket(family, kind, protocol), address, send_s))
             except OSError as error:
                 if error.errno not in UNAVAILABLE:
                     raise
                 unavailable = error
-        if not found:
+        if not listener.sockets:
             raise unavailable or OSError("has no address")
     except (OSError, UnicodeError) as error:  # a name may be no name of a host
-        Listener(found).__exit__()
+        listener.__exit__()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{field}: {port} of host {host}: {reason}", field=field) from None
-    return Listener(found, tls)
+    return listener
 
 
-def _bind_socket(
-    family: int, kind: int, protocol: int, address: tuple[str | int, ...] | tuple[int, bytes]
-) -> socket.socket:
-    found = socket.socket(family, kind, protocol)
+def _bound(found: socket.socket, address: Any, send_s: float) -> socket.socket:
+    """Any: an address of the family of the socket."""
+    if os.name == "posix":  # else the port of a server that has ended cannot be used for a minute
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if found.family == socket.AF_INET6:  # the addresses of IPv4 have a socket of their own
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if sys.platform == "linux":  # a connection has the options of its listener
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_s))
     try:
-        if os.name == "posix":  # else the port of a server that has ended cannot be used for a minute
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:  # the addresses of IPv4 have a socket of their own
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         found.bind(address)
     except OSError:
         found.close()

@@ -17,7 +17,8 @@ from starlette.datastructures import FormData
 
 from voxport.runtime.serve.errors import ApiError
 
-CODES = {"extra_forbidden": "unknown_field", "unsupported_value": "unsupported_value"}
+UNKNOWN = "unknown_field"
+CODES = {"extra_forbidden": UNKNOWN, "unsupported_value": "unsupported_value"}
 LIST = "[]"  # the end of the names of form fields that may be repeated
 SpeechFormat = Literal["mp3", "opus", "flac", "wav", "pcm"]
 Fields = TypeVar("Fields", bound=BaseModel)

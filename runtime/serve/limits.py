@@ -1,20 +1,21 @@
 """`Limits`: what the server refuses, or ends."""
 
-from dataclasses import dataclass, field, fields
 from typing import Any
 
-
-def _option(default: float, text: str) -> Any:  # a dataclass field takes its type from the annotation
-    return field(default=default, metadata={"help": text})
+from pydantic import BaseModel, ConfigDict, Field
 
 
-@dataclass(frozen=True)
-class Limits:
+def _option(default: float, text: str) -> Any:  # a field takes its type from the annotation
+    return Field(default, description=text, gt=0, lt=1e9)
+
+
+class Limits(BaseModel):
     """The end of a name is its unit: `_s` are seconds. Names without a unit count what they name.
 
-    Fields with a help text are options of `voxport serve`, and arguments of the application of Ray Serve.
+    Fields with a description are options of `voxport serve`.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     text_characters: int = _option(4096, "characters of a text to speak")
     upload_mib: int = _option(25, "MiB of an uploaded recording")
     recording_s: int = _option(7200, "seconds of a recording")
@@ -35,5 +36,5 @@ class Limits:
     session_s: float = 14400  # the whole session of a socket
 
 
-LIMITS = {each.name: each for each in fields(Limits) if each.metadata}  # that are options
+LIMITS = {name: field for name, field in Limits.model_fields.items() if field.description}  # that are options
 MIB = 2**20

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from starlette.types import ASGIApp
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.serve.address import check_origins
+from voxport.runtime.serve.fields import UNKNOWN, wrong_field
 from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import leave_out_loaded_objects
@@ -25,9 +26,7 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models, open_bundles
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
-EXTRA_REQUESTS = (
-    64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
-)
+EXTRA_REQUESTS = 64  # requests that Ray lets through beyond ours, so that this server refuses them
 HEALTH_PERIOD_S = 5.0
 POLL_S = 0.05  # between checks whether the engines have run
 UPSCALE_S, DOWNSCALE_S = 10.0, 300.0
@@ -41,14 +40,13 @@ def _as_list(value: object) -> object:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
-class RayOptions(BaseModel):
-    """Arguments of `build`. Those of limits are the fields of `Limits`.
+class RayOptions(Limits):
+    """Arguments of `build`, with those of `Limits`.
 
     `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
     the threads of its engines. `replicas` is the maximum number of replicas.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     bundle: Annotated[Texts, Field(min_length=1)]
     keys: Path | None = None
     allow_origin: Texts = ()
@@ -57,38 +55,30 @@ class RayOptions(BaseModel):
     cpus: AtLeast1 = 1
     min_replicas: AtLeast1 = 1
     replicas: AtLeast1 = 1
-    limits: Limits = Limits()
 
 
 def parse_options(arguments: Json) -> RayOptions:
     """Paths become absolute, because replicas run in other folders. Raises UsageError."""
-    limits = {name: value for name, value in arguments.items() if name in LIMITS}
-    rest = {name: value for name, value in arguments.items() if name not in LIMITS and name != "limits"}
     try:
-        found = RayOptions.model_validate(rest)
-        chosen = TypeAdapter(Limits).validate_python(limits)
+        found = RayOptions.model_validate(arguments)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0])
-        expected = ", ".join((*(each for each in RayOptions.model_fields if each != "limits"), *LIMITS))
-        unknown = f"; expected one of {expected}" if first["type"] == "extra_forbidden" else ""
-        raise UsageError(f"{name}: {first['msg']}{unknown}", field=name) from None
-    for name in limits:
-        if not 0 < getattr(chosen, name) < 1e9:
-            raise UsageError(f"{name}: expected a positive number", field=name)
+        wrong = wrong_field(error)
+        own = (name for name in RayOptions.model_fields if name not in Limits.model_fields)
+        expected = f"; expected one of {', '.join((*own, *LIMITS))}" if wrong.code == UNKNOWN else ""
+        raise UsageError(f"{wrong.message}{expected}", field=wrong.param) from None
     check_origins(found.allow_origin)
     if found.replicas < found.min_replicas:
         raise UsageError(
             f"replicas: {found.replicas} is less than min_replicas {found.min_replicas}", field="replicas"
         )
-    absolute = {"bundle": tuple(str(Path(folder).absolute()) for folder in found.bundle)}
+    bundle = tuple(str(Path(folder).absolute()) for folder in found.bundle)
     keys = found.keys.absolute() if found.keys else None
-    return found.model_copy(update=absolute | {"keys": keys, "limits": chosen})
+    return found.model_copy(update={"bundle": bundle, "keys": keys})
 
 
 def deployment_options(options: RayOptions) -> Json:
     """Options of Ray's deployment. Its limits are above ours: Ray refuses with plain text."""
-    max_requests = options.limits.connections + EXTRA_REQUESTS
+    max_requests = options.connections + EXTRA_REQUESTS
     return {
         "name": "voxport",
         "max_ongoing_requests": max_requests,
@@ -103,7 +93,7 @@ def deployment_options(options: RayOptions) -> Json:
         },
         "ray_actor_options": {"num_cpus": options.cpus},
         "health_check_period_s": HEALTH_PERIOD_S,
-        "graceful_shutdown_timeout_s": options.limits.drain_s,
+        "graceful_shutdown_timeout_s": options.drain_s,
     }
 
 
@@ -120,12 +110,12 @@ class Replica:
         keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = models = Models(tasks, options.limits, metrics, options.slots)
+        self._models = models = Models(tasks, options, metrics, options.slots)
         models.start()
         while not models.is_ready:
             self.check_health()
             time.sleep(POLL_S)
-        self._app = build_app(models, metrics, options.limits, keys, options.allow_origin)
+        self._app = build_app(models, metrics, options, keys, options.allow_origin)
         leave_out_loaded_objects()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

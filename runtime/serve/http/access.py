@@ -17,10 +17,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
+from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 
@@ -67,17 +68,11 @@ def read_keys(path: Path) -> Keys:
             continue
         name, key = (part.strip() for part in line.partition(":")[::2])
         if not (key.isascii() and key.isprintable()):
-            raise UsageError(
-                f"keys: {path}, line {number}: a key has characters that a header cannot have; expected "
-                "printable ASCII",
-                field="keys",
-            )
+            reason = "a key has characters that a header cannot have; expected printable ASCII"
+            raise UsageError(f"keys: {path}, line {number}: {reason}", field="keys")
         if not name or len(key) < MIN_CHARACTERS or name in hashes:
-            raise UsageError(
-                f"keys: {path}, line {number}: expected name:key, a new name and a key of at least "
-                f"{MIN_CHARACTERS} characters",
-                field="keys",
-            )
+            reason = f"expected name:key, a new name and a key of at least {MIN_CHARACTERS} characters"
+            raise UsageError(f"keys: {path}, line {number}: {reason}", field="keys")
         hashes[name] = sha256(key.encode()).digest()
     if not hashes:
         raise UsageError(f"keys: {path}: has no keys; expected lines of name:key", field="keys")
@@ -126,9 +121,7 @@ class AccessMiddleware:
             with self._count_request(scope, self._check(scope)):
                 await self._app(scope, receive, send_with_id)
         except Exception as raised:
-            error = from_exception(raised)
-            if error is not raised:
-                log.exception("%s failed", request_id)
+            error = failure(raised)
             if not has_started:  # else the response is cut off, or is the answer to the error
                 await refuse(scope, receive, send_with_id, error)
                 status = error.status
@@ -140,18 +133,15 @@ class AccessMiddleware:
 
     def _check(self, scope: Scope) -> str:
         """The name of the request's key. Raises ApiError."""
-        headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""))
         self._check_origin(scope, headers)
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE):
             return ANONYMOUS
         name = self._keys.name(_key_of_request(headers))
         if name is None:
-            raise ApiError(
-                401, "the API key is missing or wrong; send Authorization: Bearer KEY", "invalid_api_key"
-            )
+            reason = "the API key is missing or wrong; send Authorization: Bearer KEY"
+            raise ApiError(401, reason, "invalid_api_key")
         return name
 
     def _check_host(self, host: str) -> None:
@@ -162,13 +152,10 @@ class AccessMiddleware:
             name = ""
         if name in self._hosts or _is_address(name):
             return
-        raise ApiError(
-            403,
-            f"host {host!r} is not one of this server; its option --allow-origin can allow it",
-            "host_not_allowed",
-        )
+        reason = f"host {host!r} is not one of this server; its option --allow-origin can allow it"
+        raise ApiError(403, reason, "host_not_allowed")
 
-    def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_origin(self, scope: Scope, headers: Headers) -> None:
         """Any web page may open a socket, or send a simple request, to any server."""
         origin = headers.get("origin")
         if origin is None or origin.lower() in self._origins:
@@ -176,11 +163,8 @@ class AccessMiddleware:
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
             return
-        raise ApiError(
-            403,
-            f"origin {origin!r} is not allowed; the server's option --allow-origin can allow it",
-            "origin_not_allowed",
-        )
+        reason = f"origin {origin!r} is not allowed; the server's option --allow-origin can allow it"
+        raise ApiError(403, reason, "origin_not_allowed")
 
     @contextmanager
     def _count_request(self, scope: Scope, key: str) -> Iterator[None]:
@@ -195,12 +179,8 @@ class AccessMiddleware:
             raise overloaded("the server has too many sockets", 5)
         is_work = key != ANONYMOUS and (is_socket or scope["method"] == "POST")
         if is_work and self._by_key[key] >= self._limits.jobs_per_key:
-            raise ApiError(
-                429,
-                f"the key has {self._limits.jobs_per_key} requests and sockets already",
-                "rate_limit_exceeded",
-                retry_after=1,
-            )
+            reason = f"the key has {self._limits.jobs_per_key} requests and sockets already"
+            raise ApiError(429, reason, "rate_limit_exceeded", retry_after=1)
         self._open[kind] += 1
         self._by_key[key] += is_work
         self._metrics.sockets.set(self._open["websocket"])
@@ -212,7 +192,7 @@ class AccessMiddleware:
             self._metrics.sockets.set(self._open["websocket"])
 
 
-def _key_of_request(headers: dict[str, str]) -> str | None:
+def _key_of_request(headers: Headers) -> str | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return key.strip()

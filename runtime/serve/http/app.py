@@ -1,9 +1,11 @@
-"""The ASGI application: routes, errors and access."""
+"""The ASGI application: routes, errors, access, and the page with its files."""
 
 import logging
+import re
 from collections.abc import Iterable
+from importlib.resources import files
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
@@ -14,7 +16,6 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware, Keys
-from voxport.runtime.serve.http.page_routes import page_router
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
@@ -25,6 +26,29 @@ from voxport.runtime.serve.transcription.api import transcription_router
 from voxport.runtime.serve.voices.api import voice_router
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+INDEX = "index.html"
+TYPES = {  # by the ends of names; other files are not served
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HOST = re.compile(r"[\w.:\[\]-]+", re.ASCII)
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
+    "cache-control": "no-cache",
+}
+POLICY = (
+    "default-src 'self'",
+    "object-src 'none'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
 
 
 def build_app(
@@ -42,9 +66,9 @@ def build_app(
     app.include_router(transcription_router(models, limits))
     app.include_router(voice_router(models, limits))
     app.include_router(realtime_router(models, limits))
-    app.include_router(page_router(models, limits))
     _add_listings(app, models)
     _add_probes(app, models, metrics)
+    _add_page(app, models, limits)
     app.router.default = _not_found
 
     for kind in (ApiError, UsageError, HTTPException, ClientDisconnect, Exception):
@@ -96,3 +120,48 @@ def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
     @app.get("/metrics")
     async def show_metrics() -> Response:
         return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)
+
+
+def _add_page(app: FastAPI, models: Models, limits: Limits) -> None:
+    contents = _read_files()
+
+    async def show(request: Request, name: str = INDEX) -> Response:
+        if name not in contents:
+            raise ApiError(404, f"the page has no file {name[:50]!r}", "not_found")
+        content, media_type = contents[name]
+        policy = _policy(request.headers.get("host", ""))
+        headers = {**HEADERS, "content-security-policy": policy}
+        return Response(content, media_type=media_type, headers=headers)
+
+    for path in ("/", "/page/{name}"):
+        app.add_api_route(path, show, methods=["GET", "HEAD"])
+
+    @app.get("/v1/page")
+    async def describe() -> Json:
+        """What the page offers. Needs a key, because it names the models."""
+        speaking = [
+            {"id": worker.name, "sample_rate": worker.task.sample_rate}
+            for worker in models.speech_workers.values()
+        ]
+        transcribing = [
+            {"id": worker.name, "is_live": worker.live_slots > 0}
+            for worker in models.transcription_workers.values()
+        ]
+        page_limits = {"text_characters": limits.text_characters}
+        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
+
+
+def _read_files() -> dict[str, tuple[bytes, str]]:
+    """Content and media type of each file of the page. A request names one of them, never a path."""
+    found = {}
+    for file in files("voxport.runtime.serve").joinpath("page").iterdir():
+        media_type = TYPES.get(file.name[file.name.rfind(".") :])
+        if media_type:
+            found[file.name] = (file.read_bytes(), media_type)
+    return found
+
+
+def _policy(host: str) -> str:
+    """The content security policy. Some browsers do not count sockets of the page's host as 'self'."""
+    sockets = f" ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
+    return "; ".join((*POLICY, f"connect-src 'self'{sockets}"))

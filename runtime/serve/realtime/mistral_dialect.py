@@ -8,8 +8,7 @@ from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import NullIsMissing, parse_message
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection, Message
-from voxport.runtime.serve.realtime.session import NORMAL, Session, Utterance, decode_pcm
+from voxport.runtime.serve.realtime.session import NORMAL, Connection, Message, Session, Utterance, decode_pcm
 from voxport.runtime.transcription import TranscriptDelta
 
 MAX_APPEND = 262_144  # bytes

@@ -8,8 +8,7 @@ from pydantic import BaseModel
 from voxport.runtime.audio.captions import timed_fields
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import NullIsMissing, Unsupported, parse_message
-from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.session import Session, Utterance, decode_pcm
+from voxport.runtime.serve.realtime.session import Message, Session, Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
 

@@ -1,28 +1,92 @@
-"""`Session`: live audio of one socket as a series of utterances, the common part of the three dialects."""
+"""`Connection`: one socket. `Session`: its live audio, as a series of utterances in one of three dialects."""
 
 import asyncio
 import base64
 import binascii
+import json
 import logging
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from pydantic_core import from_json
+from starlette.types import Message as AsgiMessage
+from starlette.websockets import WebSocket, WebSocketState
 
+from voxport.bundle.json_types import Json
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError, SessionEnds
+from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
+from voxport.runtime.serve.session_clock import SessionClock, SessionState
 from voxport.runtime.serve.transcription.job import TranscriptionJob, too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.transcription import TranscriptDelta
 
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
+CLOSE_S = 5.0
+Message = Json  # from a client or from the server
 log = logging.getLogger(__name__)
+
+
+class SocketClosed(Exception):
+    """One side has closed the socket."""
+
+
+class Connection:
+    """`receive` and `send` may be called by several tasks; messages are sent whole and in order.
+
+    `number` differs for each socket.
+    """
+
+    def __init__(self, socket: WebSocket, models: Models, limits: Limits):
+        self._socket, self.limits, self.number = socket, limits, uuid.uuid4().hex[:12]
+        self._clock = SessionClock(limits, lambda: models.is_draining)
+        self._sending = asyncio.Lock()
+
+    async def receive(self, state: SessionState) -> Message:
+        """The next JSON object. Raises ApiError on any other message, and SocketClosed or SessionEnds."""
+        frame = await self._clock.receive(self._socket.receive(), state)
+        if frame["type"] == "websocket.disconnect":
+            raise SocketClosed
+        self._check_size(frame)
+        text = frame.get("text")
+        if text is None:
+            raise ApiError(400, "a binary message; expected a JSON object as text", "invalid_event")
+        try:
+            message = from_json(text, allow_inf_nan=False)
+        except ValueError as error:
+            raise ApiError(400, f"the message is not JSON: {str(error)[:100]}", "invalid_json") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise ApiError(400, "expected a JSON object with a type", "invalid_event")
+        return message
+
+    def _check_size(self, frame: AsgiMessage) -> None:
+        """Servers other than ours may take larger messages, as the server of Ray does."""
+        content, most = frame.get("text") or frame.get("bytes") or b"", int(self.limits.message_mib * MIB)
+        size = len(content.encode() if isinstance(content, str) else content)
+        if size > most:
+            message = f"a message of {size} bytes; expected at most {most}"
+            raise SessionEnds(ApiError(413, message, "message_too_large"))
+
+    async def send(self, message: Message) -> None:
+        """Raises SocketClosed."""
+        try:
+            text = json.dumps(message, ensure_ascii=False)
+            async with self._sending:
+                await self._socket.send_text(text)
+        except Exception as error:  # the exceptions of a closed socket have no common base
+            raise SocketClosed from error
+
+    async def close(self, code: int, reason: str = "") -> None:
+        if self._socket.application_state == WebSocketState.CONNECTED:
+            with suppress(Exception):  # it is closed already
+                await asyncio.wait_for(self._socket.close(code, reason), CLOSE_S)
 
 
 @dataclass

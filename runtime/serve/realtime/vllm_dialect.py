@@ -3,8 +3,7 @@
 from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.session import Session, Utterance, decode_pcm
+from voxport.runtime.serve.realtime.session import Message, Session, Utterance, decode_pcm
 from voxport.runtime.transcription import TranscriptDelta
 
 RATE = 16000

@@ -32,12 +32,8 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
     """Refuses what this server or the model does not do. Raises ApiError."""
     check_length(len(body.input), limits.text_characters, "input")
     if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
-        raise ApiError(
-            400,
-            "response_format: expected pcm or wav with stream_format sse",
-            "invalid_value",
-            "response_format",
-        )
+        reason = "response_format: expected pcm or wav with stream_format sse"
+        raise ApiError(400, reason, "invalid_value", "response_format")
     if body.instruct is not None and not task.follows_instructions:
         reason = f"instructions: {body.model} follows none; leave them out"
         raise ApiError(400, reason, "invalid_value", "instructions")

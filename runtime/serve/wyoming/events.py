@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_read_event, async_write_event
+from wyoming.info import Attribution
 
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import wrong_field
@@ -20,6 +21,7 @@ HEADER_BYTES, PART_BYTES = 65_536, MIB  # limits of an event; its parts are its 
 LINGER_S = 2.0  # for which input is read and dropped before a close
 DROPPED_BYTES = 65_536  # at a time
 INVALID = "invalid_event"
+VOXPORT = Attribution("voxport", "")
 ROUTE = "wyoming"  # in the metrics
 Parsed = TypeVar("Parsed")
 

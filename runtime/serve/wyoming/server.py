@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Self
 
 from wyoming.event import Event
-from wyoming.info import SelectProgram
+from wyoming.info import Info, SelectProgram
 from wyoming.ping import Ping, Pong
 
 from voxport.runtime.serve.address import bind
@@ -20,9 +20,8 @@ from voxport.runtime.serve.session_clock import SessionClock
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.serve.wyoming.events import ROUTE, Connection, EventReader, Replies, error_event, parse
-from voxport.runtime.serve.wyoming.info import describe
-from voxport.runtime.serve.wyoming.speech import SpeechEvents
-from voxport.runtime.serve.wyoming.transcription import AudioEvents
+from voxport.runtime.serve.wyoming.speech import SpeechEvents, tts_program
+from voxport.runtime.serve.wyoming.transcription import AudioEvents, asr_program
 
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
@@ -152,3 +151,11 @@ class Session:
         if not found:
             raise ApiError(404, "this server has no model that transcribes", "model_not_found")
         return self._models.transcription_worker(name or self._transcription_model or next(iter(found)))
+
+
+def describe(models: Models) -> Info:
+    """Clients take the first program of each kind."""
+    return Info(
+        tts=[tts_program(worker) for worker in models.speech_workers.values()],
+        asr=[asr_program(worker) for worker in models.transcription_workers.values()],
+    )

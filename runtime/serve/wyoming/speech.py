@@ -3,30 +3,89 @@
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event
+from wyoming.info import TtsProgram, TtsVoice
 from wyoming.tts import (
     Synthesize,
     SynthesizeChunk,
     SynthesizeStart,
     SynthesizeStopped,
     SynthesizeTextFormat,
+    SynthesizeVoice,
 )
 
+from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import check_length
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, Connection, Replies, Reply, parse
-from voxport.runtime.serve.wyoming.info import choose_voice
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
 from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text_to_speech import TextToSpeech
 
 CHANNELS = 1
+DEFAULT_VOICE = "default"  # for a bundle without voices: clients show no program without one
+DEFAULT_LANGUAGE = "en"
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
+
+
+def tts_program(worker: SpeechWorker) -> TtsProgram:
+    voices = [
+        TtsVoice(voice, VOXPORT, True, f"{voice} of {worker.name}", None, [_language(worker.task, voice)])
+        for voice in _voices(worker.task)
+    ]
+    description = f"Text to speech of {worker.name}"
+    return TtsProgram(
+        worker.name, VOXPORT, True, description, None, voices, supports_synthesize_streaming=True
+    )
+
+
+def _voices(task: TextToSpeech) -> list[str]:
+    return task.bundle_voices() or [DEFAULT_VOICE]
+
+
+def _language(task: TextToSpeech, voice: str) -> str:
+    with suppress(UsageError):  # no default voice
+        return task.language(None if voice == DEFAULT_VOICE else voice)
+    return DEFAULT_LANGUAGE
+
+
+def choose_voice(
+    workers: Iterable[SpeechWorker], requested: SynthesizeVoice | None
+) -> tuple[SpeechWorker, str | None]:
+    """The first of `workers` with the voice, or with one of the language, and the name of the voice.
+
+    Without a requested name or language it is the default voice of the first worker. Raises ApiError.
+    """
+    workers = list(workers)
+    if not workers:
+        raise ApiError(404, "this server has no model that speaks", "model_not_found")
+    if requested is None or not (requested.name or requested.language):
+        return workers[0], workers[0].default_voice()
+    if requested.speaker:
+        raise ApiError(400, "voice.speaker: the voices have no speakers; leave it out", "voice_not_found")
+    voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
+    for worker, voice in voices:
+        if voice == requested.name or (
+            not requested.name and _speaks(worker.task, voice, requested.language)
+        ):
+            return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
+    if requested.name:
+        names = ", ".join(sorted({voice for _, voice in voices}))
+        raise ApiError(400, f"voice.name: expected one of {names}", "voice_not_found")
+    languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))
+    raise ApiError(400, f"voice.language: expected one of {languages}", "language_not_found")
+
+
+def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
+    """Compares languages without their regions, as in `en-US`."""
+    return (language or "").replace("_", "-").partition("-")[0].lower() == _language(task, voice)
 
 
 class SpeechReply(Reply):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from wyoming import asr
+from wyoming import asr, info
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
 from wyoming.event import Event
 
@@ -12,11 +12,26 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, Connection, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
 PIECE_S = 1.0  # audio that the job takes at a time
+
+
+def asr_program(worker: TranscriptionWorker) -> info.AsrProgram:
+    description = f"Speech to text of {worker.name}"
+    model = info.AsrModel(worker.name, VOXPORT, True, description, None, list(worker.task.languages))
+    return info.AsrProgram(
+        worker.name,
+        VOXPORT,
+        True,
+        description,
+        None,
+        [model],
+        supports_transcript_streaming=True,
+        requires_external_vad=True,
+    )
 
 
 class TranscriptReply(Reply):
@@ -51,11 +66,8 @@ class IncomingAudio:
         """Waits while too much audio is ahead. Raises ApiError."""
         channels = self.form.channels
         if len(content) % (SAMPLE_BYTES * channels):
-            raise ApiError(
-                400,
-                f"audio-chunk: {len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}",
-                "invalid_audio",
-            )
+            reason = f"{len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}"
+            raise ApiError(400, f"audio-chunk: {reason}", "invalid_audio")
         samples = from_pcm16(content).reshape(-1, channels)
         for start in range(0, len(samples), self._piece):
             self.job.feed(self._converter.feed(samples[start : start + self._piece]))

@@ -21,7 +21,7 @@ def test_arguments_are_texts_as_on_the_command_line(monkeypatch: pytest.MonkeyPa
     )
     assert options.bundle == (str(tmp_path / "TTS"), "/b/STT") and options.keys == tmp_path / "k"
     assert (options.cpus, options.replicas, options.slots) == (2, 3, 4)
-    assert options.limits == Limits(waiting=5, queue_s=1.5)
+    assert (options.waiting, options.queue_s) == (5, 1.5)
 
 
 def test_arguments_may_be_those_of_a_file() -> None:
@@ -39,8 +39,8 @@ def test_arguments_may_be_those_of_a_file() -> None:
         ({"bundle": "a", "slots": "0"}, "slots: "),
         ({"bundle": "a", "allow_origin": "a.example"}, "allow_origin .*: expected the URL of a web page"),
         ({"bundle": "a", "waiting": "many"}, "waiting: "),
-        ({"bundle": "a", "waiting": "0"}, "waiting: expected a positive number"),
-        ({"bundle": "a", "limits": {}, "queue_s": "nan"}, "queue_s: expected a positive number"),
+        ({"bundle": "a", "waiting": "0"}, "waiting: Input should be greater than 0"),
+        ({"bundle": "a", "queue_s": "nan"}, "queue_s: Input should be a finite number"),
         ({"bundle": "a", "min_replicas": "2"}, "replicas: 1 is less than min_replicas 2"),
     ],
 )

@@ -24,8 +24,8 @@ from voxport.runtime.serve.http.server import configuration
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection
 from voxport.runtime.serve.realtime.openai_dialect import TEXT
+from voxport.runtime.serve.realtime.session import Connection
 
 PING_S = 0.2
 

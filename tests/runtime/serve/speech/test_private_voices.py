@@ -14,7 +14,8 @@ from voxport.runtime.families.qwen3_tts import voices
 from voxport.runtime.families.qwen3_tts.builder import Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.wyoming.info import choose_voice, describe
+from voxport.runtime.serve.wyoming.server import describe
+from voxport.runtime.serve.wyoming.speech import choose_voice
 
 PRIVATE = "operator"
 
