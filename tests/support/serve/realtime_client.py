@@ -3,12 +3,16 @@
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import websockets
-from support.serve.http_server import RunningServer
-from support.serve.loud_to_text import BLOCK, RATE, square_wave
+from support.serve.http_server import DEFAULT, RunningServer, running
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
+
+from voxport.runtime.serve.limits import Limits
 
 Answer = TypeVar("Answer")
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
@@ -46,6 +50,32 @@ class Socket:
             messages.append(await self.receive())
         return messages
 
+    async def say(self) -> None:
+        """An utterance of three words in OpenAI's dialect."""
+        for block in pcm(24000):
+            await self.send("input_audio_buffer.append", audio=text_of(block))
+        await self.send("input_audio_buffer.commit")
+
+    async def rest(self) -> tuple[list[dict[str, Any]], int]:
+        """The messages until the server closes the socket, and its code."""
+        messages = []
+        try:
+            while True:
+                messages.append(await self.receive())
+        except websockets.exceptions.ConnectionClosed as closed:
+            assert closed.rcvd
+            return messages, closed.rcvd.code
+
+
+@contextmanager
+def held_server(limits: Limits = DEFAULT) -> Iterator[tuple[RunningServer, threading.Event]]:
+    """A server that transcribes nothing before the event is set."""
+    task, gate = LoudToText(), threading.Event()
+    with running({"loud": task}, limits) as server:
+        task.before_feed = lambda: gate.wait(10)
+        yield server, gate
+        gate.set()  # the server waits for its engine when it stops
+
 
 def talk(
     server: RunningServer,
@@ -65,4 +95,6 @@ def talk(
 
 OPENAI, VLLM = "/v1/realtime?intent=transcription&model=loud", "/v1/realtime"
 MISTRAL = "/v1/audio/transcriptions/realtime?model=loud"
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+TEXT = "one two three"  # of `Socket.say`
 SOUND = text_of(b"\0\0" * 1280)

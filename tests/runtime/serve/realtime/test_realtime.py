@@ -6,13 +6,17 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx2
 import numpy as np
 import openai
 import pytest
 import websockets
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mistralai.client import Mistral
 from mistralai.client.models import AudioFormat
 from support.serve.http_server import RunningServer, wait_until
+from support.serve.loud_to_text import RATE
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from voxport.runtime.serve.realtime.openai_dialect import DELAYS, delay_of
@@ -102,14 +106,9 @@ def test_mistral_client(server: RunningServer, rate: int) -> None:
     assert events[0].session.model == "loud" and events[-1].text == "one two three four"
 
 
-@pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
-def test_the_handshake_of_a_socket_has_a_request_id_of_its_own(server: RunningServer, path: str) -> None:
-    async def conversation(socket: Socket) -> str:
-        assert socket.socket.response
-        return socket.socket.response.headers["x-request-id"]
-
-    first, second = talk(server, conversation, path), talk(server, conversation, path)
-    assert first.startswith("req_") and second.startswith("req_") and first != second
+def sound(rate: int = RATE) -> str:
+    """One two three."""
+    return text_of(b"".join(pcm(rate)))
 
 
 def update(**transcription: object) -> dict[str, Any]:
@@ -212,6 +211,30 @@ def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server:
     talk(server, conversation, OPENAI)
 
 
+def test_a_session_does_not_change_after_audio(server: RunningServer) -> None:
+    async def vllm(socket: Socket) -> tuple[str, str]:
+        await socket.receive()
+        await socket.post({"type": "session.update", "model": "loud"})
+        await socket.post({"type": "input_audio_buffer.append", "audio": sound()})
+        await socket.post({"type": "session.update", "model": "loud"})
+        while (message := await socket.receive())["type"] != "error":
+            pass
+        await socket.post({"type": "input_audio_buffer.commit", "final": True})
+        return message["code"], (await socket.until("transcription.done"))[-1]["text"]
+
+    async def mistral(socket: Socket) -> tuple[int, str]:
+        await socket.receive()
+        await socket.post({"type": "input_audio.append", "audio": sound()})
+        await socket.post({"type": "session.update", "session": {"target_streaming_delay_ms": 480}})
+        while (message := await socket.receive())["type"] != "error":
+            pass
+        await socket.post({"type": "input_audio.end"})
+        return message["error"]["code"], (await socket.until("transcription.done"))[-1]["text"]
+
+    assert talk(server, vllm, VLLM) == ("invalid_event", "one two three")
+    assert talk(server, mistral, MISTRAL) == (3001, "one two three")
+
+
 @pytest.mark.parametrize(
     "path, status",
     [
@@ -254,3 +277,74 @@ def test_names_of_delays_are_delays_of_the_bundle(
 def test_delays_between_the_least_and_the_largest() -> None:
     found = [delay_of(name, (2400, 80, 480)) for name in DELAYS]
     assert found == [80, 80, 480, 2400, 2400]
+
+
+TYPES = (
+    "session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+    "input_audio.append",
+    "input_audio.flush",
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("loud"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ("audio", "input", "format", "rate", "type", "transcription", "model", "audio_format")
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+FIELDS = {name: VALUES for name in ("audio", "session", "model", "final", "event_id")}
+MESSAGES = (
+    st.fixed_dictionaries({"type": st.sampled_from(TYPES)}, optional=FIELDS)
+    | st.fixed_dictionaries({"type": VALUES}, optional=FIELDS)
+    | st.text(max_size=20)
+    | st.binary(max_size=20)
+)
+
+
+def is_internal(message: dict[str, Any]) -> bool:
+    """Whether an error says that the server has a fault."""
+    error = message.get("error")
+    code = error.get("code") if isinstance(error, dict) else message.get("code")
+    return message["type"] == "error" and code in ("internal_error", "processing_error", 3000)
+
+
+@settings(max_examples=25)
+@given(st.sampled_from((OPENAI, VLLM, MISTRAL)), st.lists(MESSAGES, max_size=6))
+def test_any_frames_get_errors_and_the_session_goes_on(
+    server: RunningServer, path: str, frames: list[Any]
+) -> None:
+    """After them the session transcribes as before. Each frame of the list may also be understood."""
+    update: dict[str, Any] = {"type": "session.update", "model": "loud"}
+    audio = {"type": "input_audio_buffer.append", "audio": sound(24000 if path == OPENAI else RATE)}
+    last = {"type": "input_audio_buffer.commit", "final": True}
+    if path == OPENAI:
+        form = {"format": {"type": "audio/pcm", "rate": 24000}, "transcription": {"model": "loud"}}
+        update = {"type": "session.update", "session": {"audio": {"input": form}}}
+    if path == MISTRAL:
+        update = {"type": "session.update", "session": {"audio_format": {"sample_rate": RATE}}}
+        audio, last = {**audio, "type": "input_audio.append"}, {"type": "input_audio.end"}
+    clears: dict[str, list[Any]] = {OPENAI: [{"type": "input_audio_buffer.clear"}], VLLM: [last], MISTRAL: []}
+    first = [update] if path == VLLM else []  # the first message of that path decides the dialect
+
+    async def conversation(socket: Socket) -> str:
+        await socket.receive()
+        for message in (*first, *frames, *clears[path], update, audio, last):
+            await socket.post(message)
+        text, key = "", {OPENAI: "transcript", VLLM: "text", MISTRAL: "text"}[path]
+        while text != "one two three":
+            message = await socket.receive()
+            assert not is_internal(message), message
+            text = message.get(key) or text
+        return text
+
+    assert talk(server, conversation, path) == "one two three"
+    assert httpx2.get(f"{server.url}/readyz").status_code == 200

@@ -154,6 +154,21 @@ def test_a_file_that_is_no_recording_is_refused_without_its_path(
     assert "/tmp" not in error["message"] and "voxport-" not in error["message"]
 
 
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_a_flac_that_ends_early_is_refused(server: RunningServer, part: float) -> None:
+    """What can be decoded has some words, whose transcript would look whole."""
+    block = np.zeros(2 * BLOCK, np.float32)
+    block[:BLOCK] = np.random.default_rng(1).uniform(-0.5, 0.5, BLOCK)
+    file = io.BytesIO()
+    soundfile.write(file, np.tile(block, 10), RATE, format="FLAC")
+    content = file.getvalue()[: int(part * len(file.getvalue()))]
+    url = f"{server.url}/v1/audio/transcriptions"
+    response = httpx2.post(url, data={"model": "loud"}, files={"file": ("a.flac", content)})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["code"] == "invalid_audio" and error["param"] == "file"
+    assert "damaged after" in error["message"] and "/tmp" not in error["message"]
+
+
 def test_wrong_multipart_is_refused(server: RunningServer) -> None:
     url, kind = f"{server.url}/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}
     assert post(server, name="sound").status_code == 400
