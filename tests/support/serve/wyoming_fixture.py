@@ -4,13 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from threading import Event as Flag
 from typing import Any
 
 import numpy as np
 from support.serve.http_server import Tasks, wait_until
 from support.serve.loud_to_text import LoudToText, square_wave
-from support.serve.toy_speech_task import ToySpeechTask
+from support.serve.tone_speech import ToneSpeech
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
 from wyoming.event import Event, Eventable
@@ -33,28 +32,26 @@ END_OF_TRANSCRIPT = ("transcript-stop",)
 WAIT_S = 10
 
 
+class Bilingual(ToneSpeech):
+    """Bob speaks French."""
+
+    def language(self, voice: str | None) -> str:
+        return "fr" if voice == "bob" else "en"
+
+
 class WyomingFixture:
     """Models with their tasks, and a Wyoming server."""
 
     def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText) -> None:
         """`more` are further models by their names."""
         self.limits, self.metrics = limits, Metrics()
-        self.engines_may_run = Flag()  # the engines wait for it
-        self.engines_may_run.set()
-        self.speech_task = ToySpeechTask(lambda component, inputs: self._pause())
-        self.transcription_task = LoudToText(is_live)
-        self.transcription_task.before_feed = self._pause
-        tasks: Tasks = {
-            "tts": self.speech_task,
-            "stt": self.transcription_task,
-            **more,
-        }
+        speech, transcription = Bilingual(), LoudToText(is_live)
+        self.engines_may_run = speech.gate
+        transcription.before_feed = lambda: self.engines_may_run.wait(WAIT_S)
+        tasks: Tasks = {"tts": speech, "stt": transcription, **more}
         self.models = Models(tasks, limits, self.metrics, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
-
-    def _pause(self) -> None:
-        assert self.engines_may_run.wait(WAIT_S)
 
     @property
     def speech_worker(self) -> SpeechWorker:
@@ -74,7 +71,9 @@ class WyomingFixture:
 
 @contextmanager
 def wyoming_fixture(is_live: bool = True, **limits: Any) -> Iterator[WyomingFixture]:
-    made = WyomingFixture(Limits(**limits), is_live)
+    """`limits` may have a `french` task, too."""
+    more = {"french": limits.pop("french")} if "french" in limits else {}
+    made = WyomingFixture(Limits(**limits), is_live, **more)
     try:
         yield made
     finally:
@@ -111,7 +110,7 @@ def sound(events: list[Event]) -> bytes:
 
 def spoken(text: str, voice: str | None = None) -> bytes:
     """What the task itself speaks."""
-    return pcm16(np.concatenate(list(ToySpeechTask().speak(text, voice=voice))))
+    return pcm16(np.concatenate(list(Bilingual().speak(text, voice=voice))))
 
 
 def tone(pattern: str) -> bytes:
@@ -133,3 +132,16 @@ async def until_true(condition: Callable[[], bool]) -> float:
         assert time.monotonic() - started < WAIT_S
         await asyncio.sleep(0.005)
     return time.monotonic() - started
+
+
+def conversation(
+    fixture: WyomingFixture, *requests: Eventable, until: tuple[str, ...], answers: int = 1
+) -> list[list[Event]]:
+    """Sends events on one connection. Returns what follows, up to one of `until`, as often as `answers`."""
+
+    async def run() -> list[list[Event]]:
+        async with fixture.client() as client:
+            first = await ask(client, *requests, until=until)
+            return [first, *[await ask(client, until=until) for _ in range(answers - 1)]]
+
+    return asyncio.run(run())

@@ -111,9 +111,13 @@ def sound(rate: int = RATE) -> str:
     return text_of(b"".join(pcm(rate)))
 
 
-def update(**transcription: object) -> dict[str, Any]:
-    """A message of OpenAI's dialect."""
-    return {"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}}
+def update(**fields: object) -> dict[str, Any]:
+    """A message of OpenAI's dialect with fields of the audio's input."""
+    return {"type": "session.update", "session": {"audio": {"input": fields}}}
+
+
+def transcription(**fields: object) -> dict[str, Any]:
+    return update(transcription=fields)
 
 
 WRONG = [
@@ -127,26 +131,14 @@ WRONG = [
     (OPENAI, {"type": "input_audio_buffer.append", "audio": ""}, "invalid_audio"),
     (OPENAI, {"type": "input_audio_buffer.append"}, "invalid_audio"),
     (OPENAI, {"type": "input_audio_buffer.commit"}, "input_audio_buffer_commit_empty"),
-    (
-        OPENAI,
-        {"type": "session.update", "session": {"audio": {"input": {"turn_detection": {}}}}},
-        "unsupported_value",
-    ),
-    (
-        OPENAI,
-        {"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 8000}}}}},
-        "invalid_value",
-    ),
+    (OPENAI, update(turn_detection={}), "unsupported_value"),
+    (OPENAI, update(format={"rate": 8000}), "invalid_value"),
     (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
     (OPENAI, {"type": "session.update", "session": {"include": ["logprobs"]}}, "unsupported_value"),
-    (OPENAI, update(prompt="Names: Ada."), "unsupported_value"),
-    (OPENAI, update(language="xx"), "invalid_value"),
-    (OPENAI, update(delay="huge"), "invalid_value"),
-    (
-        OPENAI,
-        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "x"}}}}},
-        "model_not_found",
-    ),
+    (OPENAI, transcription(prompt="Names: Ada."), "unsupported_value"),
+    (OPENAI, transcription(language="xx"), "invalid_value"),
+    (OPENAI, transcription(delay="huge"), "invalid_value"),
+    (OPENAI, transcription(model="x"), "model_not_found"),
     (VLLM, {"type": "input_audio_buffer.commit"}, "model_not_validated"),
     (VLLM, {"type": "input_audio_buffer.commit", "final": True}, "model_not_validated"),
     (VLLM, {"type": "session.update", "model": "other"}, "model_not_found"),
@@ -168,7 +160,7 @@ def test_samples_of_16_bits_become_floats_from_minus_1_to_1() -> None:
 def test_a_language_of_the_model_is_taken_and_shown(server: RunningServer) -> None:
     async def conversation(socket: Socket) -> None:
         await socket.receive()
-        await socket.socket.send(json.dumps(update(language="en-US")))
+        await socket.socket.send(json.dumps(transcription(language="en-US")))
         answer = await socket.receive()
         assert answer["session"]["audio"]["input"]["transcription"]["language"] == "en-US"
 

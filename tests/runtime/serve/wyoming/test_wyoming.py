@@ -12,6 +12,7 @@ from support.serve.wyoming_fixture import (
     WyomingFixture,
     ask,
     chunks,
+    conversation,
     sound,
     spoken,
     tone,
@@ -34,16 +35,12 @@ from wyoming.tts import (
 
 
 def test_describe_lists_programs_voices_and_languages() -> None:
-    async def scenario(fixture: WyomingFixture) -> Info:
-        async with fixture.client() as client:
-            (event,) = await ask(client, Describe(), until=("info",))
-            return Info.from_event(event)
-
     with wyoming_fixture() as fixture:
-        info = asyncio.run(scenario(fixture))
+        ((event,),) = conversation(fixture, Describe(), until=("info",))
+    info = Info.from_event(event)
     (tts,), (asr,) = info.tts, info.asr
     assert tts.name == "tts" and tts.installed and tts.supports_synthesize_streaming
-    assert {voice.name: voice.languages for voice in tts.voices} == {"anna": ["en"], "fr_bert": ["fr"]}
+    assert {voice.name: voice.languages for voice in tts.voices} == {"anna": ["en"], "bob": ["fr"]}
     assert asr.name == "stt" and asr.supports_transcript_streaming and asr.requires_external_vad
     assert [(model.name, model.languages) for model in asr.models] == [("stt", ["en"])]
 
@@ -66,32 +63,24 @@ def test_ping_and_select_program() -> None:
 
 @pytest.mark.parametrize(
     ("voice", "name"),
-    [(None, None), (SynthesizeVoice("fr_bert"), "fr_bert"), (SynthesizeVoice(language="fr-FR"), "fr_bert")],
+    [(None, None), (SynthesizeVoice("bob"), "bob"), (SynthesizeVoice(language="fr-FR"), "bob")],
 )
 def test_synthesize_sends_the_speech_of_the_task(voice: SynthesizeVoice | None, name: str | None) -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        async with fixture.client() as client:
-            return await ask(client, Synthesize(TEXT, voice), until=END_OF_SPEECH)
-
     with wyoming_fixture() as fixture:
-        events = asyncio.run(scenario(fixture))
+        (events,) = conversation(fixture, Synthesize(TEXT, voice), until=END_OF_SPEECH)
     assert types(events) == ["audio-start", "audio-chunk", "audio-stop"]
-    assert events[0].data["rate"] == 1000 and events[0].data["width"] == 2
+    assert events[0].data["rate"] == 24000 and events[0].data["width"] == 2
     assert sound(events) == spoken(TEXT, name)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size: int) -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
-        sent = [SynthesizeStart(SynthesizeVoice("fr_bert")), *pieces, Synthesize(TEXT), SynthesizeStop()]
-        async with fixture.client() as client:
-            return await ask(client, *sent, until=END_OF_TEXT)
-
+    pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
+    sent = [SynthesizeStart(SynthesizeVoice("bob")), *pieces, Synthesize(TEXT), SynthesizeStop()]
     with wyoming_fixture() as fixture:
-        events = asyncio.run(scenario(fixture))
+        (events,) = conversation(fixture, *sent, until=END_OF_TEXT)
     assert types(events) == ["audio-start", "audio-chunk", "audio-stop", "synthesize-stopped"]
-    assert sound(events) == spoken(TEXT, "fr_bert")
+    assert sound(events) == spoken(TEXT, "bob")
 
 
 def test_a_sentence_is_spoken_before_the_text_ends() -> None:
@@ -110,15 +99,9 @@ def test_a_sentence_is_spoken_before_the_text_ends() -> None:
 def test_requests_of_one_connection_are_answered_in_order() -> None:
     texts = ("First.", "Second.", "Third.")
 
-    async def scenario(fixture: WyomingFixture) -> list[list[Event]]:
-        async with fixture.client() as client:
-            first = await ask(client, *map(Synthesize, texts), until=END_OF_SPEECH)
-            return [first, *[await ask(client, until=END_OF_SPEECH) for _ in texts[1:]]]
-
     with wyoming_fixture() as fixture:
-        assert [sound(events) for events in asyncio.run(scenario(fixture))] == [
-            spoken(text) for text in texts
-        ]
+        found = conversation(fixture, *map(Synthesize, texts), until=END_OF_SPEECH, answers=len(texts))
+    assert [sound(events) for events in found] == [spoken(text) for text in texts]
 
 
 # Transcripts
@@ -127,36 +110,24 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
 @pytest.mark.parametrize("is_live", [True, False])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_audio_gives_its_transcript_in_pieces_and_whole(is_live: bool, channels: int) -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        audio = np.frombuffer(tone("..x..xx."), "<i2").repeat(channels).tobytes()
-        async with fixture.client() as client:
-            events = [Transcribe("stt", language="en"), *chunks(audio, channels=channels)]
-            return await ask(client, *events, until=END_OF_TRANSCRIPT)
-
+    audio = np.frombuffer(tone("..x..xx."), "<i2").repeat(channels).tobytes()
+    sent = [Transcribe("stt", language="en"), *chunks(audio, channels=channels)]
     with wyoming_fixture(is_live) as fixture:
-        events = asyncio.run(scenario(fixture))
+        (events,) = conversation(fixture, *sent, until=END_OF_TRANSCRIPT)
     assert types(events) == ["transcript-start", "transcript-chunk", "transcript", "transcript-stop"]
     assert events[-2].data == {"text": "one two three"}
     assert "".join(e.data["text"] for e in events if e.type == "transcript-chunk") == "one two three"
 
 
 def test_audio_of_another_rate_is_resampled() -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        loud = np.frombuffer(tone("..x.."), "<i2").repeat(3).tobytes()
-        async with fixture.client() as client:
-            return await ask(client, *chunks(loud, rate=48000), until=END_OF_TRANSCRIPT)
-
+    loud = np.frombuffer(tone("..x.."), "<i2").repeat(3).tobytes()
     with wyoming_fixture() as fixture:
-        assert asyncio.run(scenario(fixture))[-2].data["text"].startswith("one")
+        (events,) = conversation(fixture, *chunks(loud, rate=48000), until=END_OF_TRANSCRIPT)
+    assert events[-2].data["text"].startswith("one")
 
 
 def test_silence_and_no_audio_give_an_empty_transcript() -> None:
-    async def scenario(fixture: WyomingFixture) -> list[str]:
-        async with fixture.client() as client:
-            found = [
-                await ask(client, *chunks(audio), until=END_OF_TRANSCRIPT) for audio in (tone("...."), b"")
-            ]
-            return [events[-2].data["text"] for events in found]
-
+    sent = [*chunks(tone("....")), *chunks(b"")]
     with wyoming_fixture() as fixture:
-        assert asyncio.run(scenario(fixture)) == ["", ""]
+        found = conversation(fixture, *sent, until=END_OF_TRANSCRIPT, answers=2)
+    assert [events[-2].data["text"] for events in found] == ["", ""]

@@ -15,6 +15,7 @@ from support.serve.wyoming_fixture import (
     WyomingFixture,
     answers,
     ask,
+    conversation,
     sound,
     spoken,
     until_true,
@@ -28,7 +29,6 @@ from wyoming.ping import Ping
 from wyoming.tts import Synthesize
 
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.wyoming.events import EventReader, read_event
 
 
@@ -151,50 +151,18 @@ def test_any_header_is_an_event_an_error_or_the_end(fields: dict[str, Any], rest
         assert event is None or (event.type == fields["type"] and isinstance(event.data, dict))
 
 
-def test_the_error_of_a_language_names_those_of_the_model() -> None:
-    async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
-        async with fixture.client() as client:
-            empty = await ask(client, Transcribe(language=""), Ping(), until=("pong",))
-            return empty, await ask(client, Transcribe("stt", language="xx"), Ping(), until=("pong",))
-
-    with wyoming_fixture() as fixture:
-        empty, (error,) = asyncio.run(scenario(fixture))
-        with pytest.raises(ApiError) as expected:
-            fixture.transcription_worker.check_language("xx")
-    assert [event.type for event in empty] == ["pong"]
-    assert error.data == {"text": expected.value.message, "code": "invalid_value"}
-
-
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
-def test_the_language_is_checked_for_the_model_that_is_selected_later(begin: AudioStart | AudioChunk) -> None:
-    async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
-        async with fixture.client() as client:
-            chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("stt"), begin]
-            right = await ask(client, *chosen, AudioStop(), until=END_OF_TRANSCRIPT)
-            events = [Transcribe(language="en"), SelectProgram("french"), begin, Ping()]
-            return right, await ask(client, *events, until=("pong",))
-
-    made = WyomingFixture(Limits(), True, french=FrenchToText())
-    try:
-        right, (error,) = asyncio.run(scenario(made))
-    finally:
-        made.models.drain(0)
-    assert right[-1].type == "transcript-stop"
-    assert error.data["code"] == "invalid_value" and "expected one of fr" in error.data["text"]
-
-
-def test_a_language_is_that_of_one_audio_only() -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        async with fixture.client() as client:
-            audio = AudioStart(16000, 2, 1), AudioStop()
-            await ask(client, Transcribe(language="en"), *audio, until=END_OF_TRANSCRIPT)
-            return await ask(client, SelectProgram("french"), *audio, until=END_OF_TRANSCRIPT)
-
-    made = WyomingFixture(Limits(), True, french=FrenchToText())
-    try:
-        assert asyncio.run(scenario(made))[-1].type == "transcript-stop"
-    finally:
-        made.models.drain(0)
+def test_the_language_is_checked_for_the_model_of_the_audio(begin: AudioStart | AudioChunk) -> None:
+    """A model may be selected after the language. A language is that of one audio only."""
+    english, to_french = Transcribe(language="en"), SelectProgram("french")
+    with wyoming_fixture(french=FrenchToText()) as fixture:
+        sent = [english, to_french, SelectProgram("stt"), begin, AudioStop(), to_french, begin, AudioStop()]
+        *_, last = conversation(fixture, *sent, until=END_OF_TRANSCRIPT, answers=2)
+        assert last[-1].type == "transcript-stop"
+        ((error,),) = conversation(fixture, english, to_french, begin, Ping(), until=("pong",))
+        assert error.data["code"] == "invalid_value" and "expected one of fr" in error.data["text"]
+        ((pong,),) = conversation(fixture, Transcribe(language=""), Ping(), until=("pong",))
+        assert pong.type == "pong"
 
 
 def test_an_unknown_event_gets_an_error_and_the_connection_goes_on() -> None:
