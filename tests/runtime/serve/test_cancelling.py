@@ -177,14 +177,6 @@ def test_sockets_that_are_cut_leave_nothing() -> None:
         assert server.metric("sockets") == 0
 
 
-def test_a_connection_whose_client_does_not_receive_is_closed() -> None:
-    with running({"tone": ToneSpeech()}, send_s=0.3) as server, asking(server, "tone", input="a" * 4000):
-        wait_until(lambda: server.connections)
-        wait_until(lambda: not server.connections)
-        wait_until(lambda: server.models.speech_workers["tone"].is_idle)
-        assert left(server) == 1
-
-
 def test_a_connection_is_closed_whose_client_does_not_receive_the_end() -> None:
     """The answer is made and in the buffer of the connection, which would be closed when it is empty."""
     with running({"tone": ToneSpeech()}, send_s=0.3) as server, socket.socket() as client:

@@ -1,25 +1,19 @@
 """The metrics: each is counted, and the dashboard shows them all."""
 
-import asyncio
-import base64
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 
 import httpx2
-import numpy as np
-import pytest
-import websockets
 from support.paths import ROOT
-from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.http_server import running, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText
-from support.serve.speech_requests import TEXT, post_speech, speech_body
+from support.serve.realtime_client import Socket, talk, text_of
+from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, no_fault
 
 from voxport.runtime.batching import Fill, RowLimit
-from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -114,20 +108,14 @@ def test_slots_and_the_queue_are_counted() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
-        threads = [threading.Thread(target=post_speech, args=(server, speech_body())) for _ in range(3)]
-        threads[0].start()
-        wait_until(lambda: task.running)
-        for thread in threads[1:]:
-            thread.start()
-        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 2)
+        answers = post_in_order(server, *[speech_body()] * 3)
         assert server.metric("slots", bundle="tone") == server.metric("slots_busy", bundle="tone") == 1
         task.fault = lambda text, frame: task.gate.clear()  # one pass
         task.gate.set()
         wait_until(lambda: server.metric("waiting", bundle="tone") == 2)
         task.fault = no_fault
         task.gate.set()
-        for thread in threads:
-            thread.join(10)
+        assert [answer.result(10).status_code for answer in answers] == [200] * 3
         wait_until(lambda: server.metric("slots_busy", bundle="tone") == 0)
         assert server.metric("waiting", bundle="tone") == 0
         assert server.metric("queue_seconds_count", bundle="tone") == 3
@@ -142,38 +130,18 @@ def test_unsent_samples_are_counted_until_they_are_sent_or_dropped() -> None:
         wait_until(lambda: server.metric("buffer_bytes") == 0)
 
 
-def test_sockets_are_counted_while_they_are_open() -> None:
-    async def visit(server: RunningServer, path: str = "/v1/realtime") -> None:
-        async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
-            await connection.recv()
-            assert server.metric("sockets") == 1
-
-    with running({"loud": LoudToText()}, Limits(sockets=1)) as server:
-        asyncio.run(visit(server))
-        wait_until(lambda: server.metric("sockets") == 0)
-        with pytest.raises(websockets.InvalidStatus):
-            asyncio.run(visit(server, "/v1/realtime?model=other"))
-        wait_until(lambda: server.metric("sockets") == 0)
-        for code in ("101", "404"):
-            wait_until(lambda: server.metric("requests_total", route="/v1/realtime", code=code) == 1)
-
-
 def test_lateness_is_the_time_that_live_audio_waited() -> None:
     """Two blocks wait 0.3 s for the one before them, and each may wait 80 ms."""
     task = LoudToText()
 
-    async def talk(server: RunningServer) -> None:
-        path = f"ws://127.0.0.1:{server.port}/v1/realtime"
-        async with websockets.connect(path) as connection:
-            await connection.send(json.dumps({"type": "session.update", "model": "loud"}))
-            sound = base64.b64encode(np.zeros(3 * BLOCK, "<i2").tobytes()).decode()
-            await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
-            await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
-            while json.loads(await connection.recv())["type"] != "transcription.done":
-                pass
+    async def conversation(socket: Socket) -> None:
+        await socket.send("session.update", model="loud")
+        await socket.send("input_audio_buffer.append", audio=text_of(bytes(2 * 3 * BLOCK)))
+        await socket.send("input_audio_buffer.commit", final=True)
+        await socket.until("transcription.done")
 
     with running({"loud": task}) as server:
         task.before_feed = lambda: time.sleep(0.3)
-        asyncio.run(talk(server))
+        talk(server, conversation)
         assert server.metric("late_seconds_total", bundle="loud") > 2 * (0.3 - 0.08)
         assert server.metric("frames_total", bundle="loud") == 3

@@ -1,8 +1,5 @@
 """`docs/nginx.conf` in front of two servers."""
 
-import asyncio
-import base64
-import json
 import shutil
 import socket
 import subprocess
@@ -16,10 +13,10 @@ from typing import Any
 
 import httpx2
 import pytest
-import websockets
 from support.paths import ROOT
 from support.serve.http_server import RunningServer, free_port, running, wait_until
-from support.serve.loud_to_text import BLOCK, LoudToText, square_wave
+from support.serve.loud_to_text import LoudToText
+from support.serve.realtime_client import COMPLETED, OPENAI, Socket, talk
 from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
 from voxport.runtime.audio.files import pcm16
@@ -204,22 +201,12 @@ def fail_later() -> Callable[[str, int], None]:
 
 
 def test_a_socket_passes(tmp_path: Path) -> None:
-    async def talk(port: int) -> str:
-        async with websockets.connect(f"ws://127.0.0.1:{port}/v1/realtime") as connection:
-            assert json.loads(await connection.recv())["type"] == "session.created"
-            await connection.send(json.dumps({"type": "session.update", "model": "loud"}))
-            for value in (0.5, 0.0, 0.5, 0.0):
-                block = square_wave(BLOCK, 32767 * value).astype("<i2").tobytes()
-                sound = base64.b64encode(block).decode()
-                await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
-            await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
-            while True:
-                message = json.loads(await asyncio.wait_for(connection.recv(), 5))
-                if message["type"] == "transcription.done":
-                    return str(message["text"])
+    async def conversation(socket: Socket) -> str:
+        await socket.say()
+        return str((await socket.until(COMPLETED))[-1]["transcript"])
 
     with proxied(tmp_path) as proxy:
-        assert asyncio.run(talk(proxy.port)) == "one two"
+        assert talk(proxy, conversation, OPENAI) == "one two three"
 
 
 def test_uploads_and_errors_are_those_of_the_server(tmp_path: Path) -> None:

@@ -81,13 +81,6 @@ def test_raw_speech_comes_in_pieces(used: Used) -> None:
     assert b"".join(pieces) == pcm16(tone(TEXT)) and len(pieces) > 1
 
 
-def test_raw_speech_is_read_at_once(used: Used) -> None:
-    async def speak(client: Client) -> bytes:
-        return bytes((await result(client.audio.speech.create(**SPEECH))).content)
-
-    assert used(speak) == pcm16(tone(TEXT))
-
-
 def test_events_of_speech_hold_the_samples(used: Used) -> None:
     async def speak(client: Client) -> list[str]:
         asked = client.audio.speech.with_streaming_response.create(**SPEECH, stream_format="sse")

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import websockets
 from support.serve.http_server import DEFAULT, RunningServer, running
@@ -77,8 +77,12 @@ def held_server(limits: Limits = DEFAULT) -> Iterator[tuple[RunningServer, threa
         gate.set()  # the server waits for its engine when it stops
 
 
+class HasPort(Protocol):
+    port: int
+
+
 def talk(
-    server: RunningServer,
+    server: HasPort,
     conversation: Callable[[Socket], Awaitable[Answer]],
     path: str = "/v1/realtime",
     **options: Any,

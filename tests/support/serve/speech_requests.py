@@ -3,11 +3,15 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
-from support.serve.http_server import RunningServer
+from support.serve.http_server import RunningServer, wait_until
+
+from voxport.runtime.serve.speech.worker import SpeechWorker
 
 TEXT = "Hello there."
 
@@ -31,3 +35,20 @@ def post_speech(
 ) -> httpx2.Response:
     body: dict[str, Any] = {"json": content} if isinstance(content, dict) else {"content": content}
     return httpx2.post(f"{server.url}/v1/audio/speech", **body, **options)
+
+
+def post_in_order(
+    server: RunningServer, *bodies: dict[str, Any], **options: Any
+) -> list[Future[httpx2.Response]]:
+    """Each is sent when the one before runs or waits."""
+    worker, answers = server.models.speech_workers["tone"], list[Future[httpx2.Response]]()
+    threads = ThreadPoolExecutor(len(bodies))
+    for body in bodies:
+        before = len(worker._waiting) + len(worker._running)
+        answers.append(threads.submit(post_speech, server, body, **options))
+        wait_until(partial(_is_more, worker, before))
+    return answers
+
+
+def _is_more(worker: SpeechWorker, before: int) -> bool:
+    return len(worker._waiting) + len(worker._running) > before

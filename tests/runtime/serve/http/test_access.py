@@ -2,7 +2,6 @@
 
 import json
 import socket
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.serve.http_server import running, wait_until
 from support.serve.loud_to_text import LoudToText
+from support.serve.speech_requests import post_in_order, post_speech, speech_body
 from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -24,7 +24,7 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 
 KEY, OTHER = "k" * 20, "o" * 20
-BODY = {"model": "tone", "input": "Hello there.", "response_format": "pcm"}
+BODY = speech_body()
 
 
 @pytest.fixture
@@ -112,35 +112,26 @@ def test_a_key_has_a_number_of_requests_at_a_time(keys: Keys) -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(jobs_per_key=1), keys) as server:
-        url = f"{server.url}/v1/audio/speech"
-        thread = threading.Thread(
-            target=httpx2.post, args=(url,), kwargs={"json": BODY, "headers": bearer(KEY)}
-        )
-        thread.start()
-        wait_until(lambda: task.running)
-        refused = httpx2.post(url, json=BODY, headers=bearer(KEY))
+        (runs,) = post_in_order(server, BODY, headers=bearer(KEY))
+        refused = post_speech(server, BODY, headers=bearer(KEY))
         assert refused.status_code == 429 and refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert refused.headers["retry-after"] == "1"
         assert httpx2.get(f"{server.url}/v1/models", headers=bearer(KEY)).status_code == 200
         task.gate.set()
-        assert httpx2.post(url, json=BODY, headers=bearer(OTHER)).status_code == 200
-        thread.join(10)
-        assert httpx2.post(url, json=BODY, headers=bearer(KEY)).status_code == 200
+        assert post_speech(server, BODY, headers=bearer(OTHER)).status_code == 200
+        assert runs.result(10).status_code == 200
+        assert post_speech(server, BODY, headers=bearer(KEY)).status_code == 200
 
 
 def test_the_server_has_a_number_of_connections() -> None:
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(connections=1)) as server:
-        thread = threading.Thread(
-            target=httpx2.post, args=(f"{server.url}/v1/audio/speech",), kwargs={"json": BODY}
-        )
-        thread.start()
-        wait_until(lambda: task.running)
+        (runs,) = post_in_order(server, BODY)
         assert httpx2.get(f"{server.url}/v1/models").status_code == 503
         assert httpx2.get(f"{server.url}/readyz").status_code == 200
         task.gate.set()
-        thread.join(10)
+        assert runs.result(10).status_code == 200
 
 
 def test_connections_without_a_request_are_refused_beyond_their_number() -> None:

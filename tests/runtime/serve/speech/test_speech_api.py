@@ -1,7 +1,6 @@
 """POST /v1/audio/speech, used by the OpenAI client and by plain HTTP."""
 
 import io
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import openai
 import pytest
 import soundfile
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.speech_requests import TEXT, post_speech, speech_body
+from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 
 from voxport.runtime.audio.files import pcm16
@@ -173,12 +172,10 @@ def test_lists_of_models_and_voices(server: RunningServer, client: openai.OpenAI
 def test_a_request_that_waits_too_long_is_refused() -> None:
     task = ToneSpeech(pass_s=0.02)
     with running({"tone": task}, Limits(queue_s=0.2), slots=1) as server:
-        blocker = threading.Thread(target=post_speech, args=(server, speech_body(input="a" * 100)))
-        blocker.start()
-        wait_until(lambda: task.running)
+        (blocker,) = post_in_order(server, speech_body(input="a" * 100))
         response = post_speech(server, speech_body())
         assert response.status_code == 503 and "no slot in 0.2 s" in response.json()["error"]["message"]
-        blocker.join(10)
+        assert blocker.result(10).status_code == 200
 
 
 def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped() -> None:
@@ -197,20 +194,9 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped() -> None:
 def test_a_draining_server_finishes_what_runs_and_refuses_the_rest() -> None:
     task, text = ToneSpeech(pass_s=0.02), "This is what runs when the server ends."
     with running({"tone": task}, slots=1) as server:
-        results = {}
-
-        def ask(name: str) -> None:
-            results[name] = post_speech(server, speech_body(input=text))
-
-        first, second = (threading.Thread(target=ask, args=(name,)) for name in ("runs", "waits"))
-        first.start()
-        wait_until(lambda: task.running)
-        second.start()
-        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 1)
+        runs, waits = post_in_order(server, speech_body(input=text), speech_body(input=text))
         server.models.drain(5)
-        first.join(5)
-        second.join(5)
-        assert results["runs"].content == pcm16(tone(text))
-        assert results["waits"].json()["error"]["code"] == "server_shutting_down"
+        assert runs.result(5).content == pcm16(tone(text))
+        assert waits.result(5).json()["error"]["code"] == "server_shutting_down"
         assert httpx2.get(f"{server.url}/readyz").status_code == 503
         assert post_speech(server, speech_body()).status_code == 503

@@ -3,13 +3,12 @@
 import json
 import logging
 import socket
-import threading
 
 import httpx2
 import numpy as np
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
+from support.serve.speech_requests import TEXT, asking, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from voxport.runtime.audio.files import pcm16
@@ -71,22 +70,16 @@ def test_an_error_of_one_request_leaves_the_others() -> None:
         if text.startswith("Wrong"):
             raise RuntimeError("the engine failed")
 
-    with running({"tone": ToneSpeech(fault=fault)}) as server:
-        responses = {}
-
-        def ask(text: str) -> None:
-            responses[text] = post_speech(server, speech_body(input=text))
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-        assert responses["Wrong."].status_code == 500
-        assert responses["Wrong."].json()["error"]["code"] == "internal_error"
-        assert "Traceback" not in responses["Wrong."].text
-        for text in ("Right.", "Also right."):
-            assert responses[text].content == pcm16(tone(text))
+    task, texts = ToneSpeech(fault=fault), ("Wrong.", "Right.", "Also right.")
+    task.gate.clear()
+    with running({"tone": task}) as server:
+        wrong, *right = post_in_order(server, *(speech_body(input=text) for text in texts))
+        task.gate.set()
+        assert wrong.result(10).status_code == 500
+        assert wrong.result().json()["error"]["code"] == "internal_error"
+        assert "Traceback" not in wrong.result().text
+        for answer, text in zip(right, texts[1:], strict=True):
+            assert answer.result(10).content == pcm16(tone(text))
 
 
 @pytest.mark.parametrize("frame", [0, 2, len("Wrong.") - 1])
@@ -140,29 +133,19 @@ def test_a_pass_that_fails_ends_the_text_that_it_fails_with() -> None:
     task, begun_text, later = ToneSpeech(pass_s=0.02), "a" * 200, "The text that waits."
     failed = fail_with(task, TEXT)
     with running({"tone": task}, slots=2) as server:
-        answers, worker = {}, server.models.speech_workers["tone"]
-
-        def ask(text: str) -> None:
-            answers[text] = post_speech(server, speech_body(input=text))
-
         with asking(server, "tone", input=begun_text) as begun:
             begun.settimeout(10)
             content = begun.recv(2**16)
             task.gate.clear()
-            threads = [threading.Thread(target=ask, args=(text,)) for text in (TEXT, later)]
-            for count, thread in enumerate(threads, 2):
-                thread.start()
-                wait_until(lambda: len(worker._waiting) + len(worker._running) == count)
+            wrong, right = post_in_order(server, speech_body(), speech_body(input=later))
             task.gate.set()
             content += b"".join(iter(lambda: begun.recv(2**16), b""))
-        for thread in threads:
-            thread.join(10)
+        assert wrong.result(10).status_code == 500
+        assert wrong.result().json()["error"]["code"] == "internal_error"
+        assert right.result(10).content == pcm16(tone(later))
         assert failed == [2, 1]
         assert content.startswith(b"HTTP/1.1 200 ") and content.endswith(b"0\r\n\r\n")
         assert len(content) > 2 * len(begun_text) * FRAME
-        assert answers[TEXT].status_code == 500
-        assert answers[TEXT].json()["error"]["code"] == "internal_error"
-        assert answers[later].content == pcm16(tone(later))
         assert httpx2.get(f"{server.url}/readyz").status_code == 200
 
 
@@ -196,11 +179,8 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch: pytest.Monke
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}) as server:
-        worker, answers = server.models.speech_workers["tone"], list[httpx2.Response]()
-        asking = threading.Thread(
-            target=lambda: answers.append(post_speech(server, speech_body(response_format="flac")))
-        )
-        asking.start()
+        worker = server.models.speech_workers["tone"]
+        (asked,) = post_in_order(server, speech_body(response_format="flac"))
         wait_until(lambda: task.running)
 
         def fail() -> None:
@@ -208,10 +188,8 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(worker, "_run_once", fail)
         task.gate.set()
-        asking.join(10)
         worker._thread.join(10)
         assert httpx2.get(f"{server.url}/readyz").status_code == 503
         assert httpx2.get(f"{server.url}/healthz").status_code == 200
-        for answer in (*answers, post_speech(server, speech_body())):
+        for answer in (asked.result(10), post_speech(server, speech_body())):
             assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_failed"
-        assert len(answers) == 1

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.datastructures import UploadFile
-from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.http_server import running, wait_until
 from support.serve.loud_to_text import LoudToText
-from support.serve.speech_requests import TEXT, post_speech, speech_body
+from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSpeech
 
 from voxport.runtime.serve.errors import ApiError
@@ -27,10 +27,6 @@ from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 SENTENCE = "a" * 200 + "."  # is a part of a text
-
-
-def post(server: RunningServer, **fields: object) -> httpx2.Response:
-    return post_speech(server, speech_body(**fields))
 
 
 def test_a_bundle_is_ready_after_its_first_pass() -> None:
@@ -68,14 +64,10 @@ def test_texts_are_spoken_in_order_and_the_parts_of_one_follow_each_other() -> N
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
         order.clear()
-        worker, threads = server.models.speech_workers["tone"], []
-        for count, text in enumerate((" ".join([SENTENCE] * 3), "The second.", "The third."), 1):
-            threads.append(threading.Thread(target=post, args=(server,), kwargs={"input": text}))
-            threads[-1].start()
-            wait_until(lambda: len(worker._waiting) + len(worker._running) == count)
+        texts = (" ".join([SENTENCE] * 3), "The second.", "The third.")
+        answers = post_in_order(server, *(speech_body(input=text) for text in texts))
         task.gate.set()
-        for thread in threads:
-            thread.join(20)
+        assert [answer.result(20).status_code for answer in answers] == [200] * 3
     assert order == [SENTENCE] * 3 + ["The second.", "The third."]
 
 
@@ -113,17 +105,12 @@ def test_the_time_to_a_retry_follows_from_the_frames_that_wait() -> None:
         task = ToneSpeech()
         task.gate.clear()
         with running({"tone": task}, Limits(waiting=1), slots=1) as server:
-            worker = server.models.speech_workers["tone"]
-            threads = [threading.Thread(target=post, args=(server,), kwargs=dict(fields)) for _ in range(2)]
-            for count, thread in enumerate(threads):
-                thread.start()
-                wait_until(lambda: len(worker._waiting) + len(worker._running) == count + 1)
-            refused = post(server)
+            answers = post_in_order(server, speech_body(**fields), speech_body(**fields))
+            refused = post_speech(server, speech_body())
             assert refused.status_code == 503
             found.append(int(refused.headers["retry-after"]))
             task.gate.set()
-            for thread in threads:
-                thread.join(20)
+            assert [answer.result(20).status_code for answer in answers] == [200, 200]
     assert found == [round(2 * len(SENTENCE) / 12.5), round(2 * 25 / 12.5)]
 
 
@@ -135,9 +122,9 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) ->
     with running({"tone": task}) as server:
         worker = server.models.speech_workers["tone"]
         monkeypatch.setitem(ENCODERS, "mp3", fail)
-        assert post(server, response_format="mp3").status_code == 500
+        assert post_speech(server, speech_body(response_format="mp3")).status_code == 500
         assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
-        assert len(post(server).content) == 2 * FRAME * len(TEXT)
+        assert len(post_speech(server, speech_body()).content) == 2 * FRAME * len(TEXT)
 
 
 @pytest.mark.parametrize(
