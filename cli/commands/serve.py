@@ -111,7 +111,7 @@ def _positive(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """Checked and opened options. `wyoming` lacks its models, limits and metrics."""
+    """Checked and opened options. `wyoming` lacks its models."""
 
     listener: Listener
     keys: "Keys"
@@ -157,18 +157,16 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     """Opens the bundles and serves them until a signal."""
     from voxport.runtime.serve.http.app import build_app
     from voxport.runtime.serve.http.server import serve
-    from voxport.runtime.serve.metrics import Metrics
     from voxport.runtime.serve.models import Models, open_bundles
 
-    limits, metrics = setup.limits, Metrics()
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, limits, metrics, arguments.slots, setup.voices)
+    models = Models(tasks, setup.limits, arguments.slots, setup.voices)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, metrics, limits, setup.keys, arguments.allow_origin, arguments.host)
-    background = setup.wyoming(models, limits, metrics) if setup.wyoming else None
-    serve(app, models, limits, setup.listener, background)
+    app = build_app(models, setup.keys, arguments.allow_origin, arguments.host)
+    background = setup.wyoming(models) if setup.wyoming else None
+    serve(app, models, setup.listener, background)
     return 0
 
 

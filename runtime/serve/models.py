@@ -34,7 +34,6 @@ class Models:
         self,
         tasks: Mapping[str, TextToSpeech | SpeechToText],
         limits: Limits,
-        metrics: Metrics,
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
     ):
@@ -42,15 +41,15 @@ class Models:
 
         `is_draining` is True while the server shuts down.
         """
-        self.is_draining, self.voices = False, voices
+        self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
         for name, task in tasks.items():
             if isinstance(task, TextToSpeech):
-                self.speech_workers[name] = SpeechWorker(name, task, limits, metrics, pool, slots)
+                self.speech_workers[name] = SpeechWorker(name, task, limits, self.metrics, pool, slots)
             else:
-                self.transcription_workers[name] = TranscriptionWorker(name, task, limits, metrics)
+                self.transcription_workers[name] = TranscriptionWorker(name, task, limits, self.metrics)
         self._workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:

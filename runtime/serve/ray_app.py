@@ -22,7 +22,6 @@ from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import leave_out_loaded_objects
 from voxport.runtime.serve.limits import LIMITS, Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models, open_bundles
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
@@ -107,15 +106,15 @@ class Replica:
 
         Raises UsageError, IntegrityError, and RuntimeError if an engine fails.
         """
-        keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
+        keys = read_keys(options.keys) if options.keys else Keys()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = models = Models(tasks, options, metrics, options.slots)
+        self._models = models = Models(tasks, options, options.slots)
         models.start()
         while not models.is_ready:
             self.check_health()
             time.sleep(POLL_S)
-        self._app = build_app(models, metrics, options, keys, options.allow_origin)
+        self._app = build_app(models, keys, options.allow_origin)
         leave_out_loaded_objects()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

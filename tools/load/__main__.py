@@ -1,4 +1,9 @@
-"""Runs the server and the clients, writes the results and fails if a bar is missed."""
+"""Load on the server, with clients that behave well and clients that do not. Fails if a bar is missed.
+
+    PYTHONPATH=tests:tools python -m load --seconds 120 -o load.json
+
+The server runs in a process of its own, with tasks that need no model, so that each answer can be checked.
+"""
 
 import argparse
 import asyncio
@@ -15,14 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from load.clients import Results, forever, garbage, half_open, leave_early, read_nothing, speak, transcribe
+from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, machine, percentiles
 from support.paths import ROOT
 from support.serve.http_server import free_port
 
-from load.clients import Results, forever, garbage, half_open, leave_early, read_nothing, speak, transcribe
-from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, machine, percentiles
-
 CLIENTS, SOCKETS = 200, 20
-REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
+REFUSAL_MS, LAG_MS, GROWTH_MB = 100, 50, 20  # bars
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ async def load(port: int, pid: int, options: LoadOptions, results: Results) -> N
     visits += [partial(read_nothing, port, results)] * unread
     visits += [partial(garbage, port, results)] * twentieth
     rest = options.clients - len(visits)
-    names = [TALKERS[0]] * (rest * 2 // 3) + [TALKERS[1]] * (rest - rest * 2 // 3)  # one sends more
+    names = [TALKERS[index % len(TALKERS)] for index in range(rest)]
     visits += [partial(speak, port, name, "talking", results) for name in names]
     names = [LISTENERS[index % len(LISTENERS)] for index in range(options.sockets)]
     visits += [partial(transcribe, port, name, results) for name in names]
@@ -121,14 +125,13 @@ def resident_mb(pid: int) -> float:
 
 def report(results: Results, server: dict[str, Any]) -> dict[str, Any]:
     """`server`: what it measured itself. Refusals and lags of both sides tell which one is late."""
-    shares, memory = [results.frames[name] for name in TALKERS], results.memory_mb
+    memory = results.memory_mb
     settled = memory[len(memory) // 2] if len(memory) < 120 else memory[60]
     figures: dict[str, Any] = {
         "wrong": len(results.wrong),
         "refusal_ms": percentiles(results.refusal_ms),
         **server,
         "client_loop_lag_ms": percentiles(results.loop_lag_ms),
-        "share_difference": round(1 - min(shares) / max(*shares, 1), 3),
         "memory_growth_mb": round(max(memory[-5:]) - settled, 1),
     }
     bars = {
@@ -136,7 +139,6 @@ def report(results: Results, server: dict[str, Any]) -> dict[str, Any]:
         "refusal_ms": figures["refusal_ms"]["max"] <= REFUSAL_MS,
         "server_refusal_ms": figures["server_refusal_ms"]["max"] <= REFUSAL_MS,
         "loop_lag_ms": figures["loop_lag_ms"]["p99"] < LAG_MS,
-        "share_difference": figures["share_difference"] <= SHARE,
         "memory_growth_mb": figures["memory_growth_mb"] <= GROWTH_MB,
     }
     return {
@@ -145,7 +147,6 @@ def report(results: Results, server: dict[str, Any]) -> dict[str, Any]:
         "served": dict(results.served),
         "refused": dict(results.refused),
         "first_sound_ms": percentiles(results.first_sound_ms),
-        "frames_of_keys": dict(results.frames),
         "memory_mb": {"after a minute": round(settled, 1), "end": round(memory[-1], 1)},
         **figures,
         "examples_of_wrong": results.wrong[:5],

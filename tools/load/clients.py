@@ -34,7 +34,6 @@ WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
 @dataclass
 class Results:
     served: Counter[str] = field(default_factory=Counter)  # by kind of client
-    frames: Counter[str] = field(default_factory=Counter)  # by key
     refused: Counter[str] = field(default_factory=Counter)  # by status
     refusal_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
@@ -91,7 +90,6 @@ async def speak(port: int, name: str, kind: str, results: Results) -> None:
                 _check_start(kind, text, answer, results)
                 raise
             results.served[kind] += 1
-            results.frames[name] += len(text)
             if answer.body != expected(text) or not answer.is_whole:
                 results.wrong.append(f"{kind}: {len(answer.body)} of {len(expected(text))} bytes")
         else:

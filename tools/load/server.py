@@ -21,7 +21,6 @@ from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import serve
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 
 PASS_S, SLOTS = 0.01, 4
@@ -30,7 +29,7 @@ SEND_BUFFER = (
     8192  # bytes of a connection: by default the kernel takes megabytes for a client that reads nothing
 )
 SEND_S = 20.0
-TALKERS = ("anna", "bob")  # whose shares are compared
+TALKERS = ("anna", "bob")
 REFUSED = (429, 503)
 OTHERS = ("slow", "leaving", "half-open", "garbage")
 LISTENERS = ("carol", "dave", "eve")
@@ -100,15 +99,15 @@ def percentiles(values: list[float]) -> dict[str, float]:
 
 def main() -> None:
     keys = Keys({name: sha256(key.encode()).digest() for key, name in NAMES.items()})
-    metrics, lag = Metrics(), LoopLag()
+    lag = LoopLag()
     tasks: Tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
-    models = Models(tasks, LIMITS, metrics, SLOTS)
+    models = Models(tasks, LIMITS, SLOTS)
     models.start()
-    app = RefusalTimes(build_app(models, metrics, LIMITS, keys), models)
+    app = RefusalTimes(build_app(models, keys), models)
     listener = bind("127.0.0.1", int(sys.argv[1]), send_s=SEND_S)
     for each in listener.sockets:  # the connections have what the listener has
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-    serve(app, models, LIMITS, listener, lag)
+    serve(app, models, listener, lag)
     found = {
         "loop_lag_ms": percentiles(lag.lags),
         "server_refusal_ms": percentiles(app.times),

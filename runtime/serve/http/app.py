@@ -17,8 +17,6 @@ from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware, Keys
 from voxport.runtime.serve.http.responses import ClientLeft
-from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.routes import realtime_router
 from voxport.runtime.serve.speech.api import speech_router
@@ -51,29 +49,22 @@ POLICY = (
 )
 
 
-def build_app(
-    models: Models,
-    metrics: Metrics,
-    limits: Limits,
-    keys: Keys,
-    origins: Iterable[str] = (),
-    host: str = "localhost",
-) -> ASGIApp:
+def build_app(models: Models, keys: Keys, origins: Iterable[str] = (), host: str = "localhost") -> ASGIApp:
     """The application. `models` are started; `origins` and `host` as in `AccessMiddleware`."""
     logging.getLogger("voxport.runtime.text").setLevel(logging.INFO)  # debug lines quote the text of a client
     app = FastAPI(openapi_url=None)
-    app.include_router(speech_router(models, limits))
-    app.include_router(transcription_router(models, limits))
-    app.include_router(voice_router(models, limits))
-    app.include_router(realtime_router(models, limits))
+    app.include_router(speech_router(models))
+    app.include_router(transcription_router(models))
+    app.include_router(voice_router(models))
+    app.include_router(realtime_router(models))
     _add_listings(app, models)
-    _add_probes(app, models, metrics)
-    _add_page(app, models, limits)
+    _add_probes(app, models)
+    _add_page(app, models)
     app.router.default = _not_found
 
     for kind in (ApiError, UsageError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
-    return AccessMiddleware(app, keys, limits, metrics, origins, host)
+    return AccessMiddleware(app, keys, models.limits, models.metrics, origins, host)
 
 
 async def _answer(request: HTTPConnection, raised: Exception) -> Response:
@@ -106,7 +97,7 @@ def _model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
 
 
-def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
+def _add_probes(app: FastAPI, models: Models) -> None:
     @app.head("/healthz")
     @app.get("/healthz")
     async def is_alive() -> Response:
@@ -119,10 +110,10 @@ def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
 
     @app.get("/metrics")
     async def show_metrics() -> Response:
-        return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)
+        return Response(generate_latest(models.metrics.registry), media_type=METRICS_TYPE)
 
 
-def _add_page(app: FastAPI, models: Models, limits: Limits) -> None:
+def _add_page(app: FastAPI, models: Models) -> None:
     contents = _read_files()
 
     async def show(request: Request, name: str = INDEX) -> Response:
@@ -147,7 +138,7 @@ def _add_page(app: FastAPI, models: Models, limits: Limits) -> None:
             {"id": worker.name, "is_live": worker.live_slots > 0}
             for worker in models.transcription_workers.values()
         ]
-        page_limits = {"text_characters": limits.text_characters}
+        page_limits = {"text_characters": models.limits.text_characters}
         return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
 
 

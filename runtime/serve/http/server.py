@@ -19,22 +19,17 @@ from voxport.runtime.serve.models import Models
 NO_HANDSHAKE = "ASGI callable returned without completing handshake."
 EXTRA_CONNECTIONS = 64  # without a request; uvicorn refuses further ones
 FINAL_SEND_S = 1.0  # for sockets to send their last error, when the time for running work is over
+Background = AbstractAsyncContextManager[object]
 log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
     """The first signal refuses new requests and waits for running ones. A second one ends it immediately."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        models: Models,
-        limits: Limits,
-        background: AbstractAsyncContextManager[object] | None = None,
-    ):
+    def __init__(self, config: uvicorn.Config, models: Models, background: Background | None = None):
         """`background`, such as a Wyoming server, is open while the server runs, on its event loop."""
         super().__init__(config)
-        self._models, self._limits, self._background = models, limits, background or nullcontext()
+        self._models, self._background = models, background or nullcontext()
         self._draining: asyncio.Future[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -45,29 +40,24 @@ class Server(uvicorn.Server):
         if self._draining is not None:
             super().handle_exit(sig, frame)
             return
-        log.info("shutting down; work in progress has %g s", self._limits.drain_s)
+        log.info("shutting down; work in progress has %g s", self._models.limits.drain_s)
         self._draining = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
-        end = time.monotonic() + self._limits.drain_s
-        await asyncio.to_thread(self._models.drain, self._limits.drain_s)
+        seconds = self._models.limits.drain_s
+        end = time.monotonic() + seconds
+        await asyncio.to_thread(self._models.drain, seconds)
         end = max(end, time.monotonic() + FINAL_SEND_S)
         while self.server_state.tasks and time.monotonic() < end:  # what is transcribed and spoken is sent
             await asyncio.sleep(0.05)
         self.should_exit = True
 
 
-def serve(
-    app: ASGIApp,
-    models: Models,
-    limits: Limits,
-    listener: Listener,
-    background: AbstractAsyncContextManager[object] | None = None,
-) -> None:
+def serve(app: ASGIApp, models: Models, listener: Listener, background: Background | None = None) -> None:
     """Returns when the server has ended. `background` is open while it runs; see `Server`."""
-    config = configuration(app, limits, listener.tls)
+    config = configuration(app, models.limits, listener.tls)
     leave_out_loaded_objects()
-    Server(config, models, limits, background).run(listener.sockets)
+    Server(config, models, background).run(listener.sockets)
 
 
 def leave_out_loaded_objects() -> None:

@@ -5,7 +5,6 @@ import time
 from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
-from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
@@ -16,7 +15,7 @@ REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
 SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 
-def realtime_router(models: Models, limits: Limits) -> APIRouter:
+def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
 
     async def accept(socket: WebSocket, model: str | None) -> Connection:
@@ -27,7 +26,7 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
             models.live_worker(model)
         offered = socket.scope.get("subprotocols", ())
         await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        return Connection(socket, models, limits)
+        return Connection(socket, models)
 
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:

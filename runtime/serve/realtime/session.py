@@ -20,7 +20,7 @@ from voxport.bundle.json_types import Json
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.limits import MIB, Limits
+from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock, SessionState
 from voxport.runtime.serve.transcription.job import TranscriptionJob, too_far_ahead
@@ -44,9 +44,9 @@ class Connection:
     `number` differs for each socket.
     """
 
-    def __init__(self, socket: WebSocket, models: Models, limits: Limits):
-        self._socket, self.limits, self.number = socket, limits, uuid.uuid4().hex[:12]
-        self._clock = SessionClock(limits, lambda: models.is_draining)
+    def __init__(self, socket: WebSocket, models: Models):
+        self._socket, self.limits, self.number = socket, models.limits, uuid.uuid4().hex[:12]
+        self._clock = SessionClock(models.limits, lambda: models.is_draining)
         self._sending = asyncio.Lock()
 
     async def receive(self, state: SessionState) -> Message:

@@ -57,8 +57,8 @@ def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | Non
     return name
 
 
-def speech_router(models: Models, limits: Limits) -> APIRouter:
-    router = APIRouter()
+def speech_router(models: Models) -> APIRouter:
+    router, limits = APIRouter(), models.limits
 
     @router.post("/v1/audio/speech")
     async def speech(request: Request) -> Response:

@@ -30,8 +30,8 @@ UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 
 
-def transcription_router(models: Models, limits: Limits) -> APIRouter:
-    router = APIRouter()
+def transcription_router(models: Models) -> APIRouter:
+    router, limits = APIRouter(), models.limits
 
     @router.post("/v1/audio/transcriptions")
     async def transcribe(request: Request) -> Response:

@@ -13,7 +13,6 @@ from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
 from voxport.runtime.serve.fields import VoiceBody, check_length, parse_form
 from voxport.runtime.serve.http.responses import while_connected
 from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload
-from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.voices.store import StoredVoice, VoiceStore
@@ -52,8 +51,8 @@ def _make(worker: SpeechWorker, recording: Path, transcript: str | None) -> byte
             raise
 
 
-def voice_router(models: Models, limits: Limits) -> APIRouter:
-    router, maker = APIRouter(), VoiceMaker()
+def voice_router(models: Models) -> APIRouter:
+    router, maker, limits = APIRouter(), VoiceMaker(), models.limits
 
     @router.get("/v1/audio/voices")
     async def list_voices(model: str | None = None) -> Json:

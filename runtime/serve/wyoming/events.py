@@ -15,7 +15,7 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import wrong_field
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import MIB
-from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.models import Models
 
 HEADER_BYTES, PART_BYTES = 65_536, MIB  # limits of an event; its parts are its data and its payload
 LINGER_S = 2.0  # for which input is read and dropped before a close
@@ -129,9 +129,8 @@ class Reply(ABC):
 class Replies:
     """Runs replies one after another, in the order of their requests."""
 
-    def __init__(self, max_pending: int, metrics: Metrics):
-        """`max_pending`: requests that may wait for their reply, with the one that runs."""
-        self._max_pending, self._metrics = max_pending, metrics
+    def __init__(self, models: Models):
+        self._max_pending, self._metrics = models.limits.jobs_per_key, models.metrics
         self._pending: list[Reply] = []
         self._queue: asyncio.Queue[Reply] = asyncio.Queue()
 

@@ -13,8 +13,6 @@ from wyoming.ping import Ping, Pong
 from voxport.runtime.serve.address import bind
 from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
-from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock
 from voxport.runtime.serve.speech.worker import SpeechWorker
@@ -30,10 +28,11 @@ log = logging.getLogger(__name__)
 class WyomingServer:
     """An asynchronous context manager that serves while it is open. At most `sockets` clients at a time."""
 
-    def __init__(self, models: Models, limits: Limits, metrics: Metrics, host: str, port: int):
+    def __init__(self, models: Models, host: str, port: int):
         """A port of 0 is any free one."""
-        self.models, self.limits, self.metrics, self._host, self.port = models, limits, metrics, host, port
-        self.threads = ThreadPoolExecutor(limits.sockets, "text of wyoming")  # wait for texts in pieces
+        self.models, self._host, self.port = models, host, port
+        # they wait for texts that arrive in pieces
+        self.threads = ThreadPoolExecutor(models.limits.sockets, "text of wyoming")
         self._connections: set[asyncio.Task[None]] = set()
         self.is_closing = False
 
@@ -67,14 +66,14 @@ class WyomingServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) > self.limits.sockets:
+            if len(self._connections) > self.models.limits.sockets:
                 raise overloaded("the server has too many connections", 5)
             await Session(connection, self).run()
         except ClientLeft:
             log.debug("wyoming: the client left")
         except Exception as raised:  # whatever it is, the others go on
             error = failure(raised)
-            self.metrics.requests.labels(ROUTE, str(error.status)).inc()
+            self.models.metrics.requests.labels(ROUTE, str(error.status)).inc()
             log.info("wyoming: %d %s", error.status, error.code)
             with suppress(ClientLeft):
                 await connection.send(error_event(error))
@@ -92,9 +91,9 @@ class Session:
 
     def __init__(self, connection: Connection, server: WyomingServer):
         self._connection, self._server, self._models = connection, server, server.models
-        self._replies = Replies(server.limits.jobs_per_key, server.metrics)
-        self._speech = SpeechEvents(connection, self._replies, server.limits, server.threads)
-        self._audio = AudioEvents(connection, self._replies, server.limits)
+        self._replies = Replies(self._models)
+        self._speech = SpeechEvents(connection, self._replies, self._models.limits, server.threads)
+        self._audio = AudioEvents(connection, self._replies, self._models.limits)
         self._speech_model: str | None = None  # the selected programs
         self._transcription_model: str | None = None
 
@@ -106,7 +105,7 @@ class Session:
             self._replies.cancel()
 
     async def _read(self) -> None:
-        clock = SessionClock(self._server.limits, lambda: self._models.is_draining or self._server.is_closing)
+        clock = SessionClock(self._models.limits, lambda: self._models.is_draining or self._server.is_closing)
         while (event := await clock.receive(self._connection.receive(), self)) is not None:
             await self._handle(event)
 

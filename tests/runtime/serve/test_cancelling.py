@@ -1,28 +1,39 @@
 """Clients that leave: their slots are free within one pass in every state, and nothing of them is left."""
 
+import asyncio
+import gc
 import json
+import os
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import cast
 
 import pytest
+import websockets
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.leaving import FORMS, leave, leave_sockets, settled
 from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
-from support.serve.speech_requests import asking
+from support.serve.realtime_client import OPENAI, SOUND, Socket
+from support.serve.speech_requests import asking, speech_request
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from voxport.runtime.batching import Fill, RowLimit
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
+from voxport.runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.speech_request import SpeechRequest
 
 PIECES = 3  # parts of a prompt
+FORMS: dict[str, dict[str, str]] = {
+    "stream": {},
+    "events": {"stream_format": "sse"},
+    "whole": {"response_format": "flac"},
+}
 
 
 class SteppedSpeech(ToneSpeech):
@@ -66,6 +77,59 @@ class SteppedSlots(ToneSlots):
             self.task.wait()
 
 
+def resources() -> dict[str, int]:
+    gc.collect()
+    tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
+    return {
+        "tasks": len(tasks),
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
+    """The resources when nothing is spoken and their numbers no longer change."""
+    wait_until(lambda: worker.is_idle, 30)
+    found, last = resources(), dict[str, int]()
+    while found != last:
+        time.sleep(0.2)
+        found, last = resources(), found
+    return found
+
+
+async def ask_and_leave(server: RunningServer, index: int) -> None:
+    """A request of any form. Some clients leave before, and some after the first bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(speech_request("a" * 200, **list(FORMS.values())[index % 3]))
+    if index % 3 < 2 and index % 2:
+        await reader.read(10)
+    writer.close()
+
+
+async def cut_socket(server: RunningServer, index: int) -> None:
+    """At once, while audio is transcribed, or while the end of an utterance is."""
+    url = f"ws://127.0.0.1:{server.port}{OPENAI}"
+    async with websockets.connect(url, ping_interval=None, close_timeout=0) as socket:
+        client = Socket(socket)
+        for _ in range(index % 3):
+            await client.send("input_audio_buffer.append", audio=SOUND)
+        if index % 3 == 2:
+            await client.send("input_audio_buffer.commit")
+        if index % 2:
+            await socket.recv()
+        socket.transport.abort()
+
+
+def repeat(server: RunningServer, visit: Callable[[RunningServer, int], Awaitable[None]], count: int) -> None:
+    """Ten at a time."""
+
+    async def run() -> None:
+        for start in range(0, count, 10):
+            await asyncio.gather(*(visit(server, index) for index in range(start, start + 10)))
+
+    asyncio.run(run())
+
+
 def left(server: RunningServer) -> float:
     return server.metric("cancelled_total", reason="client")
 
@@ -81,7 +145,7 @@ def test_a_slot_is_free_within_one_pass(state: str, form: str) -> None:
     task = SteppedSpeech()
     with running({"tone": task}, slots=2) as server:
         worker = server.models.speech_workers["tone"]
-        with asking(server, "tone", **FORMS[form]) as connection:
+        with asking(server, **FORMS[form]) as connection:
             if state == "speaking":
                 task.allow(PIECES + 2)
                 wait_until(lambda: task.passes == PIECES + 2)
@@ -104,9 +168,9 @@ def test_a_place_in_the_queue_is_free_within_one_pass(form: str) -> None:
     task = SteppedSpeech()
     with running({"tone": task}, slots=1) as server:
         worker = server.models.speech_workers["tone"]
-        with asking(server, "tone"):
+        with asking(server):
             wait_until(lambda: task.waits)
-            with asking(server, "tone", **FORMS[form]):
+            with asking(server, **FORMS[form]):
                 wait_until(lambda: len(worker._waiting) == 1)
                 (job,) = worker._waiting
             wait_until(lambda: job.is_cancelled)
@@ -142,16 +206,13 @@ def test_a_live_stream_is_free_after_the_step_in_progress() -> None:
 
 
 def test_clients_that_leave_leave_nothing() -> None:
-    """A pass takes 5 ms, so no text is spoken to its end. The first 40 start the threads of the server.
-
-    `tools/load/cancels.py` has 1,000.
-    """
+    """A pass takes 5 ms, so no text is spoken to its end. The first 40 start the threads of the server."""
     limits = Limits(jobs_per_key=100, waiting=100)
     with running({"tone": ToneSpeech(pass_s=0.005)}, limits, slots=2) as server:
         worker = server.models.speech_workers["tone"]
-        leave(server, 40)
+        repeat(server, ask_and_leave, 40)
         before = settled(worker)
-        leave(server, 60)
+        repeat(server, ask_and_leave, 60)
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
         assert (
@@ -164,13 +225,12 @@ def test_clients_that_leave_leave_nothing() -> None:
 
 @pytest.mark.slow  # takes several seconds
 def test_sockets_that_are_cut_leave_nothing() -> None:
-    """`tools/load/cancels.py` has 1,000."""
     with running({"loud": LoudToText()}, Limits(jobs_per_key=100)) as server:
         worker = server.models.transcription_workers["loud"]
         worker.live_slots = 100
-        leave_sockets(server, 20)
+        repeat(server, cut_socket, 20)
         before = settled(worker)
-        leave_sockets(server, 100)
+        repeat(server, cut_socket, 100)
         wait_until(lambda: not server.connections)
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
@@ -185,9 +245,7 @@ def test_a_connection_is_closed_whose_client_does_not_receive_the_end() -> None:
         wait_until(lambda: server.connections)
         (connection,) = server.connections
         connection.transport.set_write_buffer_limits(high=2**30)
-        body = json.dumps({"model": "tone", "input": "a" * 4000, "response_format": "wav"}).encode()
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-        client.sendall(head.encode() + b"connection: close\r\n\r\n" + body)
+        client.sendall(speech_request("a" * 4000, "connection: close", response_format="wav"))
         wait_until(lambda: server.metric("requests_total", route="/v1/audio/speech", code="200"))
         wait_until(lambda: not server.connections)
 

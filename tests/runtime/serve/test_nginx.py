@@ -154,7 +154,7 @@ def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
     """How many requests have ended on both servers. Waits for `least`: they are counted after answers."""
 
     def count() -> int:
-        rows = [next(iter(each.metrics.requests.collect())).samples for each in proxy.servers]
+        rows = [next(iter(each.models.metrics.requests.collect())).samples for each in proxy.servers]
         found = [sample for row in rows for sample in row if sample.name.endswith("_total")]
         return sum(int(sample.value) for sample in found if sample.labels["route"] == route)
 

@@ -14,7 +14,6 @@ from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import Server, configuration
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.voices.store import VoiceStore
 from voxport.runtime.speech_to_text import SpeechToText
@@ -28,7 +27,6 @@ Tasks = Mapping[str, TextToSpeech | SpeechToText]  # by name
 class RunningServer:
     port: int
     models: Models
-    metrics: Metrics
     connections: set[Any]  # open protocols of uvicorn
 
     @property
@@ -36,11 +34,7 @@ class RunningServer:
         return f"http://127.0.0.1:{self.port}"
 
     def metric(self, name: str, **labels: str) -> float:
-        return metric(self.metrics, name, **labels)
-
-
-def metric(metrics: Metrics, name: str, **labels: str) -> float:
-    return metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
+        return self.models.metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
 
 
 @contextmanager
@@ -54,19 +48,18 @@ def running(
     tls: ssl.SSLContext | None = None,
     send_s: float = SEND_S,
 ) -> Iterator[RunningServer]:
-    metrics = Metrics()
-    models = Models(tasks, limits, metrics, slots, voices)
+    models = Models(tasks, limits, slots, voices)
     models.start()
-    app = build_app(models, metrics, limits, keys or Keys(), origins)
+    app = build_app(models, keys or Keys(), origins)
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
-    server = Server(config, models, limits)
+    server = Server(config, models)
     listener = bind("127.0.0.1", 0, send_s=send_s)
     thread = threading.Thread(target=server.run, args=(listener.sockets,), daemon=True)
     thread.start()
     wait_until(lambda: server.started and models.is_ready)
     try:
-        yield RunningServer(listener.port, models, metrics, server.server_state.connections)
+        yield RunningServer(listener.port, models, server.server_state.connections)
     finally:
         server.should_exit = True
         thread.join(10)

@@ -20,13 +20,18 @@ def speech_body(**fields: object) -> dict[str, Any]:
     return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
 
 
+def speech_request(text: str, *headers: str, **fields: str) -> bytes:
+    """The bytes of a whole request."""
+    body = json.dumps({"model": "tone", "input": text, "response_format": "pcm", **fields}).encode()
+    lines = ("POST /v1/audio/speech HTTP/1.1", "host: localhost", f"content-length: {len(body)}", *headers)
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
 @contextmanager
-def asking(server: RunningServer, model: str, **fields: str) -> Iterator[socket.socket]:
-    """A request to a model whose client closes the connection at the end of the block."""
-    body = json.dumps({"model": model, "input": "a" * 40, "response_format": "pcm", **fields}).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+def asking(server: RunningServer, text: str = "a" * 40, **fields: str) -> Iterator[socket.socket]:
+    """A request whose client closes the connection at the end of the block."""
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + body)
+        connection.sendall(speech_request(text, **fields))
         yield connection
 
 

@@ -16,7 +16,6 @@ from wyoming.event import Event, Eventable
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
@@ -44,12 +43,11 @@ class WyomingFixture:
 
     def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText) -> None:
         """`more` are further models by their names."""
-        self.limits, self.metrics = limits, Metrics()
         speech, transcription = Bilingual(), LoudToText(is_live)
         self.engines_may_run = speech.gate
         transcription.before_feed = lambda: self.engines_may_run.wait(WAIT_S)
         tasks: Tasks = {"tts": speech, "stt": transcription, **more}
-        self.models = Models(tasks, limits, self.metrics, slots=2)
+        self.models = Models(tasks, limits, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
 
@@ -63,7 +61,7 @@ class WyomingFixture:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        async with WyomingServer(self.models, self.limits, self.metrics, "127.0.0.1", 0) as server:
+        async with WyomingServer(self.models, "127.0.0.1", 0) as server:
             self.port = server.port
             async with AsyncClient.from_uri(f"tcp://127.0.0.1:{server.port}") as client:
                 yield client

@@ -20,7 +20,6 @@ from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import EXTRA_CONNECTIONS
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 
 KEY, OTHER = "k" * 20, "o" * 20
@@ -146,9 +145,9 @@ def test_connections_without_a_request_are_refused_beyond_their_number() -> None
 
 
 def test_a_server_takes_its_own_name() -> None:
-    metrics, limits = Metrics(), Limits()
-    models = Models({}, limits, metrics)
-    client = TestClient(build_app(models, metrics, limits, Keys(), host="Voice.local"))
+    limits = Limits()
+    models = Models({}, limits)
+    client = TestClient(build_app(models, Keys(), host="Voice.local"))
     for host, status in (
         ("voice.local", 200),
         ("VOICE.local:80", 200),

@@ -32,7 +32,6 @@ from voxport.runtime.serve.errors import SessionEnds, overloaded
 from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.server import configuration
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.session import Connection
 
@@ -124,8 +123,8 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(
 
     async def receive() -> None:
         limits = Limits(message_mib=0.1)
-        models = Models({}, limits, Metrics())
-        await Connection(cast(Any, OtherServer()), models, limits).receive(Idle())
+        models = Models({}, limits)
+        await Connection(cast(Any, OtherServer()), models).receive(Idle())
 
     with pytest.raises(SessionEnds) as raised:
         asyncio.run(receive())

@@ -25,7 +25,6 @@ from wyoming.tts import SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.worker import SpeechWorker
@@ -39,7 +38,7 @@ Add = Callable[[str | None], None]
 async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, Add]]:
     """A job whose first part is spoken already, and a function that adds a piece of its text."""
     models, threads, pieces = (
-        Models({"a": task}, Limits(), Metrics(), 1),
+        Models({"a": task}, Limits(), 1),
         ThreadPoolExecutor(1),
         SimpleQueue[str | None](),
     )

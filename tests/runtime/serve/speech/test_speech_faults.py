@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 
 import httpx2
 import numpy as np
@@ -53,13 +52,11 @@ def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error(
 
 
 def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk() -> None:
-    content = json.dumps(speech_body()).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     with (
         running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=5) as client,
+        asking(server, TEXT) as client,
     ):
-        client.sendall(head.encode() + content)
+        client.settimeout(5)
         answer = b"".join(iter(lambda: client.recv(2**16), b""))
     assert answer.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding: chunked" in answer.lower()
     assert len(answer) > 5 * 2 * FRAME and not answer.endswith(b"0\r\n\r\n")
@@ -98,7 +95,7 @@ def test_samples_that_cannot_be_handed_out_end_their_request(
     monkeypatch.setattr(SpeechJob, "put", failing)
     with running({"tone": ToneSpeech(pass_s=0.01)}, slots=2) as server:
         worker = server.models.speech_workers["tone"]
-        with asking(server, "tone", input="Wrong.", voice="bob"):
+        with asking(server, "Wrong.", voice="bob"):
             assert post_speech(server, speech_body(input="Right.")).content == pcm16(tone("Right."))
             wait_until(lambda: failed and worker.is_idle)
         answer = post_speech(server, speech_body(input="Wrong.", voice="bob", response_format="flac"))
@@ -133,7 +130,7 @@ def test_a_pass_that_fails_ends_the_text_that_it_fails_with() -> None:
     task, begun_text, later = ToneSpeech(pass_s=0.02), "a" * 200, "The text that waits."
     failed = fail_with(task, TEXT)
     with running({"tone": task}, slots=2) as server:
-        with asking(server, "tone", input=begun_text) as begun:
+        with asking(server, begun_text) as begun:
             begun.settimeout(10)
             content = begun.recv(2**16)
             task.gate.clear()
@@ -154,8 +151,8 @@ def test_a_server_that_shuts_down_ends_answers_that_take_longer_than_its_time() 
     task = ToneSpeech(pass_s=0.02)
     with (
         running({"tone": task}, slots=2) as server,
-        asking(server, "tone", input="a" * 1000) as audio,
-        asking(server, "tone", input="a" * 1000, stream_format="sse") as events,
+        asking(server, "a" * 1000) as audio,
+        asking(server, "a" * 1000, stream_format="sse") as events,
     ):
         answers = []
         for each in (audio, events):

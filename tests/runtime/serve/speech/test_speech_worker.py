@@ -32,7 +32,7 @@ SENTENCE = "a" * 200 + "."  # is a part of a text
 def test_a_bundle_is_ready_after_its_first_pass() -> None:
     gate, task = threading.Event(), ToneSpeech(fault=lambda text, frame: None)
     task.fault = lambda text, frame: gate.wait(30) and None
-    models = Models({"tone": task}, Limits(), Metrics())
+    models = Models({"tone": task}, Limits())
     models.start()
     wait_until(lambda: list(task.running.values()) == [WARM_UP_TEXT])
     assert not models.is_ready and not models.has_failed  # Ray replaces a replica that has failed
@@ -49,7 +49,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
     transcription = LoudToText(is_live=False)
     transcription.before_feed = fail
     for task in (ToneSpeech(fault=fail), transcription):
-        models = Models({"a": task}, Limits(), Metrics())
+        models = Models({"a": task}, Limits())
         models.start()
         (worker,) = models._workers
         worker._thread.join(10)
@@ -76,7 +76,7 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None
     limits = Limits(buffers_mib=1, job_buffer_mib=1)
 
     async def speak() -> None:
-        models = Models({"tone": ToneSpeech()}, limits, Metrics(), 2)
+        models = Models({"tone": ToneSpeech()}, limits, 2)
         models.start()
         worker = models.speech_workers["tone"]
         unread, waiting = (worker.submit(worker.prepare(TEXT, {})) for _ in range(2))
@@ -94,7 +94,7 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers() -> None
 @pytest.mark.parametrize(("asked", "used"), [(2, 2), (64, 4)])
 def test_the_number_of_slots_is_logged(asked: int, used: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "voxport.runtime.serve"):
-        Models({"tone": ToneSpeech()}, Limits(), Metrics(), asked)
+        Models({"tone": ToneSpeech()}, Limits(), asked)
     assert f"tone: at most {used} texts at a time" in caplog.text
 
 

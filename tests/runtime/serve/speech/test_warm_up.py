@@ -9,7 +9,6 @@ from support.serve.tone_speech import ToneSlots, ToneSpeech
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Fill
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 from voxport.runtime.speech_request import SpeechRequest
@@ -46,7 +45,7 @@ class DemandingSlots(ToneSlots):
 
 
 def ready(task: Demanding) -> None:
-    models = Models({"a": task}, Limits(), Metrics(), 1)
+    models = Models({"a": task}, Limits(), 1)
     models.start()
     wait_until(lambda: models.is_ready, 60)
     models.drain(0)

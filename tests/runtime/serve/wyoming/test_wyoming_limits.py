@@ -154,7 +154,7 @@ def test_a_server_that_drains_finishes_speech_and_refuses_more() -> None:
 
 def test_an_open_text_ends_with_an_error_when_the_server_closes() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
-        server = WyomingServer(fixture.models, fixture.limits, fixture.metrics, "127.0.0.1", 0)
+        server = WyomingServer(fixture.models, "127.0.0.1", 0)
         async with server:
             client = AsyncClient.from_uri(f"tcp://127.0.0.1:{server.port}")
             await client.connect()
