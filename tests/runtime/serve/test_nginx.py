@@ -4,7 +4,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -133,23 +133,6 @@ def test_samples_pass_as_they_are_made(tmp_path: Path) -> None:
             assert next(response.iter_raw()) == pcm16(tone(TEXT))[: 2 * FRAME]
 
 
-def test_a_client_that_leaves_frees_its_slot(tmp_path: Path) -> None:
-    with proxied(tmp_path, pass_s=0.02) as proxy:
-        body = {"model": "tone", "input": "a" * 250, "response_format": "pcm"}
-        with httpx2.stream("POST", f"{proxy.url}/v1/audio/speech", json=body) as response:
-            next(response.iter_raw())
-            assert any(task.running for task in proxy.tasks)
-        wait_until(lambda: not any(task.running for task in proxy.tasks), 1)
-
-
-def test_a_response_that_fails_does_not_look_whole(tmp_path: Path) -> None:
-    with proxied(tmp_path, pass_s=0.01) as proxy:
-        for task in proxy.tasks:
-            task.fault = fail_later()
-        with pytest.raises(httpx2.RemoteProtocolError):
-            proxy.speak("a" * 50)
-
-
 def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
     """How many requests have ended on both servers. Waits for `least`: they are counted after answers."""
 
@@ -188,16 +171,6 @@ def test_a_voice_is_sent_to_one_server_only(tmp_path: Path, monkeypatch: pytest.
         assert answer.status_code == 503 and ended_requests(proxy, "/v1/audio/voices") == 1
         assert proxy.speak().status_code == 503 and ended_requests(proxy, "/v1/audio/speech", 2) == 2
         assert ended_requests(proxy, "/v1/audio/voices") == 1
-
-
-def fail_later() -> Callable[[str, int], None]:
-    calls = iter(range(100))
-
-    def fault(text: str, frame: int) -> None:
-        if next(calls) == 10:
-            raise RuntimeError("planted")
-
-    return fault
 
 
 def test_a_socket_passes(tmp_path: Path) -> None:

@@ -157,28 +157,22 @@ def test_a_server_takes_its_own_name() -> None:
         assert client.get("/healthz", headers={"host": host}).status_code == status
 
 
-@pytest.mark.parametrize("content", ["", "anna", "anna:short", f":{KEY}", f"anna:{KEY}\nanna:{OTHER}"])
-def test_a_wrong_file_of_keys_is_named(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "keys"
-    path.write_text(content)
-    with pytest.raises(UsageError, match=r"keys: .*keys.*expected"):
-        read_keys(path)
-    with pytest.raises(UsageError, match="missing"):
-        read_keys(tmp_path / "missing")
-
-
 @pytest.mark.parametrize(
-    ("content", "line"),
+    ("content", "where"),
     [
-        (f"anna:{KEY}\nbob:{'ö' * 20}\n", 2),
-        (f"anna:{KEY}\n\nbob:{'o' * 20}\x7f\n", 3),
+        ("", "keys.*expected"),
+        ("anna", "line 1: expected"),
+        ("anna:short", "line 1: expected"),
+        (f":{KEY}", "line 1: expected"),
+        (f"anna:{KEY}\nanna:{OTHER}", "line 2: expected"),
+        (f"anna:{KEY}\nbob:{'ö' * 20}\n", "line 2: .*expected printable ASCII"),
+        (f"anna:{KEY}\n\nbob:{'o' * 20}\x7f\n", "line 3: .*expected printable ASCII"),
     ],
-    ids=["no ASCII", "a control character"],
 )
-def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path: Path, content: str, line: int) -> None:
+def test_a_wrong_file_of_keys_is_named_with_its_line(tmp_path: Path, content: str, where: str) -> None:
     path = tmp_path / "keys"
     path.write_text(content)
-    with pytest.raises(UsageError, match=f"keys: .*, line {line}: ") as found:
+    with pytest.raises(UsageError, match=f"keys: .*{where}") as found:
         read_keys(path)
     assert found.value.field == "keys"
 

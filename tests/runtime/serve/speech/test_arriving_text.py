@@ -10,18 +10,7 @@ from queue import SimpleQueue
 import pytest
 from support.serve.http_server import wait_until
 from support.serve.tone_speech import FRAME, ToneSpeech
-from support.serve.wyoming_fixture import (
-    END_OF_TEXT,
-    TEXT,
-    WyomingFixture,
-    ask,
-    sound,
-    spoken,
-    until_true,
-    wyoming_fixture,
-)
-from wyoming.event import Event
-from wyoming.tts import SynthesizeChunk, SynthesizeStart, SynthesizeStop
+from support.serve.wyoming_fixture import TEXT
 
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import Limits
@@ -38,7 +27,7 @@ Add = Callable[[str | None], None]
 async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, Add]]:
     """A job whose first part is spoken already, and a function that adds a piece of its text."""
     models, threads, pieces = (
-        Models({"a": task}, Limits(), 1),
+        Models({"a": task}, Limits(waiting=1), 1),
         ThreadPoolExecutor(1),
         SimpleQueue[str | None](),
     )
@@ -69,28 +58,7 @@ async def asked(worker: SpeechWorker, text: str) -> SpeechJob:
     return worker.submit(await asyncio.to_thread(worker.prepare, text, {}))
 
 
-def test_a_streamed_text_needs_no_second_place_in_a_full_queue() -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        async with fixture.client() as client:
-            begun = await ask(client, SynthesizeStart(), SynthesizeChunk(BEGUN), until=("audio-chunk",))
-            await until_true(lambda: not fixture.speech_worker._running)
-            fixture.engines_may_run.clear()
-            fixture.speech_worker.submit(fixture.speech_worker.prepare("It runs.", {}))
-            await until_true(lambda: len(fixture.speech_worker._running) == 1)
-            fixture.speech_worker.submit(fixture.speech_worker.prepare("It waits.", {}))
-            with pytest.raises(ApiError, match="wait"):
-                fixture.speech_worker.check_room()
-            for request in (SynthesizeChunk(REST), SynthesizeStop()):
-                await client.write_event(request.event())
-            await asyncio.sleep(0.3)
-            fixture.engines_may_run.set()
-            return [*begun, *await ask(client, until=END_OF_TEXT)]
-
-    with wyoming_fixture(waiting=1) as fixture:
-        assert sound(asyncio.run(scenario(fixture))) == spoken(TEXT)
-
-
-def test_the_next_part_precedes_the_texts_that_wait() -> None:
+def test_the_next_part_needs_no_place_in_a_full_queue_and_precedes_the_texts_that_wait() -> None:
     order: list[str] = []
     task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
 
@@ -102,6 +70,8 @@ def test_the_next_part_precedes_the_texts_that_wait() -> None:
             runs = await asked(worker, "It runs.")
             await asyncio.to_thread(wait_until, lambda: len(worker._running) == 1)
             waits = await asked(worker, "It waits.")
+            with pytest.raises(ApiError, match="wait"):
+                worker.check_room()
             add(REST)
             add(None)
             await asyncio.to_thread(wait_until, lambda: job in worker._waiting_for_slot)

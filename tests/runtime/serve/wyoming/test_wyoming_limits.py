@@ -11,6 +11,7 @@ from support.serve.wyoming_fixture import (
     WyomingFixture,
     ask,
     chunks,
+    conversation,
     sound,
     spoken,
     tone,
@@ -120,15 +121,10 @@ def test_connections_are_counted() -> None:
 
 
 def test_requests_of_a_connection_are_counted() -> None:
-    async def scenario(fixture: WyomingFixture) -> Event:
-        async with fixture.client() as client:
-            fixture.engines_may_run.clear()
-            found = await ask(client, *[Synthesize("Some text.")] * 4, until=())
-            fixture.engines_may_run.set()
-            return found[-1]
-
     with wyoming_fixture(jobs_per_key=3) as fixture:
-        assert asyncio.run(scenario(fixture)).data["code"] == "rate_limit_exceeded"
+        fixture.engines_may_run.clear()
+        (found,) = conversation(fixture, *[Synthesize("Some text.")] * 4, until=())
+    assert found[-1].data["code"] == "rate_limit_exceeded"
 
 
 # The end of the server
@@ -168,18 +164,19 @@ def test_an_open_text_ends_with_an_error_when_the_server_closes() -> None:
         asyncio.run(scenario(fixture))
 
 
-@pytest.mark.parametrize("uri", ["tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1"])
-def test_only_hosts_of_this_machine_are_served(uri: str) -> None:
-    with pytest.raises(UsageError, match="no key"):
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        *(
+            (uri, "no key")
+            for uri in ("tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1")
+        ),
+        *((uri, "expected tcp://HOST:PORT") for uri in ("127.0.0.1:1", "unix:///a", "tcp://127.0.0.1", "")),
+        ("tcp://127.0.0.1:x", "expected tcp://HOST:PORT"),
+    ],
+)
+def test_an_address_is_one_of_this_machine(uri: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
         parse_wyoming(uri)
-
-
-@pytest.mark.parametrize("uri", ["127.0.0.1:10200", "unix:///a", "tcp://127.0.0.1", "tcp://127.0.0.1:x", ""])
-def test_an_address_is_checked(uri: str) -> None:
-    with pytest.raises(UsageError, match="expected tcp://HOST:PORT"):
-        parse_wyoming(uri)
-
-
-def test_addresses_of_this_machine() -> None:
     assert parse_wyoming("tcp://127.0.0.1:10200") == ("127.0.0.1", 10200)
     assert parse_wyoming("tcp://[::1]:1") == ("::1", 1)
