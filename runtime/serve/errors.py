@@ -10,7 +10,7 @@ from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError,
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
 MAY_RETRY = (408, 429, 500, 503)
 CODES = {404: "not_found", 405: "method_not_allowed"}  # for errors that the framework raises
-OVERLOADED = "server_is_overloaded"
+OVERLOADED, RETRY_S = "server_is_overloaded", 5
 log = logging.getLogger(__name__)
 
 
@@ -94,6 +94,5 @@ def engine_failed(name: str) -> ApiError:
     return ApiError(503, f"{name}: the engine failed; restart the server", "engine_failed")
 
 
-def overloaded(message: str, seconds: float) -> ApiError:
-    """`seconds`: about how long the queued work takes."""
-    return ApiError(503, message, OVERLOADED, retry_after=max(1, min(60, round(seconds))))
+def overloaded(message: str) -> ApiError:
+    return ApiError(503, message, OVERLOADED, retry_after=RETRY_S)

@@ -119,7 +119,7 @@ class Worker(ABC, Generic[AnyJob]):
             self.check_open()
             if len(self._waiting) >= self._limits.waiting:
                 message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
-                raise overloaded(message, self._queued_s())
+                raise overloaded(message)
 
     def _enqueue(self, job: AnyJob) -> None:
         """Called by handlers. Raises ApiError if there is no room."""
@@ -143,7 +143,7 @@ class Worker(ABC, Generic[AnyJob]):
                 self._end_early(job, "client")
             elif now - job.submitted_at > limit:
                 self._waiting.remove(job)
-                error = overloaded(f"no slot in {limit:g} s; try again later", self._queued_s())
+                error = overloaded(f"no slot in {limit:g} s; try again later")
                 self._end_early(job, "queue_timeout", error)
 
     def _end_early(self, job: AnyJob, reason: str, error: ApiError | None = None) -> None:
@@ -158,10 +158,6 @@ class Worker(ABC, Generic[AnyJob]):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    @abstractmethod
-    def _queued_s(self) -> float:
-        """Estimated seconds to compute the rest of all jobs. Called with `_changed`."""
 
     @abstractmethod
     def _active_jobs(self) -> list[AnyJob]:

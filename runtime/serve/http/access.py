@@ -174,9 +174,9 @@ class AccessMiddleware:
             return
         kind, is_socket = scope["type"], scope["type"] == "websocket"
         if self._open.total() >= self._limits.connections:
-            raise overloaded("the server has too many connections", 1)
+            raise overloaded("the server has too many connections")
         if is_socket and self._open[kind] >= self._limits.sockets:
-            raise overloaded("the server has too many sockets", 5)
+            raise overloaded("the server has too many sockets")
         is_work = key != ANONYMOUS and (is_socket or scope["method"] == "POST")
         if is_work and self._by_key[key] >= self._limits.jobs_per_key:
             reason = f"the key has {self._limits.jobs_per_key} requests and sockets already"

@@ -32,14 +32,13 @@ class BufferPool:
 
 
 class PreparedSpeech(NamedTuple):
-    """A text that was checked, the ticket of its first part, and about how many frames it will have.
+    """A text that was checked, and the ticket of its first part.
 
-    `threads` wait for the later parts of a text that still arrives. Its frames belong to the parts so far.
+    `threads` wait for the later parts of a text that still arrives.
     """
 
     speech: Speech
     ticket: Ticket
-    estimated_frames: float
     threads: Executor | None = None
 
 
@@ -52,15 +51,10 @@ class SpeechJob(Job[bytes]):
     def __init__(self, prepared: PreparedSpeech, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
         super().__init__(wake)
-        self.speech, self.ticket, self.estimated_frames, self.threads = prepared
+        self.speech, self.ticket, self.threads = prepared
         self.next_ticket: Future[Ticket | None] | None = None  # part of a text that still arrives
         self.frames = self.buffered = 0  # `buffered` in bytes
         self._pool = pool
-
-    @property
-    def frames_left(self) -> float:
-        """About how many frames are to come."""
-        return max(0.0, self.estimated_frames - self.frames)
 
     @property
     def status(self) -> Status:

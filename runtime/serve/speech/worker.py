@@ -1,7 +1,6 @@
 """`SpeechWorker`: the engine thread of a text-to-speech bundle. It owns every slot."""
 
 import logging
-import math
 import time
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -12,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
 from voxport.runtime.batching import Status, StepEvent, Ticket
@@ -49,7 +47,6 @@ class SpeechWorker(Worker[SpeechJob]):
         self._waiting_for_slot: list[SpeechJob] = []  # their next part needs a slot and room in the buffers
         self._waiting_for_text: list[SpeechJob] = []  # the text of their next part is still to come
         self._running: dict[Ticket, SpeechJob] = {}
-        self._rate = FRAME_RATE  # until some are measured
         self._part_threads = ThreadPoolExecutor(1, f"parts of {name}")
         log.info("%s: at most %d texts at a time", name, self.slots)
         metrics.slots.labels(name).set(self.slots)
@@ -71,9 +68,7 @@ class SpeechWorker(Worker[SpeechJob]):
         speech = Speech(self.task, text, **options)
         part = speech.next_part()
         assert part is not None  # a text without a part raises
-        text_so_far = text if isinstance(text, str) else part.text
-        frames = min(self.task.estimated_frames(text_so_far), options.get("max_frames") or math.inf)
-        return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
+        return PreparedSpeech(speech, self._decoder.prepare(part), threads)
 
     def default_voice(self) -> str | None:
         """The voice of a request that names none; None if the model chooses one. Raises ApiError."""
@@ -90,10 +85,6 @@ class SpeechWorker(Worker[SpeechJob]):
             self._enqueue(job)
             job.put(prepared.speech.silence)
         return job
-
-    def _queued_s(self) -> float:
-        frames: float = sum(job.frames_left for job in (*self._waiting, *self._active_jobs()))
-        return frames / self._rate
 
     # The engine thread
 
@@ -145,8 +136,6 @@ class SpeechWorker(Worker[SpeechJob]):
         events = self._decoder.step()
         frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
         self._count_pass(started, frames)
-        elapsed = time.perf_counter() - started
-        self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
         for event in events:
             try:
                 self._deliver(event)
@@ -241,11 +230,7 @@ class SpeechWorker(Worker[SpeechJob]):
     def _next_part(self, job: SpeechJob) -> Ticket | None:
         """Prepares the next part of a text; None at the end. Waits if it is still to come."""
         part = job.speech.next_part()
-        if part is None:
-            return None
-        if job.threads:  # the parts were not known when the text began
-            job.estimated_frames += self.task.estimated_frames(part.text)
-        return self._decoder.prepare(part)
+        return None if part is None else self._decoder.prepare(part)
 
     def _queue_next_part(self, job: SpeechJob, part: Future[Ticket | None]) -> None:
         """Makes the next part, which is prepared, wait for a slot, or ends the job."""

@@ -43,7 +43,7 @@ def transcription_router(models: Models) -> APIRouter:
         worker.check_delay(body.delay_ms)
         worker.check_room()  # before the recording is stored and read
         found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
-        job = worker.submit(body.delay_ms, found.length_s)
+        job = worker.submit(body.delay_ms)
         feeding = asyncio.create_task(_feed(job, found, limits))
 
         def end() -> None:
@@ -79,10 +79,9 @@ def _check_combination(body: TranscriptionBody) -> None:
 
 @dataclass(frozen=True)
 class OpenRecording:
-    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None if the header has none."""
+    """Blocks float32 [n] of an upload. `path` was its name."""
 
     path: Path
-    length_s: float | None
     blocks: Iterator[np.ndarray]
 
 
@@ -112,7 +111,7 @@ def _measured(path: Path, rate: int, check: Callable[[float], None]) -> OpenReco
     if recording.damage:  # a part of the text would look like all of it
         raise UsageError(f"file: {recording.damage}; repair it")
     blocks = amplified(recording.blocks(), gain, is_auto=True) if gain else recording.blocks()
-    return OpenRecording(path, recording.length_s, blocks)
+    return OpenRecording(path, blocks)
 
 
 def _check_length(seconds: float, limits: Limits) -> None:

@@ -28,8 +28,6 @@ class TranscriptionJob(Job[TranscriptDelta]):
 
     transcription: Transcription | None = None  # of a recording; used by the engine thread
     session: object = None  # for live audio: the session whose live stream the utterance uses
-    length_s = 0.0  # estimated length of a recording
-    transcribed_s = 0.0  # how much of the recording
 
     def __init__(self, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""

@@ -18,8 +18,6 @@ from voxport.runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait
-DEFAULT_RECORDING_S = 60.0  # assumed if the header of a recording has no length
-LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +40,6 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
         self._streams = LiveStreams(task, capacity.batch)
-        self._speed = 1.0  # seconds of recordings per second, until some are transcribed
         if self.is_live:
             log.info("%s: at most %d live streams", name, self.live_slots)
         metrics.slots.labels(name).set(self.live_slots)
@@ -67,11 +64,10 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             )
             raise ApiError(400, reason, "invalid_value", param)
 
-    def submit(self, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
-        """A job for one recording of `length_s`. Called on the event loop. Raises ApiError."""
+    def submit(self, delay_ms: int | None) -> TranscriptionJob:
+        """A job for one recording. Called on the event loop. Raises ApiError."""
         self.check_delay(delay_ms)
         job = self._new_job(delay_ms)
-        job.length_s = DEFAULT_RECORDING_S if length_s is None else length_s
         self._enqueue(job)
         return job
 
@@ -91,7 +87,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
                 self._live.append(job)
             else:
                 message = f"{self.name} has {streams} live streams, its limit; try again later"
-                raise overloaded(message, LIVE_RETRY_S)
+                raise overloaded(message)
             self._changed.notify_all()
         return job
 
@@ -103,11 +99,6 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
             reason = f"delay_ms {delay_ms}: expected one of {', '.join(map(str, self.task.delays_ms))}"
             raise ApiError(400, reason, "invalid_value", "delay_ms")
-
-    def _queued_s(self) -> float:
-        jobs = (*self._waiting, *self._recordings)
-        left: float = sum(max(0.0, job.length_s - job.transcribed_s) for job in jobs)
-        return left / self._speed
 
     # The engine thread
 
@@ -197,10 +188,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         except Exception as error:  # belongs to this job, whatever it is
             self._finish(job, failure(error, "file"))
             return
-        elapsed, frames = time.perf_counter() - started, len(samples) / self._step
-        job.transcribed_s += frames * FRAME_SECONDS
-        self._speed += 0.05 * (frames * FRAME_SECONDS / max(elapsed, 1e-6) - self._speed)
-        self._count_pass(started, frames)
+        self._count_pass(started, len(samples) / self._step)
         if is_last:
             self._finish(job)
 

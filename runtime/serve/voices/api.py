@@ -31,7 +31,7 @@ class VoiceMaker:
     async def make(self, worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
         """The content of a voice file. Raises ApiError."""
         if self._waiting >= MAX_WAITING:
-            raise overloaded(f"{self._waiting} recordings wait for their voices; try again later", 10)
+            raise overloaded(f"{self._waiting} recordings wait for their voices; try again later")
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()

@@ -67,7 +67,7 @@ class WyomingServer:
         self._connections.add(task)
         try:
             if len(self._connections) > self.models.limits.sockets:
-                raise overloaded("the server has too many connections", 5)
+                raise overloaded("the server has too many connections")
             await Session(connection, self).run()
         except ClientLeft:
             log.debug("wyoming: the client left")

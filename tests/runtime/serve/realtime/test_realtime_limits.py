@@ -191,7 +191,7 @@ def test_an_utterance_whose_start_was_refused_is_refused_whole(
         worker = server.models.transcription_workers["loud"]
 
         def refuse(*_: object) -> None:
-            raise overloaded("no live stream is free", 1)
+            raise overloaded("no live stream is free")
 
         async def conversation(socket: Socket) -> tuple[list[str | int], str | None]:
             await socket.receive()

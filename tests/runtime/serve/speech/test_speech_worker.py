@@ -17,14 +17,11 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSpeech
 
-from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.http import uploads
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import ENCODERS
 from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
-from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 SENTENCE = "a" * 200 + "."  # is a part of a text
 
@@ -98,20 +95,16 @@ def test_the_number_of_slots_is_logged(asked: int, used: int, caplog: pytest.Log
     assert f"tone: at most {used} texts at a time" in caplog.text
 
 
-def test_the_time_to_a_retry_follows_from_the_frames_that_wait() -> None:
-    """Before frames are measured the rate is 12.5 per second. The text has a frame per character."""
-    found = []
-    for fields in ({"input": SENTENCE}, {"input": SENTENCE, "max_frames": 25}):
-        task = ToneSpeech()
-        task.gate.clear()
-        with running({"tone": task}, Limits(waiting=1), slots=1) as server:
-            answers = post_in_order(server, speech_body(**fields), speech_body(**fields))
-            refused = post_speech(server, speech_body())
-            assert refused.status_code == 503
-            found.append(int(refused.headers["retry-after"]))
-            task.gate.set()
-            assert [answer.result(20).status_code for answer in answers] == [200, 200]
-    assert found == [round(2 * len(SENTENCE) / 12.5), round(2 * 25 / 12.5)]
+def test_a_full_queue_refuses_with_a_time_to_a_retry() -> None:
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(waiting=1), slots=1) as server:
+        answers = post_in_order(server, speech_body(), speech_body())
+        refused = post_speech(server, speech_body())
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "server_is_overloaded"
+        task.gate.set()
+        assert [answer.result(20).status_code for answer in answers] == [200, 200]
 
 
 def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,28 +161,3 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(
 
     asyncio.run(cancelled())
     assert list(Path(tmp_path).iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("lengths", "seconds"), [((30.0,), 30), ((30.0, 12.4), 42), ((None,), 60), ((30.0, None), 60)]
-)
-def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(
-    lengths: tuple[float | None, ...], seconds: int
-) -> None:
-    """Before recordings are measured they take their own length. The answer has 60 s at most."""
-
-    gate, task = threading.Event(), LoudToText(is_live=False)
-    task.before_feed = lambda *_: gate.wait(30) and None  # the first pass does not end
-
-    async def refused() -> int | None:
-        worker = TranscriptionWorker("a", task, Limits(waiting=len(lengths)), Metrics())
-        worker.start()
-        for length in lengths:
-            worker.submit(None, length)
-        with pytest.raises(ApiError) as found:
-            worker.submit(None, 1.0)
-        gate.set()
-        worker.stop()
-        return found.value.retry_after
-
-    assert asyncio.run(refused()) == seconds
