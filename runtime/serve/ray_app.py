@@ -40,7 +40,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class RayOptions(Limits):
-    """Arguments of `build`, with those of `Limits`.
+    """Arguments of `build`, with the fields of `Limits`.
 
     `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
     the threads of its engines. `replicas` is the maximum number of replicas.

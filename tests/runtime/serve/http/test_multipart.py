@@ -1,6 +1,5 @@
 """Any multipart body to the two endpoints that take one is served, or refused in the form of all errors."""
 
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import soundfile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
-from support.serve.http_server import RunningServer, Tasks, running, wait_until
+from support.serve.http_server import RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
@@ -199,18 +198,3 @@ def test_a_body_that_ends_before_its_closing_boundary_is_refused(http: httpx2.Cl
     content = body(right_parts(TRANSCRIPTIONS)).content.removesuffix(b"--\r\n")
     answer = send(http, TRANSCRIPTIONS, Body(content))
     assert answer.status_code == 400 and "closing boundary" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("path", RIGHT)
-def test_a_client_that_leaves_in_a_body_is_no_fault_of_the_server(
-    server: RunningServer, http: httpx2.Client, path: str
-) -> None:
-    content = body(right_parts(path)).content
-    head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: %b\r\n" % (path.encode(), RIGHT_TYPE)
-    faults = server.metric("requests_total", route=path, code="500")
-    for end in range(0, len(content), 100):
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(head + b"content-length: %d\r\n\r\n" % len(content) + content[:end])
-    check(http, path, body(right_parts(path)))
-    wait_until(lambda: len(server.connections) <= 1)  # the connection of `http`
-    assert server.metric("requests_total", route=path, code="500") == faults

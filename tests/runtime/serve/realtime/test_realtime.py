@@ -83,8 +83,8 @@ def test_messages_of_vllm(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("rate", [8000, 16000, 48000, 96000])
 def test_mistral_client(server: RunningServer, rate: int) -> None:
-    """Each sound lasts two blocks, so that audio taken for that of another rate has other words. It is hardly
-    louder than a word must be, so that what resampling adds before and after it is none.
+    """Each sound lasts two blocks: audio that is taken for another rate has other words. It is hardly louder
+    than a word must be: the parts that resampling adds before and after it are no words.
     """
 
     async def run() -> list[Any]:

@@ -153,7 +153,7 @@ def test_any_header_is_an_event_an_error_or_the_end(fields: dict[str, Any], rest
 
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
 def test_the_language_is_checked_for_the_model_of_the_audio(begin: AudioStart | AudioChunk) -> None:
-    """A model may be selected after the language. A language is that of one audio only."""
+    """A model may be selected after the language. A language belongs to one audio only."""
     english, to_french = Transcribe(language="en"), SelectProgram("french")
     with wyoming_fixture(french=FrenchToText()) as fixture:
         sent = [english, to_french, SelectProgram("stt"), begin, AudioStop(), to_french, begin, AudioStop()]
