@@ -66,7 +66,6 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def submit(self, delay_ms: int | None) -> TranscriptionJob:
         """A job for one recording. Called on the event loop. Raises ApiError."""
-        self.check_delay(delay_ms)
         job = self._new_job(delay_ms)
         self._enqueue(job)
         return job
@@ -76,7 +75,6 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        self.check_delay(delay_ms)
         job = self._new_job(delay_ms)
         job.session = session
         with self._changed:
