@@ -66,6 +66,7 @@ async def _parse(body: Request, file: str) -> FormData:
     except OSError as error:  # a large upload goes to the disk while it arrives
         raise _not_stored(error, file) from None
     if not parser.has_ended:  # the last fields may be missing
+        await form.close()
         raise ApiError(400, "body: ends before its closing boundary", "invalid_multipart")
     return form
 

@@ -51,12 +51,19 @@ class WavEncoder(Encoder):
         return await self.encode(b"")
 
 
+class _Content(io.BytesIO):
+    """Stays open: a garbage collection may finalize it before the file that still writes to it."""
+
+    def close(self) -> None:
+        pass
+
+
 class FileEncoder(Encoder):
     """Formats of libsndfile. Threads call it: an encoder may take milliseconds for a frame."""
 
     def __init__(self, rate: int, media_type: str, container: str, encoding: str, **options: object):
         self.media_type = media_type
-        self._content, self._sent = io.BytesIO(), 0  # libsndfile writes the header again at the end
+        self._content, self._sent = _Content(), 0  # libsndfile writes the header again at the end
         self._file = soundfile.SoundFile(
             self._content, "w", rate, 1, format=container, subtype=encoding, **options
         )

@@ -1,12 +1,23 @@
-"""The page in a browser: what tests do with it, and the recording that its microphone plays."""
+"""The page in a browser: what tests do with it, the recording that its microphone plays, and a server with
+two tasks without a model: a tone as long as its text, and words for sounds.
+"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+
+from support.serve.http_server import DEFAULT, RunningServer, Tasks, running
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import ToneSpeech
+
+from voxport.runtime.serve.http.access import Keys
 
 KEY = "0123456789-abcdef"
 SECOND = 48000  # samples of the recording
 SOUNDS = ((1.0, 1.3), (1.8, 2.2), (2.8, 3.1))  # seconds of the loud parts of the recording
 FOREIGN = "http://voxport.test"  # is not localhost, so the page has no microphone there
+BROKEN = "Broken"  # a text that begins so fails after five frames
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -37,3 +48,15 @@ def wait_for_text(page: Any, selector: str, pattern: str) -> str:
 def speak(page: Any, text: str) -> None:
     page.fill("#text", text)
     page.click("#speak")
+
+
+def break_off(text: str, frame: int) -> None:
+    if text.startswith(BROKEN) and frame == 5:
+        raise RuntimeError("broken")
+
+
+@contextmanager
+def page_server(keys: Keys | None = None, pace_s: float = 0.02) -> Iterator[RunningServer]:
+    tasks: Tasks = {"tone": ToneSpeech(pace_s, break_off), "count": LoudToText(whole_sounds=True)}
+    with running(tasks, DEFAULT, keys, slots=4, origins=(FOREIGN,)) as server:
+        yield server

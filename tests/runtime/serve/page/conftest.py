@@ -10,8 +10,7 @@ import pytest
 import soundfile
 from support.serve.browser import WATCH, chromium
 from support.serve.http_server import RunningServer
-from support.serve.page import DESKTOP, KEY, SECOND, SOUNDS, Watched, opened
-from support.serve.page_server import page_server
+from support.serve.page import DESKTOP, KEY, SECOND, SOUNDS, Watched, opened, page_server
 
 from voxport.runtime.serve.http.access import Keys
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 import pytest
 import soundfile
 from support.serve.http_server import RunningServer
-from support.serve.page_server import page_server
+from support.serve.page import page_server
 
 from voxport.runtime.serve.http.access import Keys
 

@@ -12,8 +12,7 @@ import pytest
 import soundfile
 from support.serve.browser import WATCH
 from support.serve.http_server import RunningServer
-from support.serve.page import Watched, opened, speak, wait_for_text
-from support.serve.page_server import page_server
+from support.serve.page import Watched, opened, page_server, speak, wait_for_text
 from support.serve.tone_speech import FRAME, LEVEL, RATE
 
 pytestmark = pytest.mark.slow

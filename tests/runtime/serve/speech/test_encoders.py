@@ -1,7 +1,9 @@
 """Pieces of encoded sound: what was sent is never changed."""
 
 import asyncio
+import gc
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +32,21 @@ def test_sound_can_be_decoded_before_its_end(name: SpeechFormat) -> None:
     made = pieces(name)
     samples, _ = soundfile.read(io.BytesIO(b"".join(made[: len(made) // 2])))
     assert len(samples) >= 1.7 * RATE
+
+
+@pytest.mark.parametrize("name", ["opus", "mp3", "flac"])
+def test_an_encoder_that_is_dropped_reports_no_error(
+    name: SpeechFormat, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As when a client leaves: a cycle is collected in any order of its parts."""
+    encoder = ENCODERS[name](RATE)
+    asyncio.run(encoder.encode(pcm16(SOUND[:FRAME])))
+    vars(encoder)["itself"] = encoder
+    found = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    del encoder
+    gc.collect()
+    assert not found and "closed file" not in capfd.readouterr().err
 
 
 def test_a_page_of_opus_has_at_most_100_ms() -> None:

@@ -60,16 +60,21 @@ async def ended(job: TranscriptionJob) -> None:
             pass
 
 
+def started(task: OrderedToText) -> tuple[TranscriptionWorker, dict[float, TranscriptionJob]]:
+    """A worker, and the jobs of two live clients."""
+    worker = TranscriptionWorker("a", task, Limits(), Metrics())
+    worker.live_slots = 2
+    worker.start()
+    wait_until(lambda: worker.is_ready)
+    return worker, {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
+
+
 def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording() -> None:
     """It arrives for two streams during each turn, and the older audio is the first."""
     task = OrderedToText()
 
     async def scenario() -> None:
-        worker = TranscriptionWorker("a", task, Limits(), Metrics())
-        worker.live_slots = 2
-        worker.start()
-        wait_until(lambda: worker.is_ready)
-        live = {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
+        worker, live = started(task)
         task.arrive = lambda client: live[client].feed(np.full(BLOCK, client, np.float32))
         recording = worker.submit(None)
         recording.feed(np.full(len(ARRIVALS) * RECORDING_TOKENS * BLOCK, RECORDING, np.float32))
@@ -86,11 +91,7 @@ def test_audio_that_is_ahead_delays_another_batch_by_one_step() -> None:
     task = OrderedToText()
 
     async def scenario() -> None:
-        worker = TranscriptionWorker("a", task, Limits(), Metrics())
-        worker.live_slots = 2
-        worker.start()
-        wait_until(lambda: worker.is_ready)
-        live = {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
+        worker, live = started(task)
         bob = live[BOB]
 
         def talk(client: float) -> None:
