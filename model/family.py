@@ -2,10 +2,10 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self
 
@@ -21,10 +21,10 @@ from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout
 from voxport.model.config import Config
+from voxport.model.download import card_languages
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
-from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout, NotInMlx
+from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
 from voxport.model.mlx.tensor_layouts import stored_tensors, tagged_layout
-from voxport.model.model_card import card_languages
 
 Distribution = tuple[np.float32, np.float32]  # mean and standard deviation
 INITIALISERS = (init.kaiming_uniform_, init.uniform_, init.normal_)
@@ -33,7 +33,7 @@ INITIALISERS = (init.kaiming_uniform_, init.uniform_, init.normal_)
 class _WithoutInitialValues(TorchFunctionMode):
     """Leaves out the random values of new modules: on the meta device they take time and set nothing."""
 
-    # Any: the arguments are those of any function of torch
+    # Any: the arguments of any function of torch
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -45,13 +45,6 @@ class _WithoutInitialValues(TorchFunctionMode):
         if function in INITIALISERS:
             return arguments[0] if arguments else named["tensor"]
         return function(*arguments, **named)
-
-
-@contextmanager
-def _shapes_only() -> Iterator[None]:
-    """New modules are on the meta device."""
-    with torch.device("meta"), _WithoutInitialValues():
-        yield
 
 
 @dataclass(frozen=True)
@@ -149,10 +142,6 @@ class Synthetic(ABC, Generic[Config]):
     metadata: Mapping[str, str] = {}
 
     @abstractmethod
-    def config(self, size: str) -> Json:
-        """The configuration, as `Family.parse_config` takes it."""
-
-    @abstractmethod
     def documents(self, size: str) -> dict[str, Json]:
         """Contents of all JSON files, by path."""
 
@@ -182,19 +171,13 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
     Without parameters, `Family` is any family: callers pass its values back to it only.
 
-    Identity:
-        licence: of the published weights, for people.
-        task: the hub's name of what the model does, as in `text-to-speech`.
-        languages: codes of ISO 639-1.
-        releases: the published checkpoints.
-    Files:
-        layouts: those in which a checkpoint may be, the published one first.
-        layout: the one of `layouts` that is read.
-    Weights:
-        unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
-            them.
-        folded: patterns of module paths that are folded into constants at export.
-        parameter_groups: title of the parameters whose names begin with a prefix.
+    licence: licence of the published weights, for people.
+    task: the hub's name of what the model does, as in `text-to-speech`.
+    languages: codes of ISO 639-1.
+    layouts: the layouts of checkpoints, the published one first. `layout` is the one that is read.
+    unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use them.
+    folded: patterns of module paths that are folded into constants at export.
+    parameter_groups: title of the parameters whose names begin with a prefix.
     verification: the components that verification calls in sequence.
     """
 
@@ -205,7 +188,6 @@ class Family(ABC, Generic[Weights, Config, Options]):
     languages: tuple[str, ...]
     options: type[Options]
     layouts: tuple[CheckpointLayout[Config], ...]
-    synthetic: Synthetic[Config]
     verification: VerificationPlan
     parameter_groups: Mapping[str, str]
     releases: tuple[Release, ...] = ()
@@ -219,11 +201,25 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def mlx(self) -> MlxLayout[Config]:
         """The layout of mlx-audio. Only conversions read it."""
         found = (layout for layout in self.layouts if isinstance(layout, MlxLayout))
-        return next(found, NotInMlx(self.layouts[0]))
+        return next(found, MlxLayout(self.layouts[0]))
 
-    @abstractmethod
+    @property
+    def synthetic(self) -> Synthetic[Config]:
+        """`SYNTHETIC` of the module `synthetic` beside the family, which is imported when it is needed."""
+        package = type(self).__module__.rpartition(".")[0]
+        found: Synthetic[Config] = import_module(f"{package}.synthetic").SYNTHETIC
+        return found
+
     def parse_config(self, content: Any, source: str) -> Config:  # Any: parsed JSON, not yet checked
         """The configuration. `source` names the file. Raises ConfigError that names the key."""
+        return self.layouts[0].parse_config(content, source)
+
+    @abstractmethod
+    def size_config(self, size: str) -> Json:
+        """The configuration of a synthetic size, as `parse_config` takes it."""
+
+    def config_of_size(self, size: str) -> Config:
+        return self.parse_config(self.size_config(size), f"size {size}")
 
     @abstractmethod
     def weights(self, config: Config) -> Weights:
@@ -282,12 +278,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
     def build_root(self, config: Config) -> Weights:
         """The holder of all tensors on the meta device: shapes without storage."""
-        with _shapes_only():
+        with torch.device("meta"), _WithoutInitialValues():
             return self.weights(config).requires_grad_(False)
 
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
-        with _shapes_only():
+        with torch.device("meta"), _WithoutInitialValues():
             return self.all_weights(config).requires_grad_(False)
 
     def open_root(self, config: Config, checkpoint: Checkpoint) -> Weights:
@@ -315,7 +311,7 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""
         for release in () if checkpoint.is_random else self.releases:
-            published = self.parse_config(self.synthetic.config(release.size), release.name)
+            published = self.config_of_size(release.size)
             is_same = self.variant(published) == self.variant(config)
             if is_same and checkpoint.has(expected_tensors(self.build_root(published))):
                 return release

@@ -21,8 +21,13 @@ from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
 from voxport.model.qwen3_tts.config import CONTROL_IDS, CodecDecoderConfig, Options, Qwen3TTSConfig
-from voxport.model.qwen3_tts.modules import CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
-from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.model.qwen3_tts.modules import (
+    CodeEmbedding,
+    CodePredictor,
+    Qwen3TTSWeights,
+    Talker,
+    TextEmbedding,
+)
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them

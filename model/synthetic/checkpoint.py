@@ -17,7 +17,6 @@ from statistics import NormalDist
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 
 from voxport.bundle.errors import OutputError
 from voxport.bundle.files import is_fixed, move_into
@@ -153,14 +152,9 @@ def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
     return {name: f"{text}\n".encode() for name, text in texts.items()}
 
 
-def synthetic_config(family: Family, size: str) -> BaseModel:
-    """The parsed configuration of a size, in the family's own class."""
-    return family.parse_config(family.synthetic.config(size), f"size {size}")
-
-
 def expected_shapes(family: Family, size: str) -> Shapes:
     """Shapes of all tensors by name, also of those that no graph needs."""
-    shapes = expected_tensors(family.build_all(synthetic_config(family, size)))
+    shapes = expected_tensors(family.build_all(family.config_of_size(size)))
     return shapes | family.synthetic.flags(shapes)
 
 
@@ -203,7 +197,7 @@ def _header(synthetic: Synthetic, file: str, shapes: Shapes) -> bytes:
 
 def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: Shapes) -> None:
     """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
-    synthetic, config = family.synthetic, synthetic_config(family, size)
+    synthetic, config = family.synthetic, family.config_of_size(size)
     for name, part in _by_file(synthetic, shapes).items():
         dtype = _dtype(synthetic, name)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
 """The family Voxtral-Realtime."""
 
-from typing import Any
-
 from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, LIVE_ENCODER, Constants
+from voxport.bundle.json_types import Json
 from voxport.model.config import SHAPE, values_of
 from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
 from voxport.model.voxtral_realtime.config import (
@@ -11,12 +10,11 @@ from voxport.model.voxtral_realtime.config import (
     LOG_MEL_FLOOR,
     Options,
     VoxtralRealtimeConfig,
-    parse_config,
 )
 from voxport.model.voxtral_realtime.graphs import GRAPHS, Graph
 from voxport.model.voxtral_realtime.layouts import LAYOUTS
 from voxport.model.voxtral_realtime.modules import VoxtralRealtimeWeights
-from voxport.model.voxtral_realtime.synthetic import VoxtralRealtimeSynthetic
+from voxport.model.voxtral_realtime.sizes import SIZES
 
 CALLS = """\
 ## Order of calls
@@ -62,7 +60,6 @@ class VoxtralRealtime(Family[VoxtralRealtimeWeights, VoxtralRealtimeConfig, Opti
     releases = (Release("mistralai/Voxtral-Mini-4B-Realtime-2602", "apache-2.0"),)
     options = Options
     layouts = LAYOUTS
-    synthetic = VoxtralRealtimeSynthetic()
     verification = VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent(ENCODER, LIVE_ENCODER),),
@@ -76,8 +73,8 @@ class VoxtralRealtime(Family[VoxtralRealtimeWeights, VoxtralRealtimeConfig, Opti
     }
     folded = ("layers.*.ada_rms_norm_t_cond.*",)
 
-    def parse_config(self, content: Any, source: str) -> VoxtralRealtimeConfig:
-        return parse_config(content, source)
+    def size_config(self, size: str) -> Json:
+        return SIZES[size].params()
 
     def weights(self, config: VoxtralRealtimeConfig) -> VoxtralRealtimeWeights:
         return VoxtralRealtimeWeights(config)

@@ -12,10 +12,16 @@ from torch import nn
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.attention import Attended, AttentionWeights
-from voxport.model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
+from voxport.model.layers.basic import (
+    FeedForward,
+    FeedForwardWeights,
+    Layer,
+    RMSNorm,
+    StoredAs,
+    codebook_entries,
+    fuse,
+)
 from voxport.model.layers.block import parts_of
-from voxport.model.layers.codebook import codebook_entries
-from voxport.model.mlx.tensor_layouts import StoredAs
 from voxport.model.voxtral_tts.config import AudioTokenizerArgs, Options
 
 

@@ -3,7 +3,6 @@
 from itertools import accumulate
 from math import ceil
 from operator import mul
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -19,10 +18,8 @@ from voxport.model.config import (
     Section,
     Size,
     TransformerArgs,
-    parse_params,
     require,
 )
-from voxport.model.mistral_layout import PARAMS, read_params
 
 EULER_STEPS = 7  # as published, if `params.json` does not say it
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
@@ -293,13 +290,3 @@ class Options(Record):
 
 def _round_up(rows: int) -> int:
     return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
-
-
-def parse_config(content: Any, source: str = PARAMS) -> VoxtralTTSConfig:
-    """`content` is that of `params.json`. Raises ConfigError."""
-    return parse_params(VoxtralTTSConfig, content, source)
-
-
-def load_config(checkpoint: Path) -> VoxtralTTSConfig:
-    """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
-    return parse_config(read_params(checkpoint), str(checkpoint / PARAMS))

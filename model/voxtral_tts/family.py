@@ -1,17 +1,16 @@
 """The family Voxtral-TTS."""
 
 from collections.abc import Collection
-from typing import Any
 
 from voxport.bundle.constants.voxtral_tts import LANGUAGES, Constants
 from voxport.bundle.json_types import Json
 from voxport.model.config import SHAPE, values_of
 from voxport.model.family import Approximation, ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig
 from voxport.model.voxtral_tts.graphs import GRAPHS, Graph
 from voxport.model.voxtral_tts.layouts import LAYOUTS
 from voxport.model.voxtral_tts.modules import VoxtralTTSWeights
-from voxport.model.voxtral_tts.synthetic import VoxtralTTSSynthetic
+from voxport.model.voxtral_tts.sizes import SIZES
 
 CODEC_ENCODER = "a codec encoder, which would make voices from recordings"
 ENGLISH = {"casual", "cheerful", "neutral"}  # the published English voices have the names of styles
@@ -57,7 +56,6 @@ class VoxtralTTS(Family[VoxtralTTSWeights, VoxtralTTSConfig, Options]):
     releases = (Release("mistralai/Voxtral-4B-TTS-2603", "cc-by-nc-4.0"),)
     options = Options
     layouts = LAYOUTS
-    synthetic = VoxtralTTSSynthetic()
     verification = VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
@@ -78,8 +76,8 @@ class VoxtralTTS(Family[VoxtralTTSWeights, VoxtralTTSConfig, Options]):
     }
     folded = ("acoustic_transformer.time_projection",)
 
-    def parse_config(self, content: Any, source: str) -> VoxtralTTSConfig:
-        return parse_config(content, source)
+    def size_config(self, size: str) -> Json:
+        return SIZES[size].params()
 
     def weights(self, config: VoxtralTTSConfig) -> VoxtralTTSWeights:
         return VoxtralTTSWeights(config)

@@ -16,7 +16,6 @@ from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
 from voxport.model.checkpoint_layout import WeightFile
 from voxport.model.mistral_layout import WEIGHTS
-from voxport.model.voxtral_tts.config import load_config, parse_config
 from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import SIZES
@@ -40,11 +39,11 @@ def checkpoint_of(folder: Path) -> Checkpoint:
 
 
 def voices_of(folder: Path) -> dict[str, torch.Tensor]:
-    return MISTRAL.voices(folder, parse_config(SIZES["tiny"].params()))
+    return MISTRAL.voices(folder, FAMILY.config_of_size("tiny"))
 
 
 def open_folder(folder: Path) -> Any:
-    return FAMILY.open_root(load_config(folder), checkpoint_of(folder))
+    return FAMILY.open_root(MISTRAL.load_config(folder), checkpoint_of(folder))
 
 
 def refusal(folder: Path) -> str:
@@ -124,7 +123,7 @@ def test_a_checkpoint_of_another_size_than_its_configuration_is_refused(folder: 
 
 def test_a_table_without_rows_for_special_codes_is_refused(folder: Path) -> None:
     """Some tools pad the parts of the table at small sizes. Codes then address rows beyond its end."""
-    config = load_config(folder)
+    config = MISTRAL.load_config(folder)
     audio = config.audio
     padded = -(-audio.acoustic_codebook_size * audio.n_acoustic_codebook // 128) * 128
     rows = config.semantic_rows + padded
@@ -192,7 +191,7 @@ def test_a_tensor_in_two_files_is_refused(sharded: list[WeightFile]) -> None:
 
 
 def test_the_published_configuration_describes_the_published_tensors() -> None:
-    shapes = expected_tensors(FAMILY.build_root(parse_config(SIZES["full"].params())))
+    shapes = expected_tensors(FAMILY.build_root(FAMILY.config_of_size("full")))
     assert len(shapes) == 386
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_002_353_392
     for name, shape in {

@@ -21,10 +21,9 @@ from voxport.model.mistral_layout import WEIGHTS
 from voxport.model.synthetic import checkpoint as synthetic
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 from voxport.model.voxtral_realtime.config import AUDIO as AUDIO_PART
-from voxport.model.voxtral_tts.config import load_config
 from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
-from voxport.model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
+from voxport.model.voxtral_tts.sizes import SIZES
 from voxport.model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
 
 
@@ -72,7 +71,7 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
         ("voxtral_realtime", f"{AUDIO_PART}.audio_language_projection.2.weight"),
     ):
         family = open_family(key)
-        config = synthetic.synthetic_config(family, "tiny")
+        config = family.config_of_size("tiny")
         monkeypatch.setattr(synthetic, "BLOCK", 2**22)
         whole = torch.cat(list(synthetic.values(family.synthetic, name, (256, 96), 0, config)))
         monkeypatch.setattr(synthetic, "BLOCK", 1000)
@@ -83,7 +82,7 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
 
 def test_the_weights_open_strictly_and_all_are_bfloat16(tiny: Path) -> None:
     checkpoint = Checkpoint(MISTRAL.weight_files(tiny))
-    FAMILY.open_root(load_config(tiny), checkpoint)
+    FAMILY.open_root(MISTRAL.load_config(tiny), checkpoint)
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
@@ -96,7 +95,7 @@ def test_tensors_that_must_be_positive_have_positive_values(tiny: Path) -> None:
 
 def test_a_voice_row_is_as_large_as_a_text_row(tiny: Path) -> None:
     text = Checkpoint(MISTRAL.weight_files(tiny)).tensor(TEXT_TABLE).float()
-    for rows in MISTRAL.voices(tiny, load_config(tiny)).values():
+    for rows in MISTRAL.voices(tiny, MISTRAL.load_config(tiny)).values():
         assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
 
 
@@ -117,7 +116,8 @@ def test_inner_widths_below_the_published_size_hold_whole_groups_of_32() -> None
 def test_the_published_size_is_8_gigabytes_with_20_voices() -> None:
     shapes = synthetic.expected_shapes(open_family("voxtral_tts"), "full")
     assert (len(shapes), synthetic.bytes_of(shapes)) == (386, 2 * 4_002_353_392)
-    assert (len(PUBLISHED_VOICES), sum(PUBLISHED_VOICES.values())) == (20, 2920)
+    voices = SIZES["full"].voices
+    assert (len(voices), sum(voices.values())) == (20, 2920)
     assert list(SIZES["full"].params()["multimodal"]["audio_tokenizer_args"]["voice"].values()) == list(
         range(20)
     )

@@ -17,7 +17,7 @@ from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.families import open_family
 from voxport.model.graph import Component, ModelSpec
-from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config
+from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig
 from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import SIZES
@@ -82,9 +82,8 @@ def test_digits_are_single_and_common_words_are_not_bytes(
 def test_the_tokenizer_file_has_entries_beyond_the_vocabulary(checkpoint: Path) -> None:
     content = json.loads((checkpoint / "tekken.json").read_text(encoding="utf-8"))
     assert len(content["vocab"]) == content["config"]["num_vocab_tokens"] == 600
-    assert (
-        Tekkenizer.from_file(checkpoint / "tekken.json").n_words == load_config(checkpoint).vocab_size == 1536
-    )
+    words = Tekkenizer.from_file(checkpoint / "tekken.json").n_words
+    assert words == MISTRAL.load_config(checkpoint).vocab_size == 1536
 
 
 def test_the_published_vocabulary_size_loads(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ class Speaker:
     """The whole loop in eager modules: text to codes to samples."""
 
     def __init__(self, folder: Path) -> None:
-        self.config: VoxtralTTSConfig = load_config(folder)
+        self.config: VoxtralTTSConfig = MISTRAL.load_config(folder)
         checkpoint = Checkpoint(MISTRAL.weight_files(folder))
         root: Any = FAMILY.open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])

@@ -179,7 +179,7 @@ def test_the_layout_guess_of_mlx_audio_is_right_at_the_published_widths(size: st
     """Its loaders give each tensor of a converted folder the shape that its modules have."""
     family = open_family("qwen3_tts")
     config = family.synthetic.documents(size)["config.json"]
-    root = family.build_root(family.parse_config(family.synthetic.config(size), size))
+    root = family.build_root(family.config_of_size(size))
     weights = {
         name: mx.zeros(stored.mlx_shape if family.mlx.is_reordered(name) else stored.shape)
         for name, stored in stored_tensors(root).items()

@@ -24,9 +24,6 @@ class ToySynthetic(Synthetic[ToyConfig]):
     sizes = ("tiny",)
     weight_files = {"model.safetensors": "", "head/model.safetensors": "head."}
 
-    def config(self, size: str) -> Json:
-        return {"toy_dim": DIM}
-
     def documents(self, size: str) -> dict[str, Json]:
         return {"toy.json": {"toy_dim": DIM}}
 
@@ -54,6 +51,9 @@ class Toy(Family[ToyWeights, ToyConfig, Options]):
 
     def parse_config(self, content: Any, source: str) -> ToyConfig:
         return parse_config(content, source)
+
+    def size_config(self, size: str) -> Json:
+        return {"toy_dim": DIM}
 
     def weights(self, config: ToyConfig) -> ToyWeights:
         return ToyWeights(config.toy_dim)
