@@ -1,6 +1,7 @@
 """`Family`: what export, conversion and people need of a model family."""
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -248,6 +249,10 @@ class Family(ABC, Generic[Weights, Config, Options]):
     @abstractmethod
     def calls(self, config: Config, options: Options) -> str:
         """Markdown: the order of calls, for authors of runners."""
+
+    def read_text(self, name: str) -> str:
+        """A file beside the module of the family."""
+        return Path(inspect.getfile(type(self))).with_name(name).read_text(encoding="utf-8")
 
     def option_defaults(self, config: Config) -> Json:
         """Defaults that depend on the configuration, by option."""

@@ -78,15 +78,13 @@ class TalkerConfig(BlockConfig):
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
         """Control ids are behind the codes. Tuned checkpoints may have speakers anywhere."""
-        ids = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
-        ids = {name: each for name, each in ids.items() if isinstance(each, int)}
         languages = {f"codec_language_id.{name}": each for name, each in self.codec_language_id.items()}
         speakers = {f"spk_id.{name}": self.speaker_id(name) for name in self.spk_id}
         codes = self.vocab_size - CONTROL_IDS
         require(codes > 0, f"vocab_size {self.vocab_size} leaves no codes beside {CONTROL_IDS} control ids")
-        for name, each in (ids | languages | speakers).items():
+        for name, each in (self.control_ids | languages | speakers).items():
             require(0 <= each < self.vocab_size, f"{name} {each} is not below vocab_size {self.vocab_size}")
-        for name, each in (ids | languages).items():
+        for name, each in (self.control_ids | languages).items():
             require(each >= codes, f"{name} {each} is the id of a code; control ids are {codes} and above")
         return self
 
@@ -118,6 +116,12 @@ class TalkerConfig(BlockConfig):
         groups, others = self.num_code_groups, self.code_predictor_config.num_code_groups
         require(groups == others, f"num_code_groups {groups}, but {others} in code_predictor_config")
         return self
+
+    @property
+    def control_ids(self) -> dict[str, int]:
+        """The ids of `codec_*` by key."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
+        return {name: value for name, value in values.items() if isinstance(value, int)}
 
     def speaker_id(self, name: str) -> int:
         """Some conversions write the id as a list of one."""
