@@ -159,12 +159,8 @@ class Synthetic(ABC, Generic[Config]):
         """Shapes of tensors that the published files have and the holders lack."""
         return {}
 
-    def extra_files(self, size: str) -> list[str]:
-        """Paths of all files that are neither JSON nor weights."""
-        return []
-
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
-        """Writes them."""
+        """Writes all files that are neither JSON nor weights."""
 
 
 class Family(ABC, Generic[Weights, Config, Options]):

@@ -4,7 +4,7 @@ weights under published names.
 Linears over one input are fused into one: fewer calls, and activations are read and quantised once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -140,14 +140,6 @@ def codebook_entries(sums: torch.Tensor, usage: torch.Tensor) -> torch.Tensor:
     sums [size, width], usage [size] -> [size, width].
     """
     return sums / usage.clamp_min(USAGE_FLOOR)[:, None]
-
-
-class StoredAs(nn.ModuleDict):
-    """The parameters of a module of the class `kind`, without the module."""
-
-    def __init__(self, kind: type[nn.Module], modules: Mapping[str, nn.Module]):
-        super().__init__(modules)
-        self.kind = kind
 
 
 def module_dict(**modules: nn.Module) -> nn.ModuleDict:

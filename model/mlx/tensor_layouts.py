@@ -17,7 +17,6 @@ from torch import nn
 from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.config import Config
-from voxport.model.layers.basic import StoredAs
 from voxport.model.mlx.layout import MlxLayout
 
 Layout = Literal["pytorch", "mlx"]
@@ -92,8 +91,7 @@ def stored_tensors(root: nn.Module) -> dict[str, Stored]:
 
 def _kernels(root: nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
     for path, module in root.named_modules():
-        kind = module.kind if isinstance(module, StoredAs) else type(module)
-        order = next((order for each, order in ORDERS.items() if issubclass(kind, each)), None)
+        order = next((order for kind, order in ORDERS.items() if isinstance(module, kind)), None)
         if order:
             yield from ((f"{path}.{name}".lstrip("."), order) for name in KERNELS)
 

@@ -138,9 +138,6 @@ class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
         names = (name.removesuffix("embed_sum") for name in shapes if name.endswith(".codebook.embed_sum"))
         return {f"{name}initialized": (1,) for name in names}
 
-    def extra_files(self, size: str) -> list[str]:
-        return [MERGES]
-
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
         (folder / MERGES).write_text(_vocabulary(config_of(size))[1], encoding="utf-8")
 

@@ -66,9 +66,6 @@ class VoxtralTTSSynthetic(Synthetic[VoxtralTTSConfig]):
     def documents(self, size: str) -> dict[str, Json]:
         return {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)}
 
-    def extra_files(self, size: str) -> list[str]:
-        return [f"{VOICES}/{voice}.pt" for voice in SIZES[size].voices]
-
     def distribution(self, name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -> Distribution:
         fixed = {  # mean and standard deviation by the end of the name
             "_scale": (0.5, 0.1),

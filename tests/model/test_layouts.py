@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from voxport.model.families import layouts_of
-from voxport.model.layers.basic import StoredAs
 from voxport.model.mlx.layout import MlxLayout
 from voxport.model.mlx.tensor_layouts import ORDERS, Stored, stored_tensors
 
@@ -98,12 +97,6 @@ def test_mlx_computes_the_same_from_the_reordered_kernel(kind: str) -> None:
     x = torch.randn(1, 5, 9)
     found = np.array(other(mx.array(np.moveaxis(x.numpy(), 1, -1))))
     np.testing.assert_allclose(np.moveaxis(found, -1, 1), module(x).detach().numpy(), atol=1e-5)
-
-
-def test_a_holder_says_which_module_its_parameters_are_of() -> None:
-    parts = nn.ParameterDict({"original1": torch.empty(3, 4, 5)})
-    root = StoredAs(nn.ConvTranspose1d, {"parametrizations": nn.ModuleDict({"weight": parts})})
-    assert stored_tensors(root)["parametrizations.weight.original1"].mlx_shape == (4, 5, 3)
 
 
 def test_a_square_kernel_is_ambiguous_and_a_kernel_of_one_is_not() -> None:

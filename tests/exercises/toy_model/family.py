@@ -30,9 +30,6 @@ class ToySynthetic(Synthetic[ToyConfig]):
     def distribution(self, name: str, shape: tuple[int, ...], config: ToyConfig) -> Distribution:
         return np.float32(0), np.float32(shape[-1] ** -0.5)
 
-    def extra_files(self, size: str) -> list[str]:
-        return [LETTERS]
-
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
         (folder / LETTERS).write_text((". " + ascii_lowercase + "0123456789")[:DIM])
 
