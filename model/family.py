@@ -129,8 +129,6 @@ class Synthetic(ABC, Generic[Config]):
 
     version: of the tiny checkpoint of seed 0; raise it when its bytes change.
     sizes: names of the available sizes.
-    variants: kinds of the model that share the sizes; empty if there is one. Sizes of all but the first
-        variant have its name as a suffix.
     weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
         stored. `float32_files` are in float32; the others are in bfloat16. All have `metadata`.
     """
@@ -138,7 +136,6 @@ class Synthetic(ABC, Generic[Config]):
     version: int
     sizes: tuple[str, ...]
     weight_files: Mapping[str, str]
-    variants: tuple[str, ...] = ()
     float32_files: tuple[str, ...] = ()
     metadata: Mapping[str, str] = {}
 
@@ -176,6 +173,7 @@ class Family(ABC, Generic[Weights, Config, Options]):
     folded: patterns of module paths that are folded into constants at export.
     parameter_groups: title of the parameters whose names begin with a prefix.
     verification: the components that verification calls in sequence.
+    call_facts: numbers that `calls.md.j2` has besides constants and options.
     """
 
     name: str
@@ -190,6 +188,7 @@ class Family(ABC, Generic[Weights, Config, Options]):
     releases: tuple[Release, ...] = ()
     unused: Mapping[str, str] = {}
     folded: tuple[str, ...] = ()
+    call_facts: Mapping[str, object] = {}
 
     def __init__(self) -> None:
         self.layout = self.layouts[0]
@@ -242,13 +241,14 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def summary(self, config: Config) -> list[tuple[str, str]]:
         """Rows of a configuration, for `inspect`."""
 
-    @abstractmethod
     def calls(self, config: Config, options: Options) -> str:
-        """Markdown: the order of calls, for authors of runners."""
+        """Markdown: the order of calls, for authors of runners. From `calls.md.j2` beside the family."""
+        import jinja2  # imported when a card is written
 
-    def read_text(self, name: str) -> str:
-        """A file beside the module of the family."""
-        return Path(inspect.getfile(type(self))).with_name(name).read_text(encoding="utf-8")
+        template = Path(inspect.getfile(type(self))).with_name("calls.md.j2").read_text(encoding="utf-8")
+        return jinja2.Template(template).render(
+            c=self.constants(config, options), options=options, **self.call_facts
+        )
 
     def option_defaults(self, config: Config) -> Json:
         """Defaults that depend on the configuration, by option."""

@@ -49,6 +49,7 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
         "speaker_encoder.": "speaker encoder",
     }
     unused = UNUSED
+    call_facts = {"frames": DECODER_FRAMES, "context": WINDOW_CONTEXT}
 
     def size_config(self, size: str) -> Json:
         return config_of(size)
@@ -110,16 +111,6 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
             ("languages", ", ".join(sorted(talker.codec_language_id))),
             ("speakers", ", ".join(talker.spk_id) or "none"),
         ]
-
-    def calls(self, config: Qwen3TTSConfig, options: Options) -> str:
-        constants = self.constants(config, options)
-        template = self.read_text("calls_six.md" if options.is_split_six else "calls.md")
-        return template.format(
-            c=constants,
-            others=constants.n_codebooks - 1,
-            frames=DECODER_FRAMES,
-            context=WINDOW_CONTEXT,
-        )
 
 
 FAMILY = Qwen3TTS()

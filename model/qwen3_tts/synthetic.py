@@ -25,7 +25,7 @@ from voxport.model.qwen3_tts.layouts import (
     TEXT_PREPROCESSOR,
     WEIGHTS,
 )
-from voxport.model.qwen3_tts.sizes import VARIANTS, config_of, size_names
+from voxport.model.qwen3_tts.sizes import config_of, size_names
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from voxport.model.synthetic.tokenizer import byte_level_bpe
 
@@ -114,7 +114,6 @@ def _last_conv(config: Qwen3TTSConfig) -> str:
 class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
     version = 3
     sizes = size_names()
-    variants = VARIANTS
     weight_files = {WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."}
     float32_files = (f"{SPEECH_TOKENIZER}/{WEIGHTS}",)
     metadata = {"format": "pt"}

@@ -80,19 +80,6 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
         raise UsageError(f"{out}: cannot be written: {reason}; choose another folder") from None
 
 
-def size_of_variant(key: str, size: str, variant: str | None) -> str:
-    """The name of a size in a variant of the family `key` (None: the first). Raises UsageError."""
-    variants = open_family(key).synthetic.variants
-    if variant and any(size.endswith(f"-{each}") for each in variants):
-        raise UsageError(f"size {size} names a variant; leave --variant {variant} out")
-    if variant is None or variant in variants[:1]:
-        return size
-    if variant not in variants:
-        there = f"expected one of {', '.join(variants)}" if variants else "this model has one"
-        raise UsageError(f"variant {variant!r}: unknown, {there}")
-    return f"{size}-{variant}"
-
-
 def random_checkpoint(key: str = DEFAULT) -> Path:
     """A family's tiny checkpoint of seed 0, in the user's cache folder. Written on first use."""
     folder = user_cache() / f"{public_name(key)}-random-{open_family(key).synthetic.version}"

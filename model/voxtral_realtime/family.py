@@ -81,18 +81,5 @@ class VoxtralRealtime(Family[VoxtralRealtimeWeights, VoxtralRealtimeConfig, Opti
             ("token", f"{config.samples_per_token} samples, {frames}"),
         ]
 
-    def calls(self, config: VoxtralRealtimeConfig, options: Options) -> str:
-        constants = self.constants(config, options)
-        pairs = zip(constants.delays_ms, constants.delays, strict=True)
-        return self.read_text("calls.md").format(
-            c=constants,
-            delays=", ".join(f"{index}: {ms} ms, d = {tokens}" for index, (ms, tokens) in enumerate(pairs)),
-            behind=constants.flush_tokens + 1,
-            bins=constants.window_size // 2 + 1,
-            mels_2=constants.n_mels + 2,
-            nyquist=constants.sample_rate // 2,
-            ms=1000 * constants.samples_per_token // constants.sample_rate,
-        )
-
 
 FAMILY = VoxtralRealtime()

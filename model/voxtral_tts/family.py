@@ -95,18 +95,5 @@ class VoxtralTTS(Family[VoxtralTTSWeights, VoxtralTTSConfig, Options]):
         starts = {name.partition("_")[0] for name in voices}
         return {"en" if start in ENGLISH else start for start in starts & {*LANGUAGES, *ENGLISH}}
 
-    def calls(self, config: VoxtralTTSConfig, options: Options) -> str:
-        constants = self.constants(config, options)
-        from_audio_token = options.first_frame == "audio_token"
-        return self.read_text("calls.md").format(
-            c=constants,
-            extra=f" + [{constants.audio_id}]" if from_audio_token else "",
-            but="; the extra row keeps its embedding and gives frame 0" if from_audio_token else "",
-            rows=2 + constants.semantic_codes,
-            acoustic=constants.n_codebooks - 1,
-            last_step=constants.euler_steps - 1,
-            top=constants.acoustic_levels - 1,
-        )
-
 
 FAMILY = VoxtralTTS()

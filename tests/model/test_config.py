@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from voxport.bundle.errors import CheckpointNotFound, ConfigError
 from voxport.model.voxtral_tts.config import VoxtralTTSConfig
@@ -133,69 +131,6 @@ def test_a_bad_value_is_refused_in_one_line_that_names_its_key(path: str, value:
     assert path.split(".")[-1] in message
     assert "\n" not in message
     assert len(message) < 500
-
-
-def paths(section: dict[str, Any], above: str = "") -> list[str]:
-    own = [f"{above}{key}" for key in section]
-    return own + [
-        path
-        for key, value in section.items()
-        if isinstance(value, dict)
-        for path in paths(value, f"{above}{key}.")
-    ]
-
-
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.integers(-2, 300)
-    | st.floats()
-    | st.text(max_size=8)
-    | st.from_regex(r"[0-9, ]{0,9}", fullmatch=True)
-)
-json_values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(paths(tiny())),
-        st.just(ABSENT) | json_values,
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_any_change_gives_a_consistent_configuration_or_a_config_error(changes: dict[str, Any]) -> None:
-    params = tiny()
-    for path, value in changes.items():
-        *sections, key = path.split(".")
-        section: Any = params
-        for name in sections:
-            section = section.get(name) if isinstance(section, dict) else None
-        if isinstance(section, dict):
-            section.pop(key, None)
-            if value is not ABSENT:
-                section[key] = value
-    try:
-        config = parsed(params)
-    except ConfigError:
-        return
-    assert config.n_heads % config.n_kv_heads == 0
-    assert (
-        len(config.codec.rates) == len(config.codec.windows) == len(config.codec.decoder_transformer_lengths)
-    )
-    assert len(config.code_offsets) == config.n_codebooks
-    assert config.addressed_code_rows <= config.code_table_rows
-
-
-@given(json_values)
-def test_a_configuration_that_is_not_an_object_is_a_config_error(value: Any) -> None:
-    with pytest.raises(ConfigError):
-        parsed(value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import LayoutName
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
-from voxport.model.synthetic.checkpoint import random_checkpoint, size_of_variant, write_checkpoint
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 from voxport.quantize.modules import QuantizedLinear
 
 WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
@@ -235,10 +235,3 @@ def test_the_variants_of_the_embedded_model_have_the_same_graphs(
             found, expected = (tensors_of(model.module(part.name)) for model in (other, base))
             assert found.keys() == expected.keys() and found
             assert all(torch.equal(found[name], expected[name]) for name in found)
-
-
-@pytest.mark.parametrize("variant", ["base", "custom-voice"])
-def test_a_size_that_names_a_variant_takes_no_other(variant: str) -> None:
-    with pytest.raises(VoxportError, match=f"size tiny-custom-voice names a variant; .*--variant {variant}"):
-        size_of_variant("qwen3_tts", "tiny-custom-voice", variant)
-    assert size_of_variant("qwen3_tts", "tiny", "custom-voice") == "tiny-custom-voice"
