@@ -246,9 +246,9 @@ class Family(ABC, Generic[Weights, Config, Options]):
         import jinja2  # imported when a card is written
 
         template = Path(inspect.getfile(type(self))).with_name("calls.md.j2").read_text(encoding="utf-8")
-        return jinja2.Template(template).render(
-            c=self.constants(config, options), options=options, **self.call_facts
-        )
+        constants = self.constants(config, options)
+        text: str = jinja2.Template(template).render(c=constants, options=options, **self.call_facts)
+        return text
 
     def option_defaults(self, config: Config) -> Json:
         """Defaults that depend on the configuration, by option."""
