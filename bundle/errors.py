@@ -57,16 +57,8 @@ class EngineUnavailable(UsageError):
     """The package of an engine or a target is not installed; the message names the extra to install."""
 
 
-class OutputError(UsageError):
-    """A file or folder cannot be written as asked."""
-
-
 class RecipeError(UsageError):
     """A recipe, rule or override cannot be followed."""
-
-
-class UnknownFamily(UsageError):
-    """No family has that name."""
 
 
 class CheckpointNotFound(UsageError):

@@ -1,6 +1,32 @@
-"""Names that a person types: of targets, recipes, families and voices."""
+"""Names that a person types: of targets, recipes, families, voices and languages."""
 
+import re
 from collections.abc import Iterable
+
+CODE = re.compile("[a-z]{2,3}")
+NAMES = {  # of languages: their codes
+    "arabic": "ar",
+    "chinese": "zh",
+    "dutch": "nl",
+    "english": "en",
+    "french": "fr",
+    "german": "de",
+    "greek": "el",
+    "hebrew": "he",
+    "hindi": "hi",
+    "italian": "it",
+    "japanese": "ja",
+    "korean": "ko",
+    "persian": "fa",
+    "polish": "pl",
+    "portuguese": "pt",
+    "russian": "ru",
+    "spanish": "es",
+    "thai": "th",
+    "turkish": "tr",
+    "ukrainian": "uk",
+    "vietnamese": "vi",
+}
 
 
 def find_name(name: str, names: Iterable[str]) -> str:
@@ -8,3 +34,12 @@ def find_name(name: str, names: Iterable[str]) -> str:
     known = list(names)
     alike = [each for each in known if each.casefold() == name.casefold()]
     return alike[0] if name not in known and len(alike) == 1 else name
+
+
+def language_code(language: str) -> str | None:
+    """Returns an ISO 639 code as it is, of `en-US` the part before the region, and the code of an English
+    name, all in any case; None for anything else.
+    """
+    name = str(language).lower()
+    found = NAMES.get(name, name.replace("_", "-").partition("-")[0])
+    return found if CODE.fullmatch(found) else None

@@ -31,11 +31,9 @@ NOT_LOWERING = (
     "model/foreign.py",
     "model/inspection.py",
     "model/mlx/*",
-    "model/model_card.py",
     "model/other_weights.py",
     "model/stored_weights.py",
     "model/synthetic/*",
-    "model/*/calls.py",
     "model/*/sizes.py",
     "model/*/synthetic.py",
 )

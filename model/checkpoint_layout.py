@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from voxport.bundle.errors import CheckpointError, UsageError
-from voxport.model.config import Config
+from voxport.model.config import Config, parse_params
 from voxport.model.download import unfinished
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class CheckpointLayout(ABC, Generic[Config]):
     caller has named any.
     """
 
+    config_class: type[Config]
     marker: str
     chosen: tuple[Path, ...] = ()
     has_tokenizer: bool = False
@@ -61,6 +62,10 @@ class CheckpointLayout(ABC, Generic[Config]):
     @abstractmethod
     def load_config(self, folder: Path) -> Config:
         """The checked configuration. Raises CheckpointNotFound or ConfigError."""
+
+    def parse_config(self, content: Any, source: str) -> Config:  # Any: parsed JSON, not yet checked
+        """The configuration. `source` names the file. Raises ConfigError that names the key."""
+        return parse_params(self.config_class, content, source)
 
     @abstractmethod
     def single_files(self, folder: Path) -> list[WeightFile]:

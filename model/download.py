@@ -1,16 +1,21 @@
-"""Files of checkpoints as JSON, and downloads that have not ended. Imports neither torch nor pydantic."""
+"""Files of checkpoints: JSON, the model card, and downloads that have not ended. Imports neither torch nor
+pydantic.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from voxport.bundle.errors import CheckpointNotFound, ConfigError
+from voxport.bundle.names import language_code
 
 # The hub's client, browsers and aria2 write these.
 PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".download", ".aria2")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 HUB_DOWNLOADS = ".cache/huggingface/download"  # below a folder that the hub's client fills
 MAX_HEADER = 100_000_000  # bytes of a safetensors header, as the library bounds it
+CARD = "README.md"
+FENCE = "---"  # around the metadata of a card, as model hubs read it
 
 
 def unfinished(path: Path) -> str | None:
@@ -103,3 +108,19 @@ def partial_downloads(folder: Path) -> list[Path]:
 def snapshots(folder: Path) -> list[Path]:
     """The folders of checkpoints, if `folder` is a repository in the hub's cache or the cache itself."""
     return sorted(folder.glob("snapshots/*")) or sorted(folder.glob("models--*/snapshots/*"))
+
+
+def card_languages(folder: Path) -> set[str]:
+    """ISO 639 codes of `language` in the metadata of the card; empty without a readable one."""
+    import yaml
+
+    try:
+        text = (folder / CARD).read_text(encoding="utf-8-sig")
+        start, _, rest = text.partition("\n")
+        head = rest.partition(f"\n{FENCE}")[0] if start.strip() == FENCE else ""
+        content = yaml.load(head, yaml.BaseLoader)  # texts only: for others the code `no` is the value false
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return set()
+    found = content.get("language") if isinstance(content, dict) else None
+    names = found if isinstance(found, list) else [found]
+    return {code for name in names if isinstance(name, str) and (code := language_code(name))}

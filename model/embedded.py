@@ -21,8 +21,9 @@ def embedded_name(family: str) -> str:
 
 def embedded_default(family: str = DEFAULT) -> Path:
     """The folder of a family's trained checkpoint, or of the one with random weights."""
-    if has_trained(family):
-        return trained_checkpoint(family)
+    folder = FOLDER / embedded_name(family)
+    if folder.is_dir():
+        return folder
     if not FOLDER.is_dir():
         log.warning(
             "%s: not found; trained models are only in a clone of the repository. "
@@ -32,11 +33,6 @@ def embedded_default(family: str = DEFAULT) -> Path:
     from voxport.model.synthetic.checkpoint import random_checkpoint  # imports torch
 
     return random_checkpoint(family)
-
-
-def has_trained(family: str) -> bool:
-    """Whether this installation has a trained checkpoint of the family."""
-    return (FOLDER / embedded_name(family)).is_dir()
 
 
 def trained_checkpoint(family: str) -> Path:

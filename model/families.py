@@ -16,7 +16,7 @@ from voxport.bundle.errors import (
     CheckpointError,
     CheckpointNotFound,
     ConfigError,
-    UnknownFamily,
+    UsageError,
     VoxportError,
 )
 from voxport.model.download import partial_downloads, snapshots, unfinished
@@ -50,10 +50,10 @@ DEFAULT = DEFAULT_OF_TASK[TEXT_TO_SPEECH]
 
 
 def find_family(name: str) -> str:
-    """`voxtral-realtime` -> the family's key. Raises UnknownFamily with the known names."""
+    """`voxtral-realtime` -> the family's key. Raises UsageError with the known names."""
     key = name.lower().replace("-", "_")
     if key not in FAMILIES:
-        raise UnknownFamily(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
+        raise UsageError(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
     return key
 
 

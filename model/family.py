@@ -1,11 +1,12 @@
 """`Family`: what export, conversion and people need of a model family."""
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self
 
@@ -21,10 +22,10 @@ from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout
 from voxport.model.config import Config
+from voxport.model.download import card_languages
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
-from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout, NotInMlx
+from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
 from voxport.model.mlx.tensor_layouts import stored_tensors, tagged_layout
-from voxport.model.model_card import card_languages
 
 Distribution = tuple[np.float32, np.float32]  # mean and standard deviation
 INITIALISERS = (init.kaiming_uniform_, init.uniform_, init.normal_)
@@ -33,7 +34,7 @@ INITIALISERS = (init.kaiming_uniform_, init.uniform_, init.normal_)
 class _WithoutInitialValues(TorchFunctionMode):
     """Leaves out the random values of new modules: on the meta device they take time and set nothing."""
 
-    # Any: the arguments are those of any function of torch
+    # Any: the arguments of any function of torch
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -45,13 +46,6 @@ class _WithoutInitialValues(TorchFunctionMode):
         if function in INITIALISERS:
             return arguments[0] if arguments else named["tensor"]
         return function(*arguments, **named)
-
-
-@contextmanager
-def _shapes_only() -> Iterator[None]:
-    """New modules are on the meta device."""
-    with torch.device("meta"), _WithoutInitialValues():
-        yield
 
 
 @dataclass(frozen=True)
@@ -135,8 +129,6 @@ class Synthetic(ABC, Generic[Config]):
 
     version: of the tiny checkpoint of seed 0; raise it when its bytes change.
     sizes: names of the available sizes.
-    variants: kinds of the model that share the sizes; empty if there is one. Sizes of all but the first
-        variant have its name as a suffix.
     weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
         stored. `float32_files` are in float32; the others are in bfloat16. All have `metadata`.
     """
@@ -144,13 +136,8 @@ class Synthetic(ABC, Generic[Config]):
     version: int
     sizes: tuple[str, ...]
     weight_files: Mapping[str, str]
-    variants: tuple[str, ...] = ()
     float32_files: tuple[str, ...] = ()
     metadata: Mapping[str, str] = {}
-
-    @abstractmethod
-    def config(self, size: str) -> Json:
-        """The configuration, as `Family.parse_config` takes it."""
 
     @abstractmethod
     def documents(self, size: str) -> dict[str, Json]:
@@ -169,12 +156,8 @@ class Synthetic(ABC, Generic[Config]):
         """Shapes of tensors that the published files have and the holders lack."""
         return {}
 
-    def extra_files(self, size: str) -> list[str]:
-        """Paths of all files that are neither JSON nor weights."""
-        return []
-
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
-        """Writes them."""
+        """Writes all files that are neither JSON nor weights."""
 
 
 class Family(ABC, Generic[Weights, Config, Options]):
@@ -182,20 +165,15 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
     Without parameters, `Family` is any family: callers pass its values back to it only.
 
-    Identity:
-        licence: of the published weights, for people.
-        task: the hub's name of what the model does, as in `text-to-speech`.
-        languages: codes of ISO 639-1.
-        releases: the published checkpoints.
-    Files:
-        layouts: those in which a checkpoint may be, the published one first.
-        layout: the one of `layouts` that is read.
-    Weights:
-        unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
-            them.
-        folded: patterns of module paths that are folded into constants at export.
-        parameter_groups: title of the parameters whose names begin with a prefix.
+    licence: licence of the published weights, for people.
+    task: the hub's name of what the model does, as in `text-to-speech`.
+    languages: codes of ISO 639-1.
+    layouts: the layouts of checkpoints, the published one first. `layout` is the one that is read.
+    unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use them.
+    folded: patterns of module paths that are folded into constants at export.
+    parameter_groups: title of the parameters whose names begin with a prefix.
     verification: the components that verification calls in sequence.
+    call_facts: numbers that `calls.md.j2` has besides constants and options.
     """
 
     name: str
@@ -205,12 +183,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
     languages: tuple[str, ...]
     options: type[Options]
     layouts: tuple[CheckpointLayout[Config], ...]
-    synthetic: Synthetic[Config]
     verification: VerificationPlan
     parameter_groups: Mapping[str, str]
     releases: tuple[Release, ...] = ()
     unused: Mapping[str, str] = {}
     folded: tuple[str, ...] = ()
+    call_facts: Mapping[str, object] = {}
 
     def __init__(self) -> None:
         self.layout = self.layouts[0]
@@ -219,11 +197,25 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def mlx(self) -> MlxLayout[Config]:
         """The layout of mlx-audio. Only conversions read it."""
         found = (layout for layout in self.layouts if isinstance(layout, MlxLayout))
-        return next(found, NotInMlx(self.layouts[0]))
+        return next(found, MlxLayout(self.layouts[0]))
 
-    @abstractmethod
+    @property
+    def synthetic(self) -> Synthetic[Config]:
+        """`SYNTHETIC` of the module `synthetic` beside the family, which is imported when it is needed."""
+        package = type(self).__module__.rpartition(".")[0]
+        found: Synthetic[Config] = import_module(f"{package}.synthetic").SYNTHETIC
+        return found
+
     def parse_config(self, content: Any, source: str) -> Config:  # Any: parsed JSON, not yet checked
         """The configuration. `source` names the file. Raises ConfigError that names the key."""
+        return self.layouts[0].parse_config(content, source)
+
+    @abstractmethod
+    def size_config(self, size: str) -> Json:
+        """The configuration of a synthetic size, as `parse_config` takes it."""
+
+    def config_of_size(self, size: str) -> Config:
+        return self.parse_config(self.size_config(size), f"size {size}")
 
     @abstractmethod
     def weights(self, config: Config) -> Weights:
@@ -249,9 +241,14 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def summary(self, config: Config) -> list[tuple[str, str]]:
         """Rows of a configuration, for `inspect`."""
 
-    @abstractmethod
     def calls(self, config: Config, options: Options) -> str:
-        """Markdown: the order of calls, for authors of runners."""
+        """Markdown: the order of calls, for authors of runners. From `calls.md.j2` beside the family."""
+        import jinja2  # imported when a card is written
+
+        template = Path(inspect.getfile(type(self))).with_name("calls.md.j2").read_text(encoding="utf-8")
+        constants = self.constants(config, options)
+        text: str = jinja2.Template(template).render(c=constants, options=options, **self.call_facts)
+        return text
 
     def option_defaults(self, config: Config) -> Json:
         """Defaults that depend on the configuration, by option."""
@@ -282,12 +279,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
     def build_root(self, config: Config) -> Weights:
         """The holder of all tensors on the meta device: shapes without storage."""
-        with _shapes_only():
+        with torch.device("meta"), _WithoutInitialValues():
             return self.weights(config).requires_grad_(False)
 
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
-        with _shapes_only():
+        with torch.device("meta"), _WithoutInitialValues():
             return self.all_weights(config).requires_grad_(False)
 
     def open_root(self, config: Config, checkpoint: Checkpoint) -> Weights:
@@ -315,7 +312,7 @@ class Family(ABC, Generic[Weights, Config, Options]):
     def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""
         for release in () if checkpoint.is_random else self.releases:
-            published = self.parse_config(self.synthetic.config(release.size), release.name)
+            published = self.config_of_size(release.size)
             is_same = self.variant(published) == self.variant(config)
             if is_same and checkpoint.has(expected_tensors(self.build_root(published))):
                 return release

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 import numpy as np
@@ -25,6 +26,7 @@ Options = TypeVar("Options", bound=Record, default=Record)
 
 Inputs = dict[str, np.ndarray]  # by name
 PROMPT_ROWS = 256  # of a prompt in one call, if a target plans memory for the largest call
+POSITION = TensorSpec("position", "int64", (1,), Kind.INDEX)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,41 @@ def kv_caches(
     """Key and value cache of each layer, in the order in which `run_blocks` takes them."""
     names = (f"{prefix}{kind}_cache_{index}" for index in range(layers) for kind in "kv")
     return tuple(StateSpec(name, "float32", shape, cache) for name in names)
+
+
+def decoder_components(
+    graph: str,
+    width: int,
+    longest_prompt: int,
+    outputs: tuple[TensorSpec, ...],
+    states: tuple[StateSpec, ...],
+    example: Callable[..., Inputs],
+    purposes: tuple[str, str],
+    other_inputs: tuple[TensorSpec, ...] = (),
+    rows_per_call: int | None = None,
+) -> tuple[Component, Component]:
+    """`prefill` for the rows of a prompt, and `decode_step` for one row: the same graph and states.
+
+    `outputs` follow `hidden`, and `other_inputs` follow the embeddings [1, S, width] and the position.
+    """
+
+    def signature(rows: int | str) -> Signature:
+        return Signature(
+            inputs=(
+                TensorSpec("embeddings", "float32", (1, rows, width), Kind.EMBEDDING),
+                POSITION,
+                *other_inputs,
+            ),
+            outputs=(TensorSpec("hidden", "float32", (1, rows, width), Kind.HIDDEN), *outputs),
+            states=states,
+            dims={"S": (1, longest_prompt)} if rows == "S" else {},
+        )
+
+    prompt, row = purposes
+    return (
+        Component("prefill", graph, signature("S"), example, prompt, rows_per_call=rows_per_call),
+        Component("decode_step", graph, signature(1), partial(example, S=1), row, batched=True),
+    )
 
 
 def codec_components(

@@ -18,7 +18,6 @@ from voxport.model.foreign import adapter, foreign_format_named
 from voxport.model.graph import Options, Weights
 from voxport.model.mlx.layout import MLX_WEIGHTS
 from voxport.model.other_weights import check_other_weights
-from voxport.model.stored_weights import is_for_mlx
 
 MAX_NAMED = 3  # tensors of a kind that a note names
 
@@ -116,7 +115,11 @@ def check_parts(
         wrong: list[str] = []
         with collected(wrong):
             family.open_root(config, checkpoint)
-        faults += [f"{folder}: {MLX_WEIGHTS}"] if wrong and is_for_mlx(folder, family, config) else wrong
+        if wrong:
+            from voxport.model.stored_weights import is_for_mlx  # only faulty weights need it
+
+            wrong = [f"{folder}: {MLX_WEIGHTS}"] if is_for_mlx(folder, family, config) else wrong
+        faults += wrong
     return faults
 
 

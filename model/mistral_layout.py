@@ -38,6 +38,9 @@ class MistralLayout(CheckpointLayout[Config]):
     def config_files(self, folder: Path) -> list[str]:
         return [PARAMS]
 
+    def load_config(self, folder: Path) -> Config:
+        return self.parse_config(read_params(folder), str(folder / PARAMS))
+
     def single_files(self, folder: Path) -> list[WeightFile]:
         return [WeightFile(folder / WEIGHTS)]
 

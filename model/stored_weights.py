@@ -15,19 +15,21 @@ from voxport.bundle.errors import CheckpointError, IntegrityError
 from voxport.model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
 from voxport.model.config import Config
 from voxport.model.family import Family
-from voxport.model.mlx.config import config_faults
-from voxport.model.mlx.integers import BITS, GROUPS, WORD, dequantized
-from voxport.model.mlx.layout import MlxLayout
+from voxport.model.mlx.layout import MlxLayout, config_faults
 from voxport.model.mlx.tensor_layouts import (
+    BITS,
     COMPUTED,
+    GROUPS,
     LAYOUT_KEY,
+    WORD,
     Layout,
+    Pair,
     Stored,
-    recurrent_names,
+    dequantized,
+    folded_names,
     stored_tensors,
     tagged_layout,
 )
-from voxport.model.mlx.weight_norms import Pair, folded_names
 
 PACKED = "U32"  # dtype of integers that MLX packs
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file
@@ -64,8 +66,7 @@ class StoredWeights:
         self.folder, self.files = folder, tuple(family.layout.weight_files(folder))
         self.is_mlx = isinstance(family.layout, MlxLayout)
         self._checkpoint = Checkpoint(self.files)
-        root = family.build_all(config)
-        self._mlx, self._recurrent = mlx, recurrent_names(root)
+        self._mlx = mlx
         self.is_random = self._checkpoint.is_random
         names, faults = self._published_names()
         self.tensors: dict[str, Found] = {}
@@ -75,7 +76,7 @@ class StoredWeights:
         faults += self._folded(names)
         faults += self._find(names, self._in_files(), tuple(family.unused))
         if not faults and (self.is_mlx or mlx.published_config is None):
-            faults = config_faults(folder, family, self._packed)
+            faults = config_faults(folder, mlx, self._packed)
         if faults:
             raise CheckpointError(*faults)
 
@@ -152,13 +153,11 @@ class StoredWeights:
 
     def _published_names(self) -> tuple[dict[str, str], list[str]]:
         """Names in the files by published name, and faults. Scales and biases of integers are left out."""
-        checkpoint, back = self._checkpoint, {mlx: name for name, mlx in self._recurrent.items()}
-        names, faults = defaultdict[str, list[str]](list), []
+        checkpoint, names, faults = self._checkpoint, defaultdict[str, list[str]](list), []
         for name in checkpoint.names:
             path = name.removesuffix(SCALES).removesuffix(BIASES)
             if path == name:
-                published = self._mlx.published(name)
-                names[back.get(published, published)].append(name)
+                names[self._mlx.published(name)].append(name)
             elif path + WEIGHT not in checkpoint.names or checkpoint.dtype(path + WEIGHT) != PACKED:
                 faults.append(f"{checkpoint.path(name)}: tensor {name}: belongs to no packed weight")
         for name, found in names.items():
@@ -172,11 +171,8 @@ class StoredWeights:
     def _found(self, name: str, stored: Stored) -> Found:
         """Raises CheckpointError if shape or dtype do not fit."""
         checkpoint = self._checkpoint
-        shape, dtype, where = (
-            checkpoint.shape(name),
-            checkpoint.dtype(name),
-            f"{checkpoint.path(name)}: tensor {name}",
-        )
+        shape, dtype = checkpoint.shape(name), checkpoint.dtype(name)
+        where = f"{checkpoint.path(name)}: tensor {name}"
         if dtype == PACKED:
             return self._integers(name, stored, where)
         layouts = stored.layouts(shape)
@@ -259,7 +255,7 @@ class StoredWeights:
 
     def mlx_name(self, published: str) -> str:
         """mlx-audio's name of a tensor."""
-        return self._mlx.name(self._recurrent.get(published, published))
+        return self._mlx.name(published)
 
     def has(self, expected: Shapes) -> bool:
         """Whether every expected tensor is there in its shape."""

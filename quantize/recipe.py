@@ -8,13 +8,9 @@ from voxport.bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
 from voxport.bundle.names import find_name
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
-GROUP = (
-    32  # weights per scale of a 4-bit scheme: the smallest block that the kernels of all three targets take
-)
+GROUP = 32  # weights per scale of 4 bits: the smallest block that the kernels of all targets take
 WIDE_GROUP = 128  # a quarter of the scales
-PALETTE_CHANNELS = (
-    16  # rows per palette; Core ML takes 4 to 32; the palettes are small compared with the indices
-)
+PALETTE_CHANNELS = 16  # rows per palette; Core ML takes 4 to 32; palettes are small compared with indices
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from voxport.bundle.errors import RecipeError
 from voxport.bundle.manifest import SchemeEntry
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from voxport.quantize.modules import QuantizedWeight
 
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
-BITS = (4, 8)  # the widths of integers that the kernels of all targets take
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,7 @@ class Scheme(ABC):
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
         """Returns the module that replaces the linear or table at `path`, and its weight's squared errors.
 
-        `weight` [N, K] is finite and of any float dtype. Raises RecipeError if the scheme does not support
-        the shape.
+        `weight` [N, K] is finite, of any float dtype, and of a shape that the scheme supports.
         """
 
     @abstractmethod
@@ -64,11 +61,6 @@ class Scheme(ABC):
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         """Why a weight of this shape cannot be stored, or None. Callers append "of" and the weight's name."""
         return None
-
-    def check_shape(self, path: str, shape: Sequence[int], is_table: bool) -> None:
-        """Raises RecipeError that names the weight if its shape does not fit."""
-        if reason := self.reason_not_storable(shape, is_table):
-            raise RecipeError(f"{reason} of {path}; add a rule that keeps this weight in floating point")
 
     def integer_activations(self, kernel_is_integer: bool) -> bool:
         """Whether a linear rounds its activations to integers, given whether the target's own kernel does."""
@@ -92,7 +84,7 @@ class Scheme(ABC):
 
 @dataclass(frozen=True)
 class IntegerScheme(Scheme):
-    """Symmetric integers with one scale per output channel, or one per group of weights along a row.
+    """Symmetric integers of 4 or 8 bits with one scale per output channel, or per group along a row.
 
     group: number of weights of a row that share a scale. None means one scale per row.
     activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats on Core ML). `int8`
@@ -103,15 +95,7 @@ class IntegerScheme(Scheme):
     type: ClassVar[str] = "integer"
 
     group: int | None = None
-    activations: str = "kernel"
-
-    def __post_init__(self) -> None:
-        group_is_valid = self.group is None or (isinstance(self.group, int) and self.group >= 1)
-        if self.bits not in BITS or not group_is_valid or self.activations not in ("kernel", "int8"):
-            raise RecipeError(
-                f"{self}: expected bits 4 or 8, activations 'kernel' or 'int8', "
-                "and a group of at least 1 or None"
-            )
+    activations: Literal["kernel", "int8"] = "kernel"
 
     @property
     def range(self) -> tuple[int, int]:
@@ -122,7 +106,6 @@ class IntegerScheme(Scheme):
         from voxport.quantize.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
         from voxport.quantize.search import search_scales
 
-        self.check_shape(path, weight.shape, is_table)
         found = search_scales(weight, self.group, self.range)
         make = QuantizedEmbedding if is_table else QuantizedLinear
         return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
@@ -165,17 +148,10 @@ class PaletteScheme(Scheme):
 
     channels: int
 
-    def __post_init__(self) -> None:
-        if not all(isinstance(n, int) for n in (self.bits, self.channels)) or not (
-            1 <= self.bits <= 8 and self.channels >= 1
-        ):
-            raise RecipeError(f"{self}: expected 1 to 8 bits and at least 1 channel")
-
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
         from voxport.quantize.modules import PalettizedLinear, QuantizedWeight
         from voxport.quantize.search import search_palette
 
-        self.check_shape(path, weight.shape, is_table)
         found = search_palette(weight, self.bits, self.channels)
         return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
 

@@ -31,6 +31,7 @@ MAX_DRY_RUN, MAX_SAY = 98, 70  # modules of the project
 DATA = (  # one of each kind of file that is no module
     "py.typed",
     "bundle/FORMAT.md",
+    "model/qwen3_tts/sizes.json",
     "runtime/serve/page/index.html",
     "export/evaluation/held_out/held-out.trans.txt",
     "export/evaluation/held_out/held-out-000.opus",

@@ -47,7 +47,7 @@ from voxport.export.evaluation.utterances import read_utterances
 from voxport.model.checkpoint import Checkpoint, expected_tensors
 from voxport.model.families import open_family
 from voxport.model.voxtral_realtime.config import Options as RecognitionOptions
-from voxport.model.voxtral_realtime.config import parse_config
+from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 from voxport.model.voxtral_realtime.modules import Decoder
 from voxport.model.voxtral_realtime.modules import Encoder as AudioEncoder
 from voxport.model.voxtral_tts.modules import AcousticStep, Backbone, CodeEmbedding
@@ -222,7 +222,7 @@ def test_the_learning_rate_rises_stays_and_falls() -> None:
 
 @pytest.fixture(scope="module")
 def recognition() -> RecognitionModel:
-    return RecognitionModel(parse_config(trained_params())).eval()
+    return RecognitionModel(VoxtralRealtimeConfig.model_validate(trained_params())).eval()
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def _trainer(model: nn.Module, folder: Path, name: str) -> Trainer:
 
 
 def _write_recognition(folder: Path, tokens: list[bytes]) -> None:
-    model = RecognitionModel(parse_config(trained_params()))
+    model = RecognitionModel(VoxtralRealtimeConfig.model_validate(trained_params()))
     write_recognition(folder / "out", model, tokens, _trainer(model, folder, "r"))
 
 

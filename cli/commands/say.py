@@ -156,7 +156,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    from voxport.bundle.languages import language_code
+    from voxport.bundle.names import language_code
     from voxport.runtime.text.reading import await_speakable, read_speakable
     from voxport.runtime.text_to_speech import TextToSpeech
 

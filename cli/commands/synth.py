@@ -19,8 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_values(model, map(public_name, FAMILIES))
     sizes = f"one of the family's sizes, which `voxport list` shows (default: {DEFAULT_SIZE})"
     parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
-    variant = "kind of the model, if the family has several: base, custom-voice or voice-design"
-    parser.add_argument("--variant", help=f"{variant} (default: the first)")
     seed = "seed of the weights; the same seed gives the same bytes (default: 0)"
     parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
     add_json(parser)
@@ -30,14 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.model.families import find_family
 
     key = find_family(arguments.model)  # before torch is imported
-    from voxport.model.synthetic.checkpoint import size_of_variant, write_checkpoint
+    from voxport.model.synthetic.checkpoint import write_checkpoint
 
-    size = size_of_variant(key, arguments.size, arguments.variant)
-    write_checkpoint(arguments.out, size, arguments.seed, key)
+    write_checkpoint(arguments.out, arguments.size, arguments.seed, key)
     result = {
         "out": str(arguments.out),
         "family": key,
-        "size": size,
+        "size": arguments.size,
         "seed": arguments.seed,
         "bytes": sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file()),
     }

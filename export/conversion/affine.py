@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from voxport.bundle.errors import CheckpointError
-from voxport.model.mlx.integers import GROUPS, WORD
+from voxport.model.mlx.tensor_layouts import GROUPS, WORD
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.schemes import IntegerScheme, Scheme
 

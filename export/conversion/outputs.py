@@ -11,9 +11,7 @@ import torch
 from voxport.bundle.errors import CheckpointError
 from voxport.export.conversion.affine import affine, cast_scales
 from voxport.model.family import Family
-from voxport.model.mlx.integers import WORD
-from voxport.model.mlx.tensor_layouts import MLX_AUDIO, Layout, Stored
-from voxport.model.mlx.weight_norms import Pair, fold, unfold
+from voxport.model.mlx.tensor_layouts import MLX_AUDIO, WORD, Layout, Pair, Stored, fold, unfold
 from voxport.model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
 from voxport.quantize.parallel import map_items
 from voxport.quantize.recipe import Recipe

@@ -1,4 +1,5 @@
-"""Layers without positions and caches: RMSNorm, fused linears, feed-forward, token embedding.
+"""Layers without positions and caches: RMSNorm, fused linears, feed-forward, token embedding; and what holds
+weights under published names.
 
 Linears over one input are fused into one: fewer calls, and activations are read and quantised once.
 """
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 Layer = Callable[[torch.Tensor], torch.Tensor]  # a module of one input and one output
+USAGE_FLOOR = 1e-5  # as in the published code; only entries that were never used are below it
 NormKernel = Callable[..., torch.Tensor]  # (x, widths, weight, eps) -> x normalised
 
 
@@ -130,3 +132,22 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.table(ids)
+
+
+def codebook_entries(sums: torch.Tensor, usage: torch.Tensor) -> torch.Tensor:
+    """The entries of a code book, which checkpoints store as sums and how often each was used.
+
+    sums [size, width], usage [size] -> [size, width].
+    """
+    return sums / usage.clamp_min(USAGE_FLOOR)[:, None]
+
+
+def module_dict(**modules: nn.Module) -> nn.ModuleDict:
+    return nn.ModuleDict(modules)
+
+
+def conv_of(weights: nn.Module) -> nn.Conv1d:
+    """The convolution that a holder has as `conv`."""
+    conv = weights.get_submodule("conv")
+    assert isinstance(conv, nn.Conv1d)
+    return conv

@@ -6,11 +6,13 @@ Only conversions read it. Other commands name the conversion.
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
@@ -29,12 +31,15 @@ MODEL_TYPE = "model_type"
 OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # of config.json, which no published file has
 MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER OUT --to published"
 NUMBER = r"(\d+)"
+CONVERT_AGAIN = "convert the model again"
+DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry
+Packed = Mapping[str, tuple[int, int]]  # bits and group by path of the layer
 
 
 class MlxLayout(CheckpointLayout[Config]):
     """Names, layouts and configuration in a folder of mlx-audio.
 
-    model_type: in `config.json`.
+    model_type: in `config.json`; empty for a family that mlx-audio does not have.
     renames: pairs of prefixes of tensor names, published and of mlx-audio. `*` is a number. The first pair
         that fits decides. A name that no pair fits is the same in both.
     reordered: prefixes of published names whose convolutions are written in MLX's order of axes. mlx-audio
@@ -46,7 +51,7 @@ class MlxLayout(CheckpointLayout[Config]):
     """
 
     marker = f"{CONFIG} of mlx-audio"
-    model_type: str
+    model_type = ""
     renames: tuple[tuple[str, str], ...] = ()
     reordered: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
@@ -58,25 +63,23 @@ class MlxLayout(CheckpointLayout[Config]):
         """`published` is the layout that has the same tokenizer and voices."""
         self.published_layout = published
 
-    @abstractmethod
     def mlx_config(self, folder: Path) -> Json:
         """What `config.json` holds besides the model's type, for a folder that has the published
         configuration.
         """
+        return dict(read_json(folder, self.published_config or CONFIG))
 
     def restored(self, content: Json, source: str) -> Json:
         """The published configuration, from the content of `source`, a `config.json`. Raises
         CheckpointError.
         """
-        return dict(content)
-
-    @abstractmethod
-    def parse_config(self, content: Json, source: str) -> Config:
-        """The checked configuration. Raises ConfigError."""
+        return {name: value for name, value in content.items() if name not in OWN_KEYS}
 
     def has_weights(self, folder: Path) -> bool:
         """Whether the weights of `folder` are in files that only this layout has."""
-        if any(file.path.exists() for file in self.published_layout.weight_files(folder)):
+        if not self.model_type or any(
+            file.path.exists() for file in self.published_layout.weight_files(folder)
+        ):
             return False
         return any(file.path.exists() for file in self.weight_files(folder))
 
@@ -88,7 +91,7 @@ class MlxLayout(CheckpointLayout[Config]):
         if not name or (folder / name).is_file() or not (content := read_mlx_config(folder)):
             return self.published_layout.load_config(folder)
         source = str(folder / CONFIG)
-        return self.parse_config(self.restored(content, source), source)
+        return self.published_layout.parse_config(self.restored(content, source), source)
 
     def single_files(self, folder: Path) -> list[WeightFile]:
         return [WeightFile(folder / name, prefix) for prefix, name in self.weights]
@@ -138,19 +141,6 @@ class MlxLayout(CheckpointLayout[Config]):
         return any(fnmatchcase(path, pattern) for pattern in self.integers)
 
 
-class NotInMlx(MlxLayout[Config]):
-    """A family that mlx-audio does not have."""
-
-    model_type = ""
-    weights = ()
-
-    def mlx_config(self, folder: Path) -> Json:
-        return {}
-
-    def parse_config(self, content: Json, source: str) -> Config:
-        raise CheckpointError(f"{source}: mlx-audio does not have this family; give the published checkpoint")
-
-
 def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
     """A pattern for names that begin with `source`, and the replacement of its match."""
     pattern = NUMBER.join(map(re.escape, source.split("*")))
@@ -165,7 +155,7 @@ def section_of(content: Json, name: str, source: str) -> Json:
     found = content.get(name, {})
     if not isinstance(found, dict):
         raise CheckpointError(
-            f"{source}: {name}: holds a {type(found).__name__}, expected an object; convert the model again"
+            f"{source}: {name}: holds a {type(found).__name__}, expected an object; {CONVERT_AGAIN}"
         )
     return dict(found)
 
@@ -192,6 +182,73 @@ def quantization_of(folder: Path) -> Json:
     if not isinstance(found, dict):
         raise CheckpointError(
             f"{folder / CONFIG}: {QUANTIZATION}: holds a {type(found).__name__}, expected an object; "
-            "convert the model again"
+            f"{CONVERT_AGAIN}"
         )
     return found
+
+
+def config_faults(folder: Path, mlx: MlxLayout[Config], packed: Packed) -> list[str]:
+    """What `config.json` says otherwise; empty without one. Raises CheckpointError.
+
+    `packed` are the layers that have integers, by the paths in the file of weights. A key that only one side
+    has is no fault: mlx-audio has defaults.
+    """
+    path, content = folder / CONFIG, read_mlx_config(folder)
+    if not path.is_file() or not mlx.model_type:
+        return []
+    faults = []
+    kind = content.get(MODEL_TYPE)
+    if kind != mlx.model_type:
+        faults.append(f"{path}: {MODEL_TYPE}: {kind!r}, expected {mlx.model_type!r}; {CONVERT_AGAIN}")
+    faults += [f"{path}: {fault}; {CONVERT_AGAIN}" for fault in _quantization_faults(folder, packed)]
+    published = mlx.published_config
+    if published and (folder / published).is_file():
+        own = {name: value for name, value in content.items() if name not in OWN_KEYS}
+        difference = _differing_value(own, mlx.mlx_config(folder))
+        if difference:
+            key, found, expected = difference
+            faults.append(
+                f"{path}: {key}: {found!r}, expected {expected!r} as in {published}; {CONVERT_AGAIN}"
+            )
+    return faults
+
+
+def _differing_value(
+    found: JsonValue, expected: JsonValue, key: str = ""
+) -> tuple[str, JsonValue, JsonValue] | None:
+    """Key and both values of the first difference, among the keys that both have."""
+    if not (isinstance(found, dict) and isinstance(expected, dict)):
+        return None if found == expected else (key, found, expected)
+    for name in (name for name in expected if name in found):
+        difference = _differing_value(found[name], expected[name], f"{key}.{name}".lstrip("."))
+        if difference:
+            return difference
+    return None
+
+
+def _quantization_faults(folder: Path, packed: Packed) -> Iterator[str]:
+    content = quantization_of(folder)
+    if not content and packed:
+        yield f"{QUANTIZATION}: missing, and {len(packed)} layers have integers, such as {min(packed)}"
+        return
+    default = {key: content.get(key, value) for key, value in DEFAULT.items()}
+    for path, (bits, group) in sorted(packed.items()):
+        entry = content.get(path, default)
+        expected = {"group_size": group, "bits": bits, "mode": "affine"}
+        found = default if entry is True else entry
+        if isinstance(found, dict):
+            found = {key: found.get(key, value) for key, value in default.items()}
+        if found != expected:
+            yield f"{QUANTIZATION}.{path}: {_text(found)}, expected {_text(expected)} as the integers have"
+    for path, entry in content.items():
+        if path not in DEFAULT and path not in packed and entry is not False:
+            yield f"{QUANTIZATION}.{path}: {_text(entry)}, and the layer has no integers"
+    if content and not packed:
+        yield f"{QUANTIZATION}: there, and no layer has integers"
+
+
+def _text(entry: object) -> str:
+    """A few words for an entry."""
+    if isinstance(entry, dict):
+        return f"{entry.get('bits')} bits in groups of {entry.get('group_size')}"
+    return repr(entry)

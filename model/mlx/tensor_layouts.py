@@ -1,21 +1,23 @@
-"""The layouts of weights in PyTorch and in MLX, as data.
+"""Weights as MLX stores them: the axes of kernels, weight norms, and packed integers.
 
 PyTorch has the axes of a kernel last, MLX has the input channels last. A tensor's layout follows from the
 shape that the configuration implies, never from comparing the sizes of its axes.
+
+A weight norm is a magnitude g and a direction v in place of a weight, which is g · v / |v|. MLX has no module
+for it, so a folder may have the weight itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from voxport.bundle.errors import CheckpointError, ConfigError
+from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.config import Config
 from voxport.model.mlx.layout import MlxLayout
-from voxport.model.mlx.weight_norms import NAME_PAIRS
 
 Layout = Literal["pytorch", "mlx"]
 # Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores
@@ -25,18 +27,19 @@ MLX_AUDIO: Literal["mlx-audio"] = "mlx-audio"
 LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
 ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the order of MLX
     nn.Conv1d: (0, 2, 1),  # [out, in, k] -> [out, k, in]
-    nn.Conv2d: (0, 2, 3, 1),  # [out, in, h, w] -> [out, h, w, in]
-    nn.Conv3d: (0, 2, 3, 4, 1),
     nn.ConvTranspose1d: (1, 2, 0),  # [in, out, k] -> [out, k, in]
-    nn.ConvTranspose2d: (1, 2, 3, 0),  # [in, out, h, w] -> [out, h, w, in]
-    nn.ConvTranspose3d: (1, 2, 3, 4, 0),
 }
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 COMPUTED = ("inv_freq", "_inv_freq", "position_ids")  # ends of names of buffers that a model computes
+NAME_PAIRS = (  # of g and v, in both of torch's modules
+    ("weight_g", "weight_v"),
+    ("parametrizations.weight.original0", "parametrizations.weight.original1"),
+)
 # Of a convolution. Both parts of a weight norm have the axes of the weight.
 KERNELS = ("weight", *(name for pair in NAME_PAIRS for name in pair))
-RECURRENT = {"weight_ih": "Wx", "weight_hh": "Wh", "bias_ih": "bias_ih", "bias_hh": "bias_hh"}
-DIRECTIONS = {"": "_forward", "_reverse": "_backward"}  # of an LSTM with two directions
+WORD = 32  # bits
+GROUPS = (32, 64, 128)  # weights that share a scale
+BITS = (2, 3, 4, 5, 6, 8)
+CHUNK = 2**20  # words that are unpacked together
 
 
 @dataclass(frozen=True)
@@ -86,23 +89,9 @@ def stored_tensors(root: nn.Module) -> dict[str, Stored]:
     }
 
 
-class StoredAs(nn.ModuleDict):
-    """The parameters of a module of the class `kind`, without the module."""
-
-    def __init__(self, kind: type[nn.Module], modules: Mapping[str, nn.Module]):
-        super().__init__(modules)
-        self.kind = kind
-
-
 def _kernels(root: nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
     for path, module in root.named_modules():
-        kind = module.kind if isinstance(module, StoredAs) else type(module)
-        order = next((order for each, order in ORDERS.items() if issubclass(kind, each)), None)
-        groups = getattr(module, "groups", 1)
-        if order and issubclass(kind, TRANSPOSED) and groups > 1:
-            raise ConfigError(
-                f"{path}: a transposed convolution of {groups} groups has no layout in MLX, expected 1 group"
-            )
+        order = next((order for kind, order in ORDERS.items() if isinstance(module, kind)), None)
         if order:
             yield from ((f"{path}.{name}".lstrip("."), order) for name in KERNELS)
 
@@ -120,18 +109,72 @@ def tagged_layout(checkpoint: Checkpoint, name: str, mlx: MlxLayout[Config]) -> 
     return "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
 
 
-def recurrent_names(root: nn.Module) -> dict[str, str]:
-    """MLX's names of the parameters of LSTMs of one layer below `root`, by PyTorch's: `weight_ih_l0` is `Wx`,
-    or `Wx_forward` if there are two directions. LSTMs of several layers keep their names: MLX has none.
+class Pair(NamedTuple):
+    """Names of both tensors, or the tensors."""
+
+    g: str
+    v: str
+
+
+def folded_names(names: Iterable[str]) -> dict[str, Pair]:
+    """The pairs among the names of tensors, by the name of the weight that each of them stands for."""
+    held, found = set(names), dict[str, Pair]()
+    for first, second in NAME_PAIRS:
+        for name in held:
+            path = name.removesuffix(first)
+            if path != name and path[-1:] in (".", "") and path + second in held:
+                found[f"{path}weight"] = Pair(name, path + second)
+    return found
+
+
+def fold(g: torch.Tensor, v: torch.Tensor, name: str) -> torch.Tensor:
+    """The weight of a pair, both in the layout of PyTorch, as float64. Raises CheckpointError."""
+    norm = _norm(v, g.shape)
+    if not norm.all():
+        raise CheckpointError(f"{name}: a row of the direction has only zeros, so no weight is defined")
+    return g.double().reshape(norm.shape) * v.double() / norm
+
+
+def unfold(weight: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A pair for a weight: g float32 of `shape`, and v, the weight itself. For zeros g is 0, and v is 1."""
+    norm = _norm(weight, shape)
+    direction = torch.where(norm > 0, weight, torch.ones((), dtype=weight.dtype))
+    return norm.float().reshape(tuple(shape)), direction
+
+
+def _norm(v: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """float64 norm of `v` over the axes along which a magnitude of `shape` has one value."""
+    axes = [axis for axis, size in enumerate(shape) if size == 1] if shape else list(range(v.ndim))
+    # without axes vector_norm takes all
+    return torch.linalg.vector_norm(v.double(), dim=axes, keepdim=True) if axes else v.double().abs()
+
+
+def dequantized(words: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint32 [N, K * bits / 32], scales and biases [N, K / group] -> [N, K] in the dtype of the scales."""
+    values = scales.new_empty(len(words), words.shape[1] * WORD // bits)
+    step = max(1, CHUNK // words.shape[1])  # rows at a time: the parts of a large table take several GB
+    for start in range(0, len(words), step):
+        rows = slice(start, start + step)
+        grouped = unpack(words[rows], bits).unflatten(1, (scales.shape[1], -1)).to(scales.dtype)
+        values[rows] = (grouped * scales[rows, :, None] + biases[rows, :, None]).flatten(1)
+    return values
+
+
+def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint32 [N, W] as MLX packs them, the first integer in the lowest bits -> uint8 [N, W * 32 / bits].
+
+    An integer of 3, 5 or 6 bits may begin in one word and end in the next.
     """
-    names = {}
-    for path, module in root.named_modules():
-        if not isinstance(module, nn.LSTM) or module.num_layers > 1:
-            continue
-        directions = DIRECTIONS if module.bidirectional else {"": ""}
-        for name, mlx in RECURRENT.items():
-            for suffix, direction in directions.items():
-                if hasattr(module, f"{name}_l0{suffix}"):
-                    published = f"{path}.{name}_l0{suffix}".lstrip(".")
-                    names[published] = f"{path}.{mlx}{direction}".lstrip(".")
-    return names
+    step = max(1, CHUNK // words.shape[1])
+    return torch.cat([_unpack_rows(part.contiguous(), bits) for part in words.split(step)])
+
+
+def _unpack_rows(words: torch.Tensor, bits: int) -> torch.Tensor:
+    octets = words.view(torch.uint8)
+    if 8 % bits == 0:
+        parts = [octets >> place & ((1 << bits) - 1) for place in range(0, 8, bits)]
+        return torch.stack(parts, dim=-1).flatten(1)
+    places = (octets[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1  # bits, the lowest first
+    weights = torch.tensor([1 << place for place in range(bits)], dtype=torch.uint8)
+    integers: torch.Tensor = (places.flatten(1).unflatten(1, (-1, bits)) * weights).sum(-1, dtype=torch.uint8)
+    return integers

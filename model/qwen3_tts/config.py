@@ -4,20 +4,19 @@ The defaults of the official configuration classes are not those of any checkpoi
 """
 
 from math import prod
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from voxport.bundle.bounds import FRAME_RATE, Codebooks, SampleRate
+from voxport.bundle.constants.qwen3_tts import Factor, SamplingConstants, TopK, TopP
 from voxport.bundle.manifest import Record
-from voxport.model.config import Few, Positive, Section, Size, parse_params, require
-from voxport.model.download import read_json
-from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG, GenerationConfig
+from voxport.model.config import Few, Positive, Section, Size, require
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
+GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
 
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
@@ -79,15 +78,13 @@ class TalkerConfig(BlockConfig):
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
         """Control ids are behind the codes. Tuned checkpoints may have speakers anywhere."""
-        ids = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
-        ids = {name: each for name, each in ids.items() if isinstance(each, int)}
         languages = {f"codec_language_id.{name}": each for name, each in self.codec_language_id.items()}
         speakers = {f"spk_id.{name}": self.speaker_id(name) for name in self.spk_id}
         codes = self.vocab_size - CONTROL_IDS
         require(codes > 0, f"vocab_size {self.vocab_size} leaves no codes beside {CONTROL_IDS} control ids")
-        for name, each in (ids | languages | speakers).items():
+        for name, each in (self.control_ids | languages | speakers).items():
             require(0 <= each < self.vocab_size, f"{name} {each} is not below vocab_size {self.vocab_size}")
-        for name, each in (ids | languages).items():
+        for name, each in (self.control_ids | languages).items():
             require(each >= codes, f"{name} {each} is the id of a code; control ids are {codes} and above")
         return self
 
@@ -119,6 +116,12 @@ class TalkerConfig(BlockConfig):
         groups, others = self.num_code_groups, self.code_predictor_config.num_code_groups
         require(groups == others, f"num_code_groups {groups}, but {others} in code_predictor_config")
         return self
+
+    @property
+    def control_ids(self) -> dict[str, int]:
+        """The ids of `codec_*` by key."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
+        return {name: value for name, value in values.items() if isinstance(value, int)}
 
     def speaker_id(self, name: str) -> int:
         """Some conversions write the id as a list of one."""
@@ -213,6 +216,37 @@ class CodecConfig(Section):
                 found == expected, f"{rate} {found}, but {FRAME_RATE} frames of {samples} are {expected:.0f}"
             )
         return self
+
+
+class GenerationConfig(Section):
+    """`generation_config.json`. The defaults are those of the published package if the file is missing."""
+
+    do_sample: bool = True
+    temperature: Factor = 0.9
+    top_k: TopK = 50
+    top_p: TopP = 1.0
+    repetition_penalty: Factor = 1.05
+    subtalker_dosample: bool = True
+    subtalker_temperature: Factor = 0.9
+    subtalker_top_k: TopK = 50
+    subtalker_top_p: TopP = 1.0
+    max_new_tokens: int = Field(default=2048, ge=2, le=1 << 24)
+
+    @property
+    def max_frames(self) -> int:
+        """Frames of one text. The last of the tokens gives none."""
+        return self.max_new_tokens - 1
+
+    def sampling(self) -> SamplingConstants:
+        return SamplingConstants(
+            temperature=self.temperature if self.do_sample else 0.0,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            others_temperature=self.subtalker_temperature if self.subtalker_dosample else 0.0,
+            others_top_k=self.subtalker_top_k,
+            others_top_p=self.subtalker_top_p,
+        )
 
 
 TEXT_IDS = (
@@ -314,21 +348,3 @@ class Options(Record):
     @property
     def is_split_six(self) -> bool:
         return self.split == "six"
-
-
-def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:
-    """`content` is that of `config.json`, with the other files as `codec` and `generation`.
-
-    Raises ConfigError.
-    """
-    return parse_params(Qwen3TTSConfig, content, source)
-
-
-def load_config(folder: Path) -> Qwen3TTSConfig:
-    """Raises CheckpointNotFound or ConfigError."""
-    content = read_json(folder, CONFIG)
-    if isinstance(content, dict):
-        content = content | {"codec": read_json(folder, CODEC_CONFIG)}
-        if (folder / GENERATION_CONFIG).is_file():
-            content["generation"] = read_json(folder, GENERATION_CONFIG)
-    return parse_config(content, str(folder / CONFIG))

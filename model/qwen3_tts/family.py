@@ -1,20 +1,19 @@
 """The family Qwen3-TTS."""
 
 from collections.abc import Collection
-from typing import Any
 
-from voxport.bundle.constants.qwen3_tts import LANGUAGES, Constants
-from voxport.bundle.languages import NAMES
+from voxport.bundle.constants.qwen3_tts import LANGUAGES, WINDOW_CONTEXT, Constants
+from voxport.bundle.json_types import Json
+from voxport.bundle.names import NAMES
 from voxport.model.config import values_of
 from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from voxport.model.qwen3_tts.calls import calls
-from voxport.model.qwen3_tts.config import CONTROL_IDS, Options, Qwen3TTSConfig, parse_config
+from voxport.model.qwen3_tts.config import CONTROL_IDS, TEXT_IDS, Options, Qwen3TTSConfig
 from voxport.model.qwen3_tts.graphs import ENCODERS, GRAPHS, Graph
 from voxport.model.qwen3_tts.layouts import LAYOUTS
 from voxport.model.qwen3_tts.modules import UNUSED, AllQwen3TTSWeights, Qwen3TTSWeights
-from voxport.model.qwen3_tts.split_six.graphs import CACHE_ROWS
+from voxport.model.qwen3_tts.sizes import config_of
+from voxport.model.qwen3_tts.split_six.graphs import CACHE_ROWS, DECODER_FRAMES
 from voxport.model.qwen3_tts.split_six.graphs import GRAPHS as SPLIT_SIX
-from voxport.model.qwen3_tts.synthetic import Qwen3TTSSynthetic
 
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
 
@@ -34,7 +33,6 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
     )
     options = Options
     layouts = LAYOUTS
-    synthetic = Qwen3TTSSynthetic()
     verification = VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
@@ -51,9 +49,10 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
         "speaker_encoder.": "speaker encoder",
     }
     unused = UNUSED
+    call_facts = {"frames": DECODER_FRAMES, "context": WINDOW_CONTEXT}
 
-    def parse_config(self, content: Any, source: str) -> Qwen3TTSConfig:
-        return parse_config(content, source)
+    def size_config(self, size: str) -> Json:
+        return config_of(size)
 
     def weights(self, config: Qwen3TTSConfig) -> Qwen3TTSWeights:
         return Qwen3TTSWeights(config)
@@ -83,19 +82,8 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
             text_vocab_size=talker.text_vocab_size,
             first_codes=talker.vocab_size - CONTROL_IDS,
             other_codes=talker.code_predictor_config.vocab_size,
-            im_start_id=config.im_start_token_id,
-            im_end_id=config.im_end_token_id,
-            assistant_id=config.assistant_token_id,
-            tts_pad_id=config.tts_pad_token_id,
-            tts_bos_id=config.tts_bos_token_id,
-            tts_eos_id=config.tts_eos_token_id,
-            codec_pad_id=talker.codec_pad_id,
-            codec_bos_id=talker.codec_bos_id,
-            codec_eos_token_id=talker.codec_eos_token_id,
-            codec_think_id=talker.codec_think_id,
-            codec_nothink_id=talker.codec_nothink_id,
-            codec_think_bos_id=talker.codec_think_bos_id,
-            codec_think_eos_id=talker.codec_think_eos_id,
+            **{name.replace("_token_id", "_id"): getattr(config, name) for name in TEXT_IDS},
+            **talker.control_ids,
             codec_language_id={name.lower(): each for name, each in talker.codec_language_id.items()},
             speakers={name.lower(): talker.speaker_id(name) for name in talker.spk_id},
             dialects={name.lower(): key.lower() for name, key in talker.spk_is_dialect.items() if key},
@@ -123,9 +111,6 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
             ("languages", ", ".join(sorted(talker.codec_language_id))),
             ("speakers", ", ".join(talker.spk_id) or "none"),
         ]
-
-    def calls(self, config: Qwen3TTSConfig, options: Options) -> str:
-        return calls(self.constants(config, options), options)
 
 
 FAMILY = Qwen3TTS()

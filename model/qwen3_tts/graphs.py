@@ -7,12 +7,14 @@ from torch import nn
 
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec, cache_shape
 from voxport.model.graph import (
+    POSITION,
     PROMPT_ROWS,
     Component,
     GraphSpec,
     Inputs,
     ModelSpec,
     codec_components,
+    decoder_components,
     kv_caches,
     random_embeddings,
     token_table,
@@ -21,8 +23,13 @@ from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
 from voxport.model.qwen3_tts.config import CONTROL_IDS, CodecDecoderConfig, Options, Qwen3TTSConfig
-from voxport.model.qwen3_tts.modules import CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
-from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.model.qwen3_tts.modules import (
+    CodeEmbedding,
+    CodePredictor,
+    Qwen3TTSWeights,
+    Talker,
+    TextEmbedding,
+)
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
@@ -101,40 +108,20 @@ class TalkerGraph(Graph):
         return Talker(weights.talker, model.config.talker_config, model.cache_length)
 
     def components(self, model: Model) -> tuple[Component, ...]:
-        example = partial(random_embeddings, model.config.talker_config.hidden_size)
-        return (
-            Component(
-                name="prefill",
-                graph=self.name,
-                signature=self._signature(model, "S"),
-                example=example,
-                purpose="embeddings of the prompt, written to the cache from `position` on",
-                rows_per_call=PROMPT_ROWS,
-            ),
-            Component(
-                name="decode_step",
-                graph=self.name,
-                signature=self._signature(model, 1),
-                example=partial(example, S=1),
-                purpose="embedding of the last frame and its text, written to the cache at `position`",
-                batched=True,
-            ),
-        )
-
-    def _signature(self, model: Model, rows: int | str) -> Signature:
         talker, length = model.config.talker_config, model.cache_length
         shape = cache_shape(model.layout, length, talker.num_key_value_heads, talker.head_dim)
-        return Signature(
-            inputs=(
-                TensorSpec("embeddings", "float32", (1, rows, talker.hidden_size), Kind.EMBEDDING),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-            ),
-            outputs=(
-                TensorSpec("hidden", "float32", (1, rows, talker.hidden_size), Kind.HIDDEN),
-                TensorSpec("logits", "float32", (1, talker.vocab_size), Kind.LOGITS),
-            ),
+        return decoder_components(
+            self.name,
+            talker.hidden_size,
+            length,
+            outputs=(TensorSpec("logits", "float32", (1, talker.vocab_size), Kind.LOGITS),),
             states=kv_caches(talker.num_hidden_layers, shape, CacheSpec(model.layout)),
-            dims={"S": (1, length)} if rows == "S" else {},
+            example=partial(random_embeddings, talker.hidden_size),
+            purposes=(
+                "embeddings of the prompt, written to the cache from `position` on",
+                "embedding of the last frame and its text, written to the cache at `position`",
+            ),
+            rows_per_call=PROMPT_ROWS,
         )
 
 
@@ -159,9 +146,8 @@ class CodePredictorGraph(Graph):
 
         def example(seed: int) -> Inputs:
             rng = np.random.default_rng(seed)
-            codes = _random_codes(model.config, seed, 1)[
-                0
-            ]  # given: a drawn code that differs changes the rest
+            # given codes: a drawn code that differs changes the rest
+            codes = _random_codes(model.config, seed, 1)[0]
             return {
                 "hidden": rng.standard_normal((1, 1, width), dtype=np.float32),
                 "codes": codes,
@@ -204,7 +190,7 @@ class CodecGraph(Graph):
         signature = Signature(
             inputs=(
                 TensorSpec("codes", "int64", (1, "T", books), Kind.INDEX),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
+                POSITION,
             ),
             outputs=(TensorSpec("audio", "float32", (1, f"{codec.samples_per_frame}*T"), Kind.AUDIO),),
             states=self._states(codec, model),

@@ -1,23 +1,19 @@
 """Layouts of Qwen3-TTS checkpoints: the official one and mlx-audio's. Import no torch."""
 
-import json
 from pathlib import Path
 
 from voxport.bundle.errors import CheckpointError
-from voxport.bundle.json_types import Json
 from voxport.bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
 from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
-from voxport.model.download import read_object
+from voxport.model.download import read_json, read_object
 from voxport.model.mlx.layout import MlxLayout
 from voxport.model.qwen3_tts.config import (
     CODEC_CONFIG,
     CONFIG,
+    GENERATION_CONFIG,
     SPEECH_TOKENIZER,
     Qwen3TTSConfig,
-    load_config,
-    parse_config,
 )
-from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
 
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix
@@ -43,11 +39,18 @@ class Qwen3TTSLayout(CheckpointLayout[Qwen3TTSConfig]):
     Tensor names of the speech tokenizer begin with `speech_tokenizer.`, as both files have a `decoder`.
     """
 
+    config_class = Qwen3TTSConfig
     marker = f"{CONFIG} with model_type {MODEL_TYPE}"
     has_tokenizer = True
 
     def load_config(self, folder: Path) -> Qwen3TTSConfig:
-        return load_config(folder)
+        """The contents of the other files are sections of the one configuration."""
+        content = read_json(folder, CONFIG)
+        if isinstance(content, dict):
+            content = content | {"codec": read_json(folder, CODEC_CONFIG)}
+            if (folder / GENERATION_CONFIG).is_file():
+                content["generation"] = read_json(folder, GENERATION_CONFIG)
+        return self.parse_config(content, str(folder / CONFIG))
 
     def detect(self, folder: Path) -> bool:
         return read_object(folder / CONFIG).get("model_type") == MODEL_TYPE
@@ -115,13 +118,6 @@ class Qwen3TTSMlx(MlxLayout[Qwen3TTSConfig]):
         CODEC_CONFIGURATION,
         *TOKENIZER_FILES,
     )
-
-    def mlx_config(self, folder: Path) -> Json:
-        content: Json = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return content
-
-    def parse_config(self, content: Json, source: str) -> Qwen3TTSConfig:
-        return parse_config(content, source)
 
 
 OFFICIAL = Qwen3TTSLayout()

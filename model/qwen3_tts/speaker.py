@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.model.layers.containers import conv_of, module_dict
+from voxport.model.layers.basic import conv_of, module_dict
 from voxport.model.qwen3_tts.config import SpeakerEncoderConfig
 
 

@@ -12,15 +12,20 @@ import numpy as np
 from voxport.bundle.json_types import Json
 from voxport.model.checkpoint import Shapes
 from voxport.model.family import Distribution, Synthetic
-from voxport.model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
-from voxport.model.qwen3_tts.generation_config import GENERATION_CONFIG
+from voxport.model.qwen3_tts.config import (
+    CODEC_CONFIG,
+    CONFIG,
+    GENERATION_CONFIG,
+    SPEECH_TOKENIZER,
+    Qwen3TTSConfig,
+)
 from voxport.model.qwen3_tts.layouts import (
     AUDIO_PREPROCESSOR,
     CODEC_CONFIGURATION,
     TEXT_PREPROCESSOR,
     WEIGHTS,
 )
-from voxport.model.qwen3_tts.sizes import VARIANTS, config_of, size_names, with_unread_keys
+from voxport.model.qwen3_tts.sizes import config_of, size_names
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from voxport.model.synthetic.tokenizer import byte_level_bpe
 
@@ -109,16 +114,12 @@ def _last_conv(config: Qwen3TTSConfig) -> str:
 class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
     version = 3
     sizes = size_names()
-    variants = VARIANTS
     weight_files = {WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."}
     float32_files = (f"{SPEECH_TOKENIZER}/{WEIGHTS}",)
     metadata = {"format": "pt"}
 
-    def config(self, size: str) -> Json:
-        return config_of(size)
-
     def documents(self, size: str) -> dict[str, Json]:
-        content = with_unread_keys(config_of(size))
+        content = config_of(size)
         codec = content.pop("codec")
         return {
             CONFIG: content,
@@ -135,9 +136,6 @@ class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
         """Each table of the encoder has a flag that training has begun."""
         names = (name.removesuffix("embed_sum") for name in shapes if name.endswith(".codebook.embed_sum"))
         return {f"{name}initialized": (1,) for name in names}
-
-    def extra_files(self, size: str) -> list[str]:
-        return [MERGES]
 
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
         (folder / MERGES).write_text(_vocabulary(config_of(size))[1], encoding="utf-8")
@@ -185,3 +183,6 @@ class Qwen3TTSSynthetic(Synthetic[Qwen3TTSConfig]):
         end = config.talker_config.codec_eos_token_id - first
         if name == CODEC_HEAD and 0 <= end < len(rows):
             rows[end] *= scale_for_chance(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)
+
+
+SYNTHETIC = Qwen3TTSSynthetic()

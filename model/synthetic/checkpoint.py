@@ -10,16 +10,15 @@ import secrets
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 
-from voxport.bundle.errors import OutputError
+from voxport.bundle.errors import UsageError
 from voxport.bundle.files import is_fixed, move_into
 from voxport.bundle.json_types import Json
 from voxport.bundle.progress import advance, progress
@@ -39,22 +38,23 @@ log = logging.getLogger(__name__)
 def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DEFAULT) -> None:
     """Writes a checkpoint of the family `key` into `out`, a new or empty folder.
 
-    The files are written to a folder beside `out`, which is renamed at the end. Raises OutputError if
+    The files are written to a folder beside `out`, which is renamed at the end. Raises UsageError if
     `out` is not free, `size` is unknown, or the disk is too small.
     """
     family = open_family(key)
     if size not in family.synthetic.sizes:
-        raise OutputError(f"size {size!r}: unknown, expected one of {', '.join(family.synthetic.sizes)}")
+        raise UsageError(f"size {size!r}: unknown, expected one of {', '.join(family.synthetic.sizes)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"{out}: exists and is not an empty folder; choose another folder")
+        raise UsageError(f"{out}: exists and is not an empty folder; choose another folder")
     shapes, documents = expected_shapes(family, size), _documents(family.synthetic, size)
-    weights = sum(_weight_sizes(family.synthetic, shapes).values())
+    parts = _by_file(family.synthetic, shapes)
+    weights = sum(bytes_of(part, _dtype(family.synthetic, file)) for file, part in parts.items())
     needed = sum(len(content) for content in documents.values()) + weights
     try:
         with _folder_beside(out) as partial:
             free = shutil.disk_usage(partial).free
             if free < needed:
-                raise OutputError(
+                raise UsageError(
                     f"{out}: {size} needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free there; "
                     "choose another disk"
                 )
@@ -64,9 +64,9 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 (partial / name).write_bytes(content)
             family.synthetic.write_extra_files(partial, size, seed)
             with progress(weights / 1e6, "MB"):
-                _write_weights(partial, family, size, seed, shapes)
+                _write_weights(partial, family, size, seed, parts)
             if not family.layout.detect(partial):
-                raise OutputError(
+                raise UsageError(
                     f"{out}: {size} lacks {family.layout.marker}; add it to `Synthetic.documents`"
                 )
             if partial.parent == out:
@@ -77,57 +77,19 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 partial.rename(out)
     except OSError as error:
         reason = error.strerror or error
-        raise OutputError(f"{out}: cannot be written: {reason}; choose another folder") from None
-
-
-def size_of_variant(key: str, size: str, variant: str | None) -> str:
-    """The name of a size in a variant of the family `key` (None: the first). Raises OutputError."""
-    variants = open_family(key).synthetic.variants
-    if variant and any(size.endswith(f"-{each}") for each in variants):
-        raise OutputError(f"size {size} names a variant; leave --variant {variant} out")
-    if variant is None or variant in variants[:1]:
-        return size
-    if variant not in variants:
-        there = f"expected one of {', '.join(variants)}" if variants else "this model has one"
-        raise OutputError(f"variant {variant!r}: unknown, {there}")
-    return f"{size}-{variant}"
+        raise UsageError(f"{out}: cannot be written: {reason}; choose another folder") from None
 
 
 def random_checkpoint(key: str = DEFAULT) -> Path:
-    """A family's tiny checkpoint of seed 0, in the user's cache folder.
-
-    Written on first use, and again if it is damaged.
-    """
-    family = open_family(key)
-    folder = user_cache() / f"{public_name(key)}-random-{family.synthetic.version}"
-    while not _is_complete(folder, family):
-        _remove(folder)
+    """A family's tiny checkpoint of seed 0, in the user's cache folder. Written on first use."""
+    folder = user_cache() / f"{public_name(key)}-random-{open_family(key).synthetic.version}"
+    if not folder.is_dir():
         try:
             write_checkpoint(folder, key=key)
-        except OutputError:
-            if not folder.is_dir():  # otherwise another process wrote it first: check what it wrote
+        except UsageError:
+            if not folder.is_dir():  # otherwise another process wrote it first
                 raise
     return folder
-
-
-def _is_complete(folder: Path, family: Family) -> bool:
-    """Whether the tiny checkpoint has all files: JSON files byte by byte, weights by their size."""
-    documents = _documents(family.synthetic, "tiny")
-    weights = _weight_sizes(family.synthetic, expected_shapes(family, "tiny"))
-    others = family.synthetic.extra_files("tiny")
-    return (
-        all((folder / name).is_file() for name in (*documents, *weights, *others))
-        and all((folder / name).read_bytes() == content for name, content in documents.items())
-        and all((folder / name).stat().st_size == size for name, size in weights.items())
-        and all((folder / name).stat().st_size for name in others)
-    )
-
-
-def _remove(folder: Path) -> None:
-    """Removes a damaged folder. It is renamed first, so that no process reads it half removed."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.broken")
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder.rename(aside))
 
 
 @contextmanager
@@ -153,14 +115,9 @@ def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
     return {name: f"{text}\n".encode() for name, text in texts.items()}
 
 
-def synthetic_config(family: Family, size: str) -> BaseModel:
-    """The parsed configuration of a size, in the family's own class."""
-    return family.parse_config(family.synthetic.config(size), f"size {size}")
-
-
 def expected_shapes(family: Family, size: str) -> Shapes:
     """Shapes of all tensors by name, also of those that no graph needs."""
-    shapes = expected_tensors(family.build_all(synthetic_config(family, size)))
+    shapes = expected_tensors(family.build_all(family.config_of_size(size)))
     return shapes | family.synthetic.flags(shapes)
 
 
@@ -182,13 +139,6 @@ def _dtype(synthetic: Synthetic, file: str) -> str:
     return "F32" if file in synthetic.float32_files else "BF16"
 
 
-def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
-    return {
-        file: 8 + len(_header(synthetic, file, part)) + bytes_of(part, _dtype(synthetic, file))
-        for file, part in _by_file(synthetic, shapes).items()
-    }
-
-
 def _header(synthetic: Synthetic, file: str, shapes: Shapes) -> bytes:
     """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
     entries: Json = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth", **synthetic.metadata}}
@@ -201,10 +151,10 @@ def _header(synthetic: Synthetic, file: str, shapes: Shapes) -> bytes:
     return header + b" " * (-len(header) % 8)
 
 
-def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: Shapes) -> None:
+def _write_weights(folder: Path, family: Family, size: str, seed: int, parts: dict[str, Shapes]) -> None:
     """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
-    synthetic, config = family.synthetic, synthetic_config(family, size)
-    for name, part in _by_file(synthetic, shapes).items():
+    synthetic, config = family.synthetic, family.config_of_size(size)
+    for name, part in parts.items():
         dtype = _dtype(synthetic, name)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("wb") as file:

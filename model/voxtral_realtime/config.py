@@ -4,7 +4,7 @@ import json
 import logging
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -18,10 +18,9 @@ from voxport.model.config import (
     Section,
     Size,
     TransformerArgs,
-    parse_params,
     require,
 )
-from voxport.model.mistral_layout import PARAMS, TOKENIZER, read_params
+from voxport.model.mistral_layout import PARAMS, TOKENIZER
 
 AUDIO = "mm_streams_embeddings.embedding_module"  # module path of the token table, encoder and adapter
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
@@ -187,17 +186,8 @@ def delay_tokens(delay_ms: int, config: VoxtralRealtimeConfig) -> int:
     return ceil(frames / config.mel_frames_per_token)
 
 
-def parse_config(content: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
-    """`content` is that of `params.json`. Raises ConfigError."""
-    return parse_params(VoxtralRealtimeConfig, content, source)
-
-
-def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
-    """Reads `checkpoint/params.json`, and the schedule of `tekken.json`.
-
-    Raises CheckpointNotFound or ConfigError.
-    """
-    config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
+def with_schedule(config: VoxtralRealtimeConfig, checkpoint: Path) -> VoxtralRealtimeConfig:
+    """The configuration with the schedule of `checkpoint/tekken.json`. Raises ConfigError."""
     schedule = _schedule(checkpoint / TOKENIZER)
     pads = config.audio.streaming_n_left_pad_tokens
     if pads not in (None, schedule.left_pad_tokens):

@@ -8,10 +8,12 @@ from torch import nn
 from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec, cache_shape
 from voxport.model.graph import (
+    POSITION,
     Component,
     GraphSpec,
     Inputs,
     ModelSpec,
+    decoder_components,
     kv_caches,
     random_embeddings,
     token_table,
@@ -78,7 +80,7 @@ class EncoderGraph(Graph):
         return Signature(
             inputs=(
                 TensorSpec("mel", "float32", (1, tokens, config.mel_frames_per_token, mels), Kind.HIDDEN),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
+                POSITION,
             ),
             outputs=(TensorSpec("embeddings", "float32", (1, tokens, config.dim), Kind.EMBEDDING),),
             states=(
@@ -104,44 +106,21 @@ class DecoderGraph(Graph):
         window = min(config.sliding_window, model.cache_length)
         # Runtimes hold memory for as many rows as a call may have, so the bound is the longest prompt.
         prompt = 1 + config.schedule.left_pad_tokens + max(options.delays(config))
-        example = partial(_random_embeddings, model)
-        return (
-            Component(
-                name="prefill",
-                graph=self.name,
-                signature=self._signature(model, window, "S", {"S": (1, min(window, prompt))}),
-                example=example,
-                purpose="embeddings of the prompt, or of its first rows, written to the cache from "
-                "`position` on; the rows of the cache bound them",
-            ),
-            Component(
-                name="decode_step",
-                graph=self.name,
-                signature=self._signature(model, window, 1, {}),
-                example=partial(example, S=1),
-                purpose="sum of the embeddings of a token and of its 80 ms of audio; "
-                "`position` may exceed the cache's rows",
-                batched=True,
-            ),
-        )
-
-    def _signature(
-        self, model: Model, window: int, rows: int | str, dims: dict[str, tuple[int, int]]
-    ) -> Signature:
-        config = model.config
         shape = cache_shape(model.layout, window, config.n_kv_heads, config.head_dim)
-        return Signature(
-            inputs=(
-                TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-                TensorSpec("delay", "int64", (1,), Kind.INDEX),
-            ),
-            outputs=(
-                TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
-                TensorSpec("logits", "float32", (1, config.vocab_size), Kind.LOGITS),
-            ),
+        return decoder_components(
+            self.name,
+            config.dim,
+            min(window, prompt),
+            outputs=(TensorSpec("logits", "float32", (1, config.vocab_size), Kind.LOGITS),),
             states=kv_caches(config.n_layers, shape, CacheSpec(model.layout, window)),
-            dims=dims,
+            example=partial(_random_embeddings, model),
+            purposes=(
+                "embeddings of the prompt, or of its first rows, written to the cache from `position` on; "
+                "the rows of the cache bound them",
+                "sum of the embeddings of a token and of its 80 ms of audio; "
+                "`position` may exceed the cache's rows",
+            ),
+            other_inputs=(TensorSpec("delay", "int64", (1,), Kind.INDEX),),
         )
 
 

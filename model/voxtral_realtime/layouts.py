@@ -5,13 +5,7 @@ from pathlib import Path
 from voxport.bundle.json_types import Json
 from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout, read_params
 from voxport.model.mlx.layout import MlxLayout, section_of
-from voxport.model.voxtral_realtime.config import (
-    AUDIO,
-    TOKENS,
-    VoxtralRealtimeConfig,
-    load_config,
-    parse_config,
-)
+from voxport.model.voxtral_realtime.config import AUDIO, TOKENS, VoxtralRealtimeConfig, with_schedule
 
 ENCODER = f"{AUDIO}.whisper_encoder"
 FEED_FORWARD = ("w1", "w2", "w3")
@@ -19,10 +13,10 @@ NOT_DECODER = ("multimodal", "model_parallel")
 
 
 class VoxtralRealtimeLayout(MistralLayout[VoxtralRealtimeConfig]):
-    """As published."""
+    config_class = VoxtralRealtimeConfig
 
     def load_config(self, folder: Path) -> VoxtralRealtimeConfig:
-        return load_config(folder)
+        return with_schedule(super().load_config(folder), folder)
 
 
 class VoxtralRealtimeMlx(MlxLayout[VoxtralRealtimeConfig]):
@@ -83,9 +77,6 @@ class VoxtralRealtimeMlx(MlxLayout[VoxtralRealtimeConfig]):
             encoder["audio_encoding_args"] = content["audio_encoding_args"]
         whisper = {"encoder_args": encoder, "downsample_args": {"downsample_factor": factor}}
         return section_of(content, "decoder", source) | {"multimodal": {"whisper_model_args": whisper}}
-
-    def parse_config(self, content: Json, source: str) -> VoxtralRealtimeConfig:
-        return parse_config(content, source)
 
 
 MISTRAL = VoxtralRealtimeLayout("whisper_model_args", tuple(TOKENS.values()))

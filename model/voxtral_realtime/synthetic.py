@@ -4,8 +4,6 @@ The audio embedding outweighs that of the previous token, so tokens follow the a
 [STREAMING_WORD] are as frequent as in speech.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from voxport.bundle.json_types import Json
@@ -14,6 +12,7 @@ from voxport.model.mistral_layout import PARAMS, TOKENIZER, WEIGHTS
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from voxport.model.synthetic.tokenizer import tekken
 from voxport.model.voxtral_realtime.config import AUDIO, PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
+from voxport.model.voxtral_realtime.sizes import SIZES
 
 SCHEDULE = Schedule()
 SPECIALS = {
@@ -32,114 +31,6 @@ GELU_GAIN = 1.7  # gives a linear behind a GELU outputs of unit variance
 BIAS = 0.1
 MEL_GAIN = 6.0  # log-mel values of noise differ by a sixth
 CENTRED = ("conv_layers.0.conv.weight", "conv_layers.1.conv.weight", "audio_language_projection.2.weight")
-
-
-@dataclass(frozen=True)
-class Size:
-    """Differences to the published params.json, by section. `num_vocab_tokens`: entries of tekken.json."""
-
-    decoder: Json
-    encoder: Json
-    num_vocab_tokens: int
-
-    def params(self) -> Json:
-        """The content of params.json."""
-        model = {
-            "encoder_args": _PUBLISHED_ENCODER | self.encoder,
-            "downsample_args": {"downsample_factor": 4},
-        }
-        return {**_PUBLISHED_DECODER, **self.decoder, "multimodal": {"whisper_model_args": model}}
-
-
-_PUBLISHED_DECODER = {
-    "dim": 3072,
-    "n_layers": 26,
-    "head_dim": 128,
-    "hidden_dim": 9216,
-    "n_heads": 32,
-    "n_kv_heads": 8,
-    "use_biases": False,
-    "causal": True,
-    "rope_theta": 1000000.0,
-    "norm_eps": 1e-05,
-    "vocab_size": 131072,
-    "model_parallel": 1,
-    "tied_embeddings": True,
-    "sliding_window": 8192,
-    "model_max_length": 131072,
-    "ada_rms_norm_t_cond": True,
-    "ada_rms_norm_t_cond_dim": 32,
-}
-
-_PUBLISHED_ENCODER = {
-    "dim": 1280,
-    "n_layers": 32,
-    "head_dim": 64,
-    "hidden_dim": 5120,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "vocab_size": 131072,
-    "use_biases": True,
-    "use_cache": False,
-    "rope_theta": 1000000.0,
-    "causal": True,
-    "norm_eps": 1e-05,
-    "pos_embed": "rope",
-    "max_source_positions": None,
-    "ffn_type": "swiglu",
-    "norm_type": "rms_norm",
-    "sliding_window": 750,
-    "audio_encoding_args": {
-        "sampling_rate": 16000,
-        "frame_rate": 12.5,
-        "num_mel_bins": 128,
-        "hop_length": 160,
-        "window_size": 400,
-        "chunk_length_s": None,
-        "global_log_mel_max": 1.5,
-        "transcription_format": "streaming",
-    },
-}
-
-# Smaller sizes have windows that a verification exceeds, and inner widths that are multiples of 32.
-SIZES = {
-    "tiny": Size(
-        decoder={"dim": 96, "n_layers": 2, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
-        | {"vocab_size": 1536, "sliding_window": 256, "ada_rms_norm_t_cond_dim": 8},
-        encoder={
-            "dim": 64,
-            "n_layers": 2,
-            "head_dim": 16,
-            "hidden_dim": 128,
-            "n_heads": 4,
-            "n_kv_heads": 4,
-            "sliding_window": 40,
-        },
-        num_vocab_tokens=600,
-    ),
-    "small": Size(
-        decoder={
-            "dim": 512,
-            "n_layers": 6,
-            "head_dim": 64,
-            "hidden_dim": 1536,
-            "n_heads": 12,
-            "n_kv_heads": 4,
-            "vocab_size": 8192,
-            "sliding_window": 2048,
-        },
-        encoder={
-            "dim": 256,
-            "n_layers": 6,
-            "head_dim": 32,
-            "hidden_dim": 1024,
-            "n_heads": 8,
-            "n_kv_heads": 8,
-        },
-        num_vocab_tokens=8000,
-    ),
-    "full": Size(decoder={}, encoder={}, num_vocab_tokens=150000),
-}
 
 
 def audio_document(params: Json) -> Json:
@@ -168,9 +59,6 @@ class VoxtralRealtimeSynthetic(Synthetic[VoxtralRealtimeConfig]):
     version = 2
     sizes = tuple(SIZES)
     weight_files = {WEIGHTS: ""}
-
-    def config(self, size: str) -> Json:
-        return SIZES[size].params()
 
     def documents(self, size: str) -> dict[str, Json]:
         return {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)}
@@ -206,3 +94,6 @@ class VoxtralRealtimeSynthetic(Synthetic[VoxtralRealtimeConfig]):
         word = rows[SCHEDULE.word_id] * scale_for_chance(config.vocab_size, WORD_CHANCE)
         rows[: SCHEDULE.first_text_id] /= 2
         rows[SCHEDULE.pad_id], rows[SCHEDULE.word_id] = pad, word
+
+
+SYNTHETIC = VoxtralRealtimeSynthetic()

@@ -8,26 +8,29 @@ number of frames and a target needs matrix products only.
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.attention import Attended, AttentionWeights
-from voxport.model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
+from voxport.model.layers.basic import (
+    FeedForward,
+    FeedForwardWeights,
+    Layer,
+    RMSNorm,
+    codebook_entries,
+    fuse,
+)
 from voxport.model.layers.block import parts_of
-from voxport.model.layers.codebook import codebook_entries
-from voxport.model.mlx.tensor_layouts import StoredAs
 from voxport.model.voxtral_tts.config import AudioTokenizerArgs, Options
 
 
 class ConvolutionWeights(nn.Module):
-    """A weight-normed convolution, `conv.parametrizations.weight.original0` and `original1`. `kind` is its
-    class, which decides the order of the axes.
-    """
+    """A weight-normed convolution: `conv.parametrizations.weight.original0` and `original1`."""
 
-    def __init__(self, kind: type[nn.Module], first: int, second: int, kernel: int):
+    def __init__(self, conv: nn.Conv1d | nn.ConvTranspose1d):
         super().__init__()
-        parts = {"original0": torch.empty(first, 1, 1), "original1": torch.empty(first, second, kernel)}
-        self.conv = StoredAs(kind, {"parametrizations": nn.ModuleDict({"weight": nn.ParameterDict(parts)})})
+        self.conv = weight_norm(conv)
 
     def fused(self) -> torch.Tensor:
         """The weight g · v / |v|, with the norm per first index: [first, second, kernel]."""
@@ -67,14 +70,17 @@ class CodecWeights(nn.Module):
         blocks: list[nn.Module] = []
         stages = zip(args.decoder_transformer_lengths, args.decoder_convs_kernels, strict=True)
         for stage, (length, kernel) in enumerate(stages):
-            kind = nn.ConvTranspose1d if stage else nn.Conv1d  # [in, out, k] and [out, in, k]
-            blocks.append(ConvolutionWeights(kind, args.dim, args.dim if stage else latent, kernel))
+            conv = (
+                nn.ConvTranspose1d(args.dim, args.dim, kernel, bias=False)
+                if stage
+                else nn.Conv1d(latent, args.dim, kernel, bias=False)
+            )
+            blocks.append(ConvolutionWeights(conv))
             layers = nn.ModuleList(CodecBlockWeights(args) for _ in range(length))
             blocks.append(nn.ModuleDict({"layers": layers}))
         self.decoder_blocks = nn.ModuleList(blocks)
-        self.output_proj = ConvolutionWeights(
-            nn.Conv1d, args.pretransform_patch_size, args.dim, args.patch_proj_kernel_size
-        )
+        size, kernel = args.pretransform_patch_size, args.patch_proj_kernel_size
+        self.output_proj = ConvolutionWeights(nn.Conv1d(args.dim, size, kernel, bias=False))
         book = {
             "embedding_sum": torch.empty(args.semantic_codebook_size, args.semantic_dim),
             "cluster_usage": torch.empty(args.semantic_codebook_size),

@@ -3,7 +3,6 @@
 from itertools import accumulate
 from math import ceil
 from operator import mul
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -19,10 +18,8 @@ from voxport.model.config import (
     Section,
     Size,
     TransformerArgs,
-    parse_params,
     require,
 )
-from voxport.model.mistral_layout import PARAMS, read_params
 
 EULER_STEPS = 7  # as published, if `params.json` does not say it
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
@@ -58,41 +55,13 @@ class AudioModelArgs(Section):
     """Code books, special ids, and the acoustic head. Sizes exclude the two special codes."""
 
     semantic_codebook_size: Size
-    acoustic_codebook_size: Size
+    acoustic_codebook_size: Annotated[int, Field(ge=2, le=1 << 20)]  # levels of a scalar quantiser
     n_acoustic_codebook: Codebooks
     audio_encoding_args: EncodingArgs = EncodingArgs()
     audio_token_id: Annotated[int, Field(ge=0)]
     begin_audio_token_id: Annotated[int, Field(ge=0)]
     input_embedding_concat_type: Literal["sum"] = "sum"
     acoustic_transformer_args: AcousticTransformerArgs
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_spelling(cls, data: Any) -> Any:
-        """`codebook_sizes` "8192,21,21,…": semantic size, then one size per acoustic code book."""
-        if not isinstance(data, dict) or "codebook_sizes" not in data:
-            return data
-        try:
-            sizes = _comma_ints(data["codebook_sizes"])
-        except ValueError as error:
-            raise ValueError(f"codebook_sizes: {error}") from None
-        are_sizes = isinstance(sizes, list) and len(sizes) > 1 and all(size == sizes[1] for size in sizes[1:])
-        require(are_sizes, "codebook_sizes: expected a semantic size, then equal acoustic sizes")
-        renamed = {
-            "semantic_codebook_size": sizes[0],
-            "acoustic_codebook_size": sizes[1],
-            "n_acoustic_codebook": len(sizes) - 1,
-        }
-        for key, value in renamed.items():
-            given = data.get(key, value)
-            require(given == value, f"codebook_sizes gives {key} {value}, yet {key} is {given}")
-        return {**data, **renamed}
-
-    @model_validator(mode="after")
-    def _levels(self) -> Self:
-        levels = self.acoustic_codebook_size
-        require(levels >= 2, "acoustic_codebook_size: a scalar quantiser needs at least 2 levels")
-        return self
 
 
 class AudioTokenizerArgs(BlockArgs):
@@ -241,22 +210,19 @@ class VoxtralTTSConfig(MistralConfig):
     def _agree(self) -> Self:
         audio, codec, acoustic = self.audio, self.codec, self.acoustic
         encoding = audio.audio_encoding_args
-        of_codec = [
+        require(acoustic.dim % 2 == 0, f"acoustic_transformer_args.dim {acoustic.dim} is odd")
+        require(
+            acoustic.input_dim == self.dim,
+            f"acoustic_transformer_args.input_dim is {acoustic.input_dim}, but dim is {self.dim}",
+        )
+        for key, other, expected in (
             ("semantic_codebook_size", "audio_model_args", audio.semantic_codebook_size),
             ("acoustic_codebook_size", "audio_model_args", audio.acoustic_codebook_size),
             ("acoustic_dim", "audio_model_args.n_acoustic_codebook", audio.n_acoustic_codebook),
             ("sampling_rate", "audio_encoding_args", encoding.sampling_rate),
-        ]
-        pairs = [
-            ("acoustic_transformer_args.input_dim", acoustic.input_dim, "dim", self.dim),
-            *(
-                (f"audio_tokenizer_args.{key}", getattr(codec, key), name, value)
-                for key, name, value in of_codec
-            ),
-            ("acoustic_transformer_args.dim", acoustic.dim % 2, "an even width", 0),
-        ]
-        for key, found, other, expected in pairs:
-            require(found == expected, f"{key} is {found}, which does not agree with {other}: {expected}")
+        ):
+            found = getattr(codec, key)
+            require(found == expected, f"audio_tokenizer_args.{key} is {found}, but {other} says {expected}")
         made, given = codec.sampling_rate / codec.samples_per_frame, encoding.frame_rate
         require(
             abs(made - given) <= 1e-6,
@@ -293,13 +259,3 @@ class Options(Record):
 
 def _round_up(rows: int) -> int:
     return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
-
-
-def parse_config(content: Any, source: str = PARAMS) -> VoxtralTTSConfig:
-    """`content` is that of `params.json`. Raises ConfigError."""
-    return parse_params(VoxtralTTSConfig, content, source)
-
-
-def load_config(checkpoint: Path) -> VoxtralTTSConfig:
-    """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
-    return parse_config(read_params(checkpoint), str(checkpoint / PARAMS))

@@ -8,12 +8,14 @@ from torch import nn
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec, cache_shape
 from voxport.model.graph import (
+    POSITION,
     PROMPT_ROWS,
     Component,
     GraphSpec,
     Inputs,
     ModelSpec,
     codec_components,
+    decoder_components,
     kv_caches,
     random_embeddings,
     token_table,
@@ -78,41 +80,23 @@ class BackboneGraph(Graph):
         return Backbone(weights, model.config, model.cache_length)
 
     def components(self, model: Model) -> tuple[Component, ...]:
-        example = partial(random_embeddings, model.config.dim)
-        return (
-            Component(
-                name="prefill",
-                graph=self.name,
-                signature=self._signature(model, "S"),
-                example=example,
-                purpose="embeddings of the prompt, written to the cache from `position` on",
-                rows_per_call=PROMPT_ROWS,
-            ),
-            Component(
-                name="decode_step",
-                graph=self.name,
-                signature=self._signature(model, 1),
-                example=partial(example, S=1),
-                purpose="embedding of the last frame, written to the cache at `position`",
-                batched=True,
-            ),
-        )
-
-    def _signature(self, model: Model, rows: int | str) -> Signature:
         config, length = model.config, model.cache_length
         shape = cache_shape(model.layout, length, config.n_kv_heads, config.head_dim)
-        return Signature(
-            inputs=(
-                TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-            ),
+        return decoder_components(
+            self.name,
+            config.dim,
+            length,
             outputs=(
-                TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
                 TensorSpec("semantic_logits", "float32", (1, config.semantic_rows), Kind.LOGITS),
                 TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
             ),
             states=kv_caches(config.n_layers, shape, CacheSpec(model.layout)),
-            dims={"S": (1, length)} if rows == "S" else {},
+            example=partial(random_embeddings, config.dim),
+            purposes=(
+                "embeddings of the prompt, written to the cache from `position` on",
+                "embedding of the last frame, written to the cache at `position`",
+            ),
+            rows_per_call=PROMPT_ROWS,
         )
 
 
@@ -171,7 +155,7 @@ class CodecGraph(Graph):
         signature = Signature(
             inputs=(
                 TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
+                POSITION,
             ),
             outputs=(TensorSpec("audio", "float32", (1, f"{config.codec.samples_per_frame}*T"), Kind.AUDIO),),
             states=_codec_states(config.codec),

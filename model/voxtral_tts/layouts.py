@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from voxport.bundle.errors import CheckpointError
-from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VOICE_KEY
 from voxport.bundle.tekken import SPEECH_MARKERS
 from voxport.model.download import unfinished
-from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout, read_params
-from voxport.model.mlx.layout import OWN_KEYS, MlxLayout
-from voxport.model.voxtral_tts.config import VoxtralTTSConfig, load_config, parse_config
+from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout
+from voxport.model.mlx.layout import MlxLayout
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +26,8 @@ REMEDY = "fetch the file again"
 class VoxtralTTSLayout(MistralLayout[VoxtralTTSConfig]):
     """`voice_embedding/NAME.pt` holds the rows of a voice, or in a folder of mlx-audio `NAME.safetensors`."""
 
+    config_class = VoxtralTTSConfig
     has_voices = True
-
-    def load_config(self, folder: Path) -> VoxtralTTSConfig:
-        return load_config(folder)
 
     def control_ids(self, config: VoxtralTTSConfig) -> dict[str, int]:
         audio = config.audio
@@ -143,17 +140,7 @@ class VoxtralTTSMlx(MlxLayout[VoxtralTTSConfig]):
     )
     integers = ("layers.*", "acoustic_transformer.*", "mm_audio_embeddings.tok_embeddings")
     copied = (PARAMS, TOKENIZER)
-    published_config = PARAMS
-
-    def mlx_config(self, folder: Path) -> Json:
-        """As in params.json, which mlx-audio reads as well."""
-        return dict(read_params(folder))
-
-    def restored(self, content: Json, source: str) -> Json:
-        return {name: value for name, value in content.items() if name not in OWN_KEYS}
-
-    def parse_config(self, content: Json, source: str) -> VoxtralTTSConfig:
-        return parse_config(content, source)
+    published_config = PARAMS  # mlx-audio reads the same content
 
 
 MISTRAL = VoxtralTTSLayout("audio_model_args", SPEECH_MARKERS)

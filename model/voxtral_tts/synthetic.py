@@ -15,7 +15,7 @@ from voxport.model.family import Distribution, Synthetic
 from voxport.model.mistral_layout import PARAMS, TOKENIZER, WEIGHTS
 from voxport.model.synthetic.checkpoint import generator, plain_distribution, scale_for_chance, values
 from voxport.model.synthetic.tokenizer import tekken
-from voxport.model.voxtral_tts.config import VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 from voxport.model.voxtral_tts.layouts import VOICES
 from voxport.model.voxtral_tts.sizes import SIZES
 
@@ -38,7 +38,7 @@ SEMANTIC_HEAD = "acoustic_transformer.semantic_codebook_output.weight"
 
 def audio_document(params: Json, voices: dict[str, int]) -> Json:
     """The audio section of the tekken.json that belongs to a params.json. `voices`: rows of each voice."""
-    config = parse_config(params)
+    config = VoxtralTTSConfig.model_validate(params)
     return {
         "sampling_rate": config.codec.sampling_rate,
         "frame_rate": config.audio.audio_encoding_args.frame_rate,
@@ -63,14 +63,8 @@ class VoxtralTTSSynthetic(Synthetic[VoxtralTTSConfig]):
     sizes = tuple(SIZES)
     weight_files = {WEIGHTS: ""}
 
-    def config(self, size: str) -> Json:
-        return SIZES[size].params()
-
     def documents(self, size: str) -> dict[str, Json]:
         return {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)}
-
-    def extra_files(self, size: str) -> list[str]:
-        return [f"{VOICES}/{voice}.pt" for voice in SIZES[size].voices]
 
     def distribution(self, name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -> Distribution:
         fixed = {  # mean and standard deviation by the end of the name
@@ -115,8 +109,11 @@ class VoxtralTTSSynthetic(Synthetic[VoxtralTTSConfig]):
         Saved as `voice_embed`, which names the archive's root as published.
         """
         (folder / VOICES).mkdir()
-        dim, saved = parse_config(SIZES[size].params()).dim, folder / VOICES / "voice_embed.pt"
+        dim, saved = SIZES[size].params()["dim"], folder / VOICES / "voice_embed.pt"
         for voice, rows in SIZES[size].voices.items():
             found = generator(seed, f"voice_embedding/{voice}").standard_normal((rows, dim), dtype=np.float32)
             torch.save(torch.from_numpy(found).to(torch.bfloat16), saved)
             saved.rename(folder / VOICES / f"{voice}.pt")
+
+
+SYNTHETIC = VoxtralTTSSynthetic()

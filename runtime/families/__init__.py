@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any, cast
 
-from voxport.bundle.errors import IntegrityError, UnknownFamily
+from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.runtime.families.base import RuntimeFamily, parse_constants
 
@@ -15,21 +15,21 @@ FAMILIES = {  # name: the module that defines the object FAMILY
 
 
 def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
-    """Raises UnknownFamily that lists the families, or if the name of one is not its key."""
+    """Raises UsageError that lists the families, or if the name of one is not its key."""
     if name not in FAMILIES:
-        raise UnknownFamily(
+        raise UsageError(
             f"manifest.json: family {name!r} is unknown; this runtime supports {', '.join(FAMILIES)}"
         )
     found = cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
     if found.name != name:
-        raise UnknownFamily(f"{FAMILIES[name]}: FAMILY.name is {found.name!r}, expected {name!r}, its key")
+        raise UsageError(f"{FAMILIES[name]}: FAMILY.name is {found.name!r}, expected {name!r}, its key")
     return found
 
 
 def read_constants(job: ExportJob) -> Any:  # Any: each family has constants of its own type
     """The constants of a job that has every component, input and output that its family calls.
 
-    Raises UnknownFamily or IntegrityError.
+    Raises UsageError or IntegrityError.
     """
     family = open_family(job.family)
     signatures = {entry.name: entry.signature for entry in job.components}

@@ -1,7 +1,7 @@
 """The check of the name of a language."""
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.languages import NAMES, language_code
+from voxport.bundle.names import NAMES, language_code
 
 AUTO = "auto"  # the model decides
 

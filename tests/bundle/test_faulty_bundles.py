@@ -1,6 +1,5 @@
 """A bundle that is damaged, or that no export writes, gives one line and its exit code."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,15 +159,5 @@ def test_a_file_name_that_is_too_long_is_a_one_line_error(capsys: pytest.Capture
     assert "File name too long" in error_line(capsys)
 
 
-def test_a_link_that_leaves_the_folder_is_refused(
-    onnx_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.move(onnx_copy / "tekken.json", tmp_path / "tekken.json")
-    (onnx_copy / "tekken.json").symlink_to(tmp_path / "tekken.json")
-    assert say(onnx_copy) == 5
-
-
-def test_a_manifest_that_is_not_json_is_refused(onnx_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (onnx_copy / "manifest.json").write_text("{")
-    assert say(onnx_copy) == 5
+def test_a_folder_that_does_not_exist_is_a_usage_error(onnx_copy: Path) -> None:
     assert say(onnx_copy / "nowhere") == 2

@@ -25,7 +25,6 @@ class Int6Scheme(Scheme):
     group: int = 32
 
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
-        self.check_shape(path, weight.shape, is_table)
         groups = weight.float().unflatten(1, (-1, self.group))
         scale = _short(groups.abs().amax(-1, keepdim=True).clamp(min=2.0**-14) / 31)
         integers = torch.round(groups / scale)

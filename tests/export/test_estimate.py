@@ -66,7 +66,7 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
 
     family, folder = open_family(measured.family), tmp_path / "full"
     folder.mkdir()
-    (folder / "params.json").write_text(json.dumps(family.synthetic.config("full")))
+    (folder / "params.json").write_text(json.dumps(family.size_config("full")))
     shapes = expected_tensors(family.build_root(family.layout.load_config(folder)))
     header, offset = {}, 0
     for name, shape in shapes.items():

@@ -11,7 +11,7 @@ import torch
 from exercises.toy_model import family as toy_family
 from support.model.changed import changed
 
-from voxport.bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
+from voxport.bundle.errors import CheckpointNotFound, ConfigError, UsageError
 from voxport.export.__main__ import main as export
 from voxport.model import families
 from voxport.model.__main__ import main
@@ -62,7 +62,7 @@ def test_a_folder_without_any_configuration_is_no_checkpoint(tmp_path: Path) -> 
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownFamily, match="voxtral-tts, voxtral-realtime"):
+    with pytest.raises(UsageError, match="voxtral-tts, voxtral-realtime"):
         find_family("other")
 
 

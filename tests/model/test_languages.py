@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from voxport.bundle.languages import language_code
 from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.names import language_code
 from voxport.export.__main__ import main as export
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
+from voxport.model.download import card_languages
 from voxport.model.embedded import FOLDER
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
-from voxport.model.model_card import card_languages
 from voxport.model.synthetic.checkpoint import write_checkpoint
 
 CARDS = {

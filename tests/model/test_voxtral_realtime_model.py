@@ -15,12 +15,11 @@ from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Source, resolve
 from voxport.model.checkpoint import expected_tensors
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
+from voxport.model.voxtral_realtime.config import Options, delay_tokens
 from voxport.model.voxtral_realtime.family import FAMILY
 from voxport.model.voxtral_realtime.modules import embed_delay
-from voxport.model.voxtral_realtime.synthetic import SIZES
 
-FULL = parse_config(SIZES["full"].params())
+FULL = FAMILY.config_of_size("full")
 
 
 def test_the_parameters_of_the_published_shapes_are_counted() -> None:
@@ -102,7 +101,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     tmp_path: Path, edit: Callable[[Any], object], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        load_config(edited_tokenizer(tmp_path, edit))
+        FAMILY.layout.load_config(edited_tokenizer(tmp_path, edit))
 
 
 def test_files_that_disagree_about_the_silence_are_refused(tmp_path: Path) -> None:
@@ -111,11 +110,11 @@ def test_files_that_disagree_about_the_silence_are_refused(tmp_path: Path) -> No
     audio = content["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
     audio["streaming_n_left_pad_tokens"] = 32
     (folder / "params.json").write_text(json.dumps(content))
-    assert load_config(folder).schedule.left_pad_tokens == 32
+    assert FAMILY.layout.load_config(folder).schedule.left_pad_tokens == 32
     audio["streaming_n_left_pad_tokens"] = 16
     (folder / "params.json").write_text(json.dumps(content))
     with pytest.raises(ConfigError, match="streaming_n_left_pad_tokens is 16, expected 32"):
-        load_config(folder)
+        FAMILY.layout.load_config(folder)
 
 
 @pytest.mark.parametrize(

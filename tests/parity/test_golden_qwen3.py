@@ -22,11 +22,17 @@ from voxport.model.graph import ModelSpec
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
-from voxport.model.qwen3_tts.config import Options, load_config
+from voxport.model.qwen3_tts.config import Options
 from voxport.model.qwen3_tts.family import FAMILY
 from voxport.model.qwen3_tts.layouts import OFFICIAL
-from voxport.model.qwen3_tts.modules import UNUSED, CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
-from voxport.model.qwen3_tts.predictor import CodePredictor
+from voxport.model.qwen3_tts.modules import (
+    UNUSED,
+    CodeEmbedding,
+    CodePredictor,
+    Qwen3TTSWeights,
+    Talker,
+    TextEmbedding,
+)
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder
@@ -49,7 +55,7 @@ class GoldenModel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.config = load_config(GOLDEN / name)
+        self.config = OFFICIAL.load_config(GOLDEN / name)
         self.reference = np.load(GOLDEN / f"{name}.npz")
         checkpoint = Checkpoint(OFFICIAL.weight_files(GOLDEN / name))
         with torch.device("meta"):

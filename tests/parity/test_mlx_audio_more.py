@@ -1,4 +1,4 @@
-"""mlx-audio runs converted folders: its own loaders, codes, the variants of Qwen3-TTS and all integers.
+"""mlx-audio opens converted folders by its own loaders, strictly, and computes the golden values.
 
 MLX runs on the processor, in float32.
 """
@@ -58,11 +58,29 @@ def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(VOXTRAL, tmp_path_factory.mktemp("mlx") / "voxtral_tts", "--dtype", "f32")
 
 
-def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral: Path) -> None:
-    """Strictly: every tensor of the model, and no other."""
+def test_voxtral_tts(voxtral: Path) -> None:
     model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
+    ids = mx.array(reference["ids"])[None]
+    rows = np.array(model.language_model.embed_tokens(ids)[0])
+    rows[reference["ids"] == model.config.audio_token_id] = reference["voice"]
+    hidden = model.language_model.model.model(ids, input_embeddings=mx.array(rows)[None])
+    assert_near(hidden, reference["prefill_hidden"])
+    last = mx.array(reference["hidden"][3:4])
+    both = mx.concatenate([last, mx.zeros_like(last)])
+    x = mx.concatenate([mx.array(reference["vel_x"])] * 2)
+    velocity = model.acoustic_transformer._predict_velocity(x, mx.zeros(2), both)
+    assert_near(velocity, reference["velocity_0.0000"])
+    semantic = model.acoustic_transformer._predict_semantic(mx.array(reference["hidden"]))
+    assert semantic.tolist() == reference["codes"][:, 0].tolist()
     assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
     assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
+
+
+def test_voices_of_voxtral_tts_are_those_of_the_checkpoint(voxtral: Path) -> None:
+    layout = open_family("voxtral_tts").layout
+    for name, rows in layout.voices(VOXTRAL, layout.load_config(VOXTRAL)).items():
+        file: Any = mx.load(str(voxtral / "voice_embedding" / f"{name}.safetensors"))
+        np.testing.assert_array_equal(np.array(file["embedding"].astype(mx.float32)), rows.float().numpy())
 
 
 def test_the_loader_of_mlx_audio_opens_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +137,10 @@ def test_the_loader_of_mlx_audio_opens_voxtral_realtime(
     model = load_listener(convert(REALTIME, tmp_path / "out", "--dtype", "f32"))
     reference, tokens = np.load(GOLDEN / "voxtral_realtime" / "reference.npz"), list[int]()
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
-    assert_near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
+    _, count, prompt, logits, *_ = model._encode_and_prefill(audio)
+    assert (count, prompt) == (reference["n_audio"], reference["prompt_len"])
+    assert_near(logits, reference["prefill_logits"])
+    assert_near(model.encoder(model._prepare_mel(audio)[0]), reference["audio_embeds"])
     monkeypatch.setattr(model._tokenizer, "decode", noting(lambda ids: "", tokens.extend))
     model.generate(mx.array(audio))
     assert tokens == reference["tokens"].tolist()
@@ -135,17 +156,20 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(tmp_path: Pa
     assert_near(found, np.array(expected))
 
 
-def test_codes_of_the_encoder_of_qwen3_tts(narrow: None, tmp_path: Path) -> None:
+def test_both_encoders_of_qwen3_tts(narrow: None, tmp_path: Path) -> None:
     """A code is at least 1.3e-3 from a tie, and the encoder's states are within 1e-4."""
     model = load_model(convert(QWEN / "base", tmp_path / "out", "--dtype", "f32"))
     reference = np.load(QWEN / "base.npz")
+    assert_near(model.speaker_encoder(mx.array(reference["mel"])[None])[0], reference["speaker_embedding"])
     for name in ("ref", "short"):
         samples = mx.array(reference[f"{name}_pcm"].astype(np.float32) / 32768)[None, None]
         codes = model.speech_tokenizer.encode(samples)
         assert codes[0].T.tolist() == reference[f"{name}_codes"].tolist()
 
 
-@pytest.mark.parametrize(("name", "run"), [("custom_voice", "speaker"), ("voice_design", "design")])
+@pytest.mark.parametrize(
+    ("name", "run"), [("base", "xvector"), ("custom_voice", "speaker"), ("voice_design", "design")]
+)
 def test_variants_of_qwen3_tts(narrow: None, tmp_path: Path, name: str, run: str) -> None:
     """The talker of 1.7B, whose predictor has a projection, over a whole run; and the audio of its codes."""
     model = load_model(convert(QWEN / name, tmp_path / "out", "--dtype", "f32"))
@@ -159,6 +183,10 @@ def test_variants_of_qwen3_tts(narrow: None, tmp_path: Path, name: str, run: str
     ):
         assert_near(predictor_logits(model.talker, state, frame), scores)
     assert_near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
+
+
+def test_the_loader_of_mlx_audio_opens_integers_of_qwen3_tts(narrow: None, tmp_path: Path) -> None:
+    load_model(convert(QWEN / "base", tmp_path / "w4", "--quant", "w4"))  # strictly
 
 
 def predictor_logits(talker: Any, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
@@ -179,7 +207,7 @@ def test_the_layout_guess_of_mlx_audio_is_right_at_the_published_widths(size: st
     """Its loaders give each tensor of a converted folder the shape that its modules have."""
     family = open_family("qwen3_tts")
     config = family.synthetic.documents(size)["config.json"]
-    root = family.build_root(family.parse_config(family.synthetic.config(size), size))
+    root = family.build_root(family.config_of_size(size))
     weights = {
         name: mx.zeros(stored.mlx_shape if family.mlx.is_reordered(name) else stored.shape)
         for name, stored in stored_tensors(root).items()
@@ -208,23 +236,25 @@ def codec_model(documents: dict[str, Any]) -> Qwen3TTSSpeechTokenizer:
 
 
 @pytest.mark.parametrize(
-    ("name", "quant", "kinds"),
+    ("name", "options", "kinds"),
     [
-        ("voxtral_tts", "w8", {(8, 32), (8, 64), (8, 128)}),
-        ("voxtral_realtime", "w4g128", {(4, 128), (8, 32)}),
-        ("qwen3_tts", "w4g128", {(4, 128), (8, 32), (8, 64), (8, 128)}),
-        ("qwen3_tts", "w8g128", {(8, 128)}),
+        *(("voxtral_tts", ("w4", "--dtype", dtype), {(4, 32), (8, 32)}) for dtype in ("bf16", "f16", "f32")),
+        ("voxtral_tts", ("w8",), {(8, 32), (8, 64), (8, 128)}),
+        ("voxtral_realtime", ("w4g128",), {(4, 128), (8, 32)}),
+        ("qwen3_tts", ("w4g128",), {(4, 128), (8, 32), (8, 64), (8, 128)}),
+        ("qwen3_tts", ("w8g128",), {(8, 128)}),
     ],
 )
 def test_integers_are_those_that_mlx_dequantises(
-    name: str, quant: str, kinds: set[tuple[int, int]], tmp_path: Path
+    name: str, options: tuple[str, ...], kinds: set[tuple[int, int]], tmp_path: Path
 ) -> None:
-    folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", quant)
+    folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", *options)
     weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_convertible(folder)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.bits}
     assert {(found.bits, found.group) for found in packed.values()} == kinds
+    assert len(packed) == sum(key.endswith(".scales") for key in weights)
     for key, found in packed.items():
         path = found.name.removesuffix(".weight")
         packing, scales, biases = (weights[path + end] for end in (".weight", ".scales", ".biases"))

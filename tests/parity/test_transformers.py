@@ -17,11 +17,13 @@ from safetensors.torch import save_file
 
 from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.errors import CheckpointError, UsageError
+from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.inspection import inspect_checkpoint
+from voxport.model.voxtral_realtime.sizes import Size
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
@@ -150,7 +152,8 @@ def name_in_layer(part: list[str]) -> str:
     return "ffn_norm.weight"
 
 
-def params(sizes: Sizes) -> dict[str, Any]:
+def params(sizes: Sizes) -> Json:
+    """Differences to the published params.json."""
     decoder = {
         "dim": 48,
         "n_layers": 2,
@@ -159,43 +162,10 @@ def params(sizes: Sizes) -> dict[str, Any]:
         "n_heads": sizes.heads,
         "n_kv_heads": sizes.kv_heads,
         "vocab_size": 64,
-        "rope_theta": 1e6,
-        "tied_embeddings": True,
         "sliding_window": sizes.decoder_window,
-        "ada_rms_norm_t_cond": True,
-        "ada_rms_norm_t_cond_dim": 32,
     }
-    model = {"encoder_args": encoder_params(sizes), "downsample_args": {"downsample_factor": 4}}
-    return decoder | {"multimodal": {"whisper_model_args": model}}
-
-
-def encoder_params(sizes: Sizes) -> dict[str, Any]:
-    encoding = {
-        "sampling_rate": 16000,
-        "frame_rate": 12.5,
-        "num_mel_bins": MELS,
-        "hop_length": 160,
-        "window_size": 400,
-        "global_log_mel_max": 1.5,
-        "transcription_format": "streaming",
-        "chunk_length_s": None,
-    }
-    return {
-        "dim": 32,
-        "n_layers": 2,
-        "head_dim": 8,
-        "hidden_dim": 128,
-        "n_heads": 4,
-        "n_kv_heads": 4,
-        "use_biases": True,
-        "causal": True,
-        "rope_theta": 1e6,
-        "pos_embed": "rope",
-        "ffn_type": "swiglu",
-        "norm_type": "rms_norm",
-        "sliding_window": sizes.encoder_window,
-        "audio_encoding_args": encoding,
-    }
+    encoder = {"dim": 32, "n_layers": 2, "head_dim": 8, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 4}
+    return Size(decoder, encoder | {"sliding_window": sizes.encoder_window}, num_vocab_tokens=0).params()
 
 
 class Ours:
@@ -262,11 +232,8 @@ def test_embeddings_logits_and_tokens_equal_transformers(
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
     with torch.no_grad():
         embeddings = model.model.get_audio_features(input_features=mel).pooler_output[0].numpy()
-        logits = (
-            model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False)
-            .logits[0, length - 1 :]
-            .numpy()
-        )
+        whole = model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False)
+        logits = whole.logits[0, length - 1 :].numpy()
     for found, expected in (
         (np.concatenate(recorded["audio_embeds"]), embeddings),
         (np.concatenate(recorded["logits"]), logits),

@@ -1,7 +1,6 @@
 """Recipes and scales."""
 
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -102,12 +101,6 @@ def test_the_first_matching_rule_decides() -> None:
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match=", ".join(RECIPES)):
         find_recipe("w5")
-
-
-@pytest.mark.parametrize(("scheme", "columns"), [(INT4, 100)])
-def test_a_group_size_must_divide_the_row_length(scheme: IntegerScheme, columns: int) -> None:
-    with pytest.raises(RecipeError, match="100 inputs"):
-        scheme.quantize(weight(columns=columns), "layers.0.wq", is_table=False)
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
@@ -247,15 +240,19 @@ def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(
     assert export([*arguments, *(part for rule in rules for part in ("--quant-rule", rule))]) == 0
 
 
-def test_the_group_of_a_palette_must_divide_the_rows() -> None:
-    with pytest.raises(RecipeError, match=r"8 channels do not divide the 20 outputs of layers\.0\.wq"):
-        LUT4.quantize(weight(rows=20), "layers.0.wq", is_table=False)
-
-
-@pytest.mark.parametrize("scheme", [INT4, PaletteScheme(4, channels=8)])
-def test_tables_take_neither_groups_nor_palettes(scheme: IntegerScheme | PaletteScheme) -> None:
-    with pytest.raises(RecipeError, match="the table of embed"):
-        scheme.quantize(weight(), "embed", is_table=True)
+@pytest.mark.parametrize(
+    ("scheme", "shape", "is_table", "says"),
+    [
+        (INT4, (24, 100), False, "groups of 32 do not divide the 100 inputs"),
+        (LUT4, (20, 96), False, "8 channels do not divide the 20 outputs"),
+        (INT4, (24, 96), True, "excludes the table"),
+        (LUT4, (24, 96), True, "excludes the table"),
+    ],
+)
+def test_a_shape_that_cannot_be_stored_is_explained(
+    scheme: IntegerScheme | PaletteScheme, shape: tuple[int, int], is_table: bool, says: str
+) -> None:
+    assert says in str(scheme.reason_not_storable(shape, is_table))
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=str)
@@ -263,22 +260,6 @@ def test_a_manifest_holds_the_type_and_all_fields_of_a_scheme(recipe: Recipe) ->
     for scheme in recipe.schemes:
         fields = scheme.to_entry().model_dump()
         assert fields.pop("type") == scheme.type and type(scheme)(**fields) == scheme
-
-
-@pytest.mark.parametrize(
-    ("scheme", "fields", "message"),
-    [
-        (IntegerScheme, {"bits": 5}, "expected bits 4 or 8"),
-        (IntegerScheme, {"bits": 4, "group": "wide"}, "a group of at least 1 or None"),
-        (IntegerScheme, {"bits": 4, "activations": "int4"}, "activations 'kernel' or 'int8'"),
-        (PaletteScheme, {"bits": 9, "channels": 8}, "expected 1 to 8 bits"),
-    ],
-)
-def test_a_wrong_field_of_a_scheme_is_named(
-    scheme: type[IntegerScheme] | type[PaletteScheme], fields: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        scheme(**fields)
 
 
 def test_the_correlation_bar_falls_with_fewer_bits() -> None:

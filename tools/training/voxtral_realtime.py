@@ -22,7 +22,7 @@ from tools.training.loop import Losses, Schedule, Trainer, device
 from tools.training.recognition.model import RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch
 from tools.training.writing import write_recognition
-from voxport.model.voxtral_realtime.config import parse_config
+from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME = "voxtral_realtime"
 STEPS = (8_800, 0)  # as in the embedded model; the second number has a falling learning rate
@@ -86,7 +86,7 @@ def _check_trained(trainer: Trainer) -> None:
 
 def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
     schedule = schedule_of(arguments, *STEPS)
-    model = RecognitionModel(parse_config(trained_params()), arguments.seed)
+    model = RecognitionModel(VoxtralRealtimeConfig.model_validate(trained_params()), arguments.seed)
     return model, Trainer(model, arguments.folder, NAME, schedule)
 
 

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from voxport.model.layers.attention import Attention, Update, cache_update
-from voxport.model.layers.basic import Layer
+from voxport.model.layers.basic import Layer, conv_of
 from voxport.model.layers.block import parts_of, run_blocks
-from voxport.model.layers.containers import conv_of
 from voxport.model.layers.rope import Rotation, UnboundedRotaryTable
 from voxport.model.qwen3_tts.blocks import GatedMLP
 from voxport.model.qwen3_tts.codec.weights import (

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.model.layers.basic import Layer
+from voxport.model.layers.basic import Layer, codebook_entries, module_dict
 from voxport.model.layers.block import parts_of
-from voxport.model.layers.codebook import codebook_entries
-from voxport.model.layers.containers import module_dict
 from voxport.model.layers.rope import RotaryTable, Rotation
 from voxport.model.qwen3_tts.codec.weights import ScaleWeights
 from voxport.model.qwen3_tts.config import CodecEncoderConfig

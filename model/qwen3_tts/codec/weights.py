@@ -5,9 +5,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from voxport.model.layers.basic import RMSNorm
-from voxport.model.layers.codebook import codebook_entries
-from voxport.model.layers.containers import module_dict
+from voxport.model.layers.basic import RMSNorm, codebook_entries, module_dict
 from voxport.model.qwen3_tts.blocks import AttentionWeights, MLPWeights
 from voxport.model.qwen3_tts.config import CodecDecoderConfig
 

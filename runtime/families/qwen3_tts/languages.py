@@ -2,7 +2,7 @@
 
 from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
-from voxport.bundle.languages import NAMES, language_code
+from voxport.bundle.names import NAMES, language_code
 from voxport.runtime.text.language import AUTO
 
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}

@@ -24,17 +24,11 @@ class ToySynthetic(Synthetic[ToyConfig]):
     sizes = ("tiny",)
     weight_files = {"model.safetensors": "", "head/model.safetensors": "head."}
 
-    def config(self, size: str) -> Json:
-        return {"toy_dim": DIM}
-
     def documents(self, size: str) -> dict[str, Json]:
         return {"toy.json": {"toy_dim": DIM}}
 
     def distribution(self, name: str, shape: tuple[int, ...], config: ToyConfig) -> Distribution:
         return np.float32(0), np.float32(shape[-1] ** -0.5)
-
-    def extra_files(self, size: str) -> list[str]:
-        return [LETTERS]
 
     def write_extra_files(self, folder: Path, size: str, seed: int) -> None:
         (folder / LETTERS).write_text((". " + ascii_lowercase + "0123456789")[:DIM])
@@ -54,6 +48,9 @@ class Toy(Family[ToyWeights, ToyConfig, Options]):
 
     def parse_config(self, content: Any, source: str) -> ToyConfig:
         return parse_config(content, source)
+
+    def size_config(self, size: str) -> Json:
+        return {"toy_dim": DIM}
 
     def weights(self, config: ToyConfig) -> ToyWeights:
         return ToyWeights(config.toy_dim)

@@ -135,7 +135,7 @@ def test_no_kernel_of_a_known_size_fits_both_layouts(key: str) -> None:
     """So that published folders need no tag."""
     family = open_family(key)
     for size in family.synthetic.sizes:
-        config = family.parse_config(family.synthetic.config(size), size)
+        config = family.config_of_size(size)
         stored = stored_tensors(family.build_all(config))
         assert any(each.order for each in stored.values())
         assert not [name for name, each in stored.items() if each.is_ambiguous], size

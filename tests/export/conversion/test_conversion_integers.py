@@ -18,8 +18,8 @@ from torch import nn
 from voxport.export.conversion.outputs import DTYPES
 from voxport.model.families import family_of, open_family
 from voxport.model.family import Family, Release
-from voxport.model.mlx.integers import unpack
 from voxport.model.mlx.layout import quantization_of
+from voxport.model.mlx.tensor_layouts import unpack
 from voxport.model.stored_weights import RECIPE_KEY
 
 PACKED = "decoder.layers.0.attention.wq"

@@ -28,19 +28,7 @@ BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: 
 
 MLX_ORDERS = {
     "Conv1d": (0, 2, 1),
-    "Conv2d": (0, 2, 3, 1),
     "ConvTranspose1d": (1, 2, 0),
-    "ConvTranspose2d": (1, 2, 3, 0),
-}
-MLX_LSTM = {
-    "weight_ih_l0": "Wx_forward",
-    "weight_hh_l0": "Wh_forward",
-    "bias_ih_l0": "bias_ih_forward",
-    "bias_hh_l0": "bias_hh_forward",
-    "weight_ih_l0_reverse": "Wx_backward",
-    "weight_hh_l0_reverse": "Wh_backward",
-    "bias_ih_l0_reverse": "bias_ih_backward",
-    "bias_hh_l0_reverse": "bias_hh_backward",
 }
 
 
@@ -86,12 +74,11 @@ class Tensor(NamedTuple):
 
 @st.composite
 def leaves(draw: st.DrawFn) -> Node:
-    kind = draw(st.sampled_from([*CONVOLUTIONS, "linear", "table", "lstm"]))
+    kind = draw(st.sampled_from([*CONVOLUTIONS, "linear", "table"]))
     node = [kind, draw(SIZES), draw(SIZES)]
     if kind not in CONVOLUTIONS:
         return node
-    size = draw(SIZES) if kind.endswith("1d") else [draw(SIZES), draw(SIZES)]
-    return [*node, size, draw(st.sampled_from(list(WEIGHT_NORMS)))]
+    return [*node, draw(SIZES), draw(st.sampled_from(list(WEIGHT_NORMS)))]
 
 
 BRANCHES = st.lists(st.one_of(leaves(), st.lists(leaves(), max_size=3)), max_size=3)
@@ -127,9 +114,7 @@ def described(config: dict[str, Node]) -> dict[str, Tensor]:
         module, shape = root.get_submodule(path), tuple(parameter.shape)
         kernel = type(module).__name__.removeprefix("Parametrized")
         order = MLX_ORDERS.get(kernel) if len(shape) > 2 else None
-        tail = name.removeprefix(f"{path}.")
-        other = f"{path}.{MLX_LSTM.get(tail, tail)}"
-        other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", other))
+        other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", name))
         found[name] = Tensor(shape, other, order, name.startswith("moved."))
     return found
 
@@ -171,25 +156,6 @@ def converted(source: Path, to: str, *options: str) -> Path:
     code, out = convert(source, to, *options)
     assert code == 0
     return out
-
-
-def test_an_lstm_of_one_direction_has_no_layout_of_mlx(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """MLX's module has one bias, the sum of PyTorch's two, from which they could not be told again."""
-    config, source = {"moved": [["lstm of one direction", 2, 3]], "kept": []}, tmp_path / "source"
-    values = {
-        name: parameter.detach()
-        for name, parameter in Tree(TreeConfig.model_validate(config)).named_parameters()
-    }
-    source.mkdir()
-    save_file(values, source / WEIGHTS)
-    (source / CONFIG).write_text(json.dumps(config))
-    assert convert(source, "mlx", "--layout", "mlx")[0] == 2
-    assert "moved.0: MLX's LSTM of one direction has one bias, PyTorch's two" in capsys.readouterr().err
-    found = load_file(converted(source, "mlx") / MLX_WEIGHTS)
-    assert {name.rpartition(".")[2] for name in found} == {"Wx", "Wh", "bias_ih", "bias_hh"}
-    assert_equal(load_file(converted(tmp_path / "source-mlx", "published") / WEIGHTS), values)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main as export
 from voxport.model.inspection import open_convertible
-from voxport.model.mlx.integers import unpack
+from voxport.model.mlx.tensor_layouts import unpack
 from voxport.model.stored_weights import StoredWeights
 
 Weight = tuple[np.ndarray, np.ndarray]  # integers int8 [N, K], scales [N, groups]

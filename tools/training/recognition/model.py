@@ -21,7 +21,7 @@ from voxport.model.voxtral_realtime.modules import (
     VoxtralRealtimeWeights,
     embed_delay,
 )
-from voxport.model.voxtral_realtime.synthetic import Size
+from voxport.model.voxtral_realtime.sizes import Size
 
 TRAINED_SIZE = Size(  # 10 MB in bfloat16
     decoder={"dim": 256, "n_layers": 3, "head_dim": 64, "hidden_dim": 768, "n_heads": 4, "n_kv_heads": 2}

@@ -12,9 +12,8 @@ from torch import nn
 from tools.training.data.espeak import PHONEMES
 from tools.training.layers import attend_window, feed_forward, initialise, project
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
-from voxport.model.layers.basic import FeedForwardWeights, RMSNorm
+from voxport.model.layers.basic import FeedForwardWeights, RMSNorm, codebook_entries
 from voxport.model.layers.block import parts_of
-from voxport.model.layers.codebook import codebook_entries
 from voxport.model.voxtral_tts.codec import CodecBlockWeights, CodecWeights, ConvolutionWeights
 from voxport.model.voxtral_tts.config import AudioTokenizerArgs
 

@@ -24,7 +24,7 @@ from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.block import BlockWeights, parts_of
 from voxport.model.layers.rope import RotaryTable, Rotation
 from voxport.model.synthetic.tokenizer import SPECIALS
-from voxport.model.voxtral_tts.config import VoxtralTTSConfig, parse_config
+from voxport.model.voxtral_tts.config import VoxtralTTSConfig
 from voxport.model.voxtral_tts.modules import TIME_BASE, VoxtralTTSWeights
 from voxport.model.voxtral_tts.sizes import Size
 
@@ -166,7 +166,7 @@ def trained_params() -> Json:
 
 
 def trained_config() -> VoxtralTTSConfig:
-    return parse_config(trained_params())
+    return VoxtralTTSConfig.model_validate(trained_params())
 
 
 class TrainedSpeech(NamedTuple):

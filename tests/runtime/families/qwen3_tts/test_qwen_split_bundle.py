@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def bundle(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> Path:
     """Verified, with the recipe of the signature command."""
     folder = tmp_path_factory.mktemp("six")
-    kind = ["--model", "qwen3-tts", "--variant", "custom-voice", "--size", "tiny"]
+    kind = ["--model", "qwen3-tts", "--size", "tiny-custom-voice"]
     assert model(["synth", str(folder / "checkpoint"), *kind]) == 0
     arguments = ["--checkpoint", str(folder / "checkpoint"), "--target", "coreml", "--quant", "w8"]
     layout = ["--split", "six", "--cache-length", "64"]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrized_weight_norm
 
+from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import FamilyConstants
 from voxport.model.family import Family
 from voxport.model.graph import GraphSpec
@@ -18,9 +19,7 @@ from voxport.model.graph import GraphSpec
 Node = Any  # JSON: a list of nodes, or a module as [kind, sizes...]
 CONVOLUTIONS = {
     "conv1d": nn.Conv1d,
-    "conv2d": nn.Conv2d,
     "transposed1d": nn.ConvTranspose1d,
-    "transposed2d": nn.ConvTranspose2d,
 }
 WEIGHT_NORMS = {"": lambda module: module, "g, v": weight_norm, "originals": parametrized_weight_norm}
 
@@ -33,10 +32,6 @@ def built(node: Node) -> nn.Module:
         return nn.Linear(*node[1:])
     if kind == "table":
         return nn.Embedding(*node[1:])
-    if kind == "lstm":
-        return nn.LSTM(*node[1:], bidirectional=True)
-    if kind == "lstm of one direction":
-        return nn.LSTM(*node[1:])
     inputs, outputs, size, norm = node[1:]
     module: nn.Module = WEIGHT_NORMS[norm](CONVOLUTIONS[kind](inputs, outputs, size))
     return module
@@ -65,6 +60,9 @@ class TreeFamily(Family[Tree, TreeConfig, Options]):
 
     def parse_config(self, content: Any, source: str) -> TreeConfig:
         return TreeConfig.model_validate(content)
+
+    def size_config(self, size: str) -> Json:
+        return {}
 
     def weights(self, config: TreeConfig) -> Tree:
         return Tree(config)

@@ -46,9 +46,6 @@ class TreeMlx(MlxLayout[TreeConfig]):
     def mlx_config(self, folder: Path) -> Json:
         return {}
 
-    def parse_config(self, content: Json, source: str) -> TreeConfig:
-        return TreeConfig.model_validate(content)
-
 
 PUBLISHED = TreeLayout()
 LAYOUTS = (PUBLISHED, TreeMlx(PUBLISHED))
