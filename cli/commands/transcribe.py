@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from voxport.cli.arguments import add_output, add_task_arguments, integer, open_
 from voxport.cli.terminal import Progress
 from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from voxport.runtime.audio.gain import (
+    SpeechLevel,
     amplified,
     automatic_gain,
     check_gain,
@@ -26,20 +26,13 @@ from voxport.runtime.audio.gain import (
     recording_gain_db,
     with_quiet_warning,
 )
-from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.opening import check_exists, raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
 TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
-LIVE_ONLY = {  # and their defaults
-    "rate": 16000,
-    "channels": 1,
-    "chunk": 1,
-    "late": "wait",
-    "blank_penalty": False,
-}
+LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "blank_penalty": False}  # and their defaults
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
 log = logging.getLogger(__name__)
 
@@ -97,11 +90,6 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --live: number of 80 ms steps per encoder call; N costs less per step "
         f"and adds (N - 1) * 80 ms of delay (default: {LIVE_ONLY['chunk']})",
-    )
-    parser.add_argument(
-        "--late",
-        choices=("wait", "drop"),
-        help="with --live: what happens to sound that arrives faster than it is transcribed (default: wait)",
     )
     parser.add_argument(
         "--blank-penalty",
@@ -203,9 +191,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     The first interruption ends the sound, and the remaining text is printed. The second one stops.
     """
     task.check_live()
-    source = LiveSource(
-        raw_stdin(), arguments.rate, arguments.channels, task.sample_rate, drops=arguments.late == "drop"
-    )
+    source = LiveSource(raw_stdin(), arguments.rate, arguments.channels, task.sample_rate)
     prints_text = arguments.format == "text" and not arguments.timestamps
     as_line = as_json_line if arguments.format == "json" else as_text_line
     level, has_text = SpeechLevel(task.sample_rate, LIVE_WINDOW), False
@@ -221,9 +207,8 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
             if prints_text:
                 print(delta.text, end="", flush=True)
                 continue
-            for word in delta.words:  # with times of the source: sound that was dropped before counts
-                start, end = (at + source.lost_before(at) for at in (word.start, word.end))
-                print(as_line(replace(word, start=start, end=end)), flush=True)
+            for word in delta.words:
+                print(as_line(word), flush=True)
     if prints_text:
         print(flush=True)
     if not has_text and level.seconds:

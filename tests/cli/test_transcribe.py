@@ -168,7 +168,6 @@ def test_conflicting_options_are_usage_errors(
         (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
         ([str(recording), *onnx, "--rate", "8000"], "--rate needs --live"),
         (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),
-        ([str(recording), *onnx, "--late", "drop"], "--late needs --live"),
         ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt always has times"),
         ([str(recording), *onnx, "--delay-ms", "960"], "this bundle has delays of 480, 80 ms"),
         (

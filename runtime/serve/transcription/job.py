@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from voxport.runtime.audio.gain import reason_without_text
-from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.audio.gain import SpeechLevel, reason_without_text
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.job import Job
 from voxport.runtime.transcription import TranscriptDelta, Transcription

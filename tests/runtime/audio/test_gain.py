@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.gain import (
     LIVE_MAX_GAIN_DB,
+    SpeechLevel,
     amplified,
     automatic_gain,
     check_gain,
@@ -20,7 +21,6 @@ from voxport.runtime.audio.gain import (
     recording_gain_db,
     with_quiet_warning,
 )
-from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.sources import Recording
 
 RATE = 16000

@@ -10,6 +10,7 @@ import soundfile
 from support.runtime.recordings import RATE
 
 from voxport.runtime.audio.gain import (
+    SpeechLevel,
     amplified,
     automatic_gain,
     decibels,
@@ -17,7 +18,6 @@ from voxport.runtime.audio.gain import (
     reason_without_text,
     recording_gain_db,
 )
-from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.sources import Recording
 
 PEAK = -40.0  # dBFS of the quiet speech

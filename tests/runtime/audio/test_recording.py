@@ -178,10 +178,6 @@ class OneSecondQueue(LiveSource):
     queue_s = 1.0
 
 
-class ShortQueue(LiveSource):
-    queue_s = 0.2
-
-
 class Pipe(io.RawIOBase):
     """Endless audio without waiting. Counts the bytes that were read."""
 
@@ -210,18 +206,6 @@ def test_a_source_faster_than_transcription_waits(caplog: pytest.LogCaptureFixtu
     assert sum(map(len, blocks)) == BLOCK * 999
 
 
-def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    pipe = Pipe(1000)
-    source = OneSecondQueue(pipe, RATE, 1, RATE, drops=True)
-    blocks = source.blocks()
-    next(blocks)
-    until(lambda: pipe.left < 0)
-    rest = sum(map(len, blocks)) / RATE
-    assert rest <= 1.1 and source.dropped_s + rest + 0.02 == pytest.approx(20)
-    assert caplog.text.count("dropped so far") == 1  # at most one a second
-    assert f"{source.dropped_s:.1f} s of sound were dropped in total" in caplog.text
-
-
 @pytest.mark.parametrize("head", [b"RIFF\x24\x80\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\2", b"ID3\4"])
 def test_a_file_is_not_a_live_source(head: bytes) -> None:
     with pytest.raises(UsageError, match="transcribe it as a recording"):
@@ -231,50 +215,6 @@ def test_a_file_is_not_a_live_source(head: bytes) -> None:
 def test_a_live_source_without_sound_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert not list(LiveSource(cast(io.RawIOBase, io.BytesIO(b"")), RATE, 1, RATE).blocks())
     assert "ended without any sound" in caplog.text
-
-
-def test_times_include_dropped_blocks() -> None:
-    """Block i holds the number i and begins at i · 20 ms. 20 blocks arrive while 5 are read."""
-    due = threading.Semaphore(20)
-
-    class Numbered(io.RawIOBase):
-        def __init__(self) -> None:
-            self.count = 0
-
-        def read(self, size: int = -1) -> bytes:
-            due.acquire()
-            self.count += 1
-            number = np.array([self.count - 1, 1 - self.count], "<i2")  # no offset
-            return np.resize(number, size // 2).tobytes() if self.count <= 1000 else b""
-
-    source, given, seen = ShortQueue(Numbered(), RATE, 1, RATE, drops=True), 0.0, []
-    for block in source.blocks():
-        number = round(float(block[0]) * 32768)
-        assert given + source.lost_before(given) == pytest.approx(number * 0.02)
-        given += len(block) / RATE
-        seen.append(number)
-        if len(seen) % 5 == 0:
-            due.release(20)
-    assert seen[-1] == 999 and 250 <= len(seen) < 500
-
-
-def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped() -> None:
-    class Steady(io.RawIOBase):
-        """1,279 bytes of 1000, 1000, -1000, -1000, ... at a time."""
-
-        def __init__(self) -> None:
-            self.data, self.at = np.resize(np.array([1000, 1000, -1000, -1000], "<i2"), 200_000).tobytes(), 0
-
-        def read(self, size: int = -1) -> bytes:
-            piece = self.data[self.at : self.at + min(size, 1279)]
-            self.at += len(piece)
-            return piece
-
-    source = ShortQueue(Steady(), RATE, 2, RATE, drops=True)
-    blocks = source.blocks()
-    next(blocks)
-    until(lambda: not source._thread.is_alive() or source.dropped_s > 1)
-    assert all((np.abs(block) == np.float32(1000 / 32768)).all() for block in blocks)
 
 
 def test_a_source_that_fails_is_an_error() -> None:
@@ -291,7 +231,7 @@ def test_the_samples_before_an_end_are_returned() -> None:
     source = OneSecondQueue(pipe, RATE, 1, RATE)
     blocks = source.blocks()
     next(blocks)
-    until(lambda: len(source._queue) == source._queue_blocks)
+    until(source._queue.full)
     source.end()
     assert 50 * BLOCK <= sum(map(len, blocks)) <= 52 * BLOCK
     until(lambda: not source._thread.is_alive())
@@ -305,19 +245,6 @@ def test_a_source_without_sound_yet_has_not_ended() -> None:
             return next(pieces)
 
     assert sum(map(len, LiveSource(NonBlocking(), RATE, 1, RATE).blocks())) == 200
-
-
-def test_losses_are_remembered_for_a_minute() -> None:
-    """A block of 20 ms is given, 20 ms are dropped, and so on for two minutes."""
-    source = LiveSource(cast(io.RawIOBase, io.BytesIO()), RATE, 1, RATE)
-    for index in range(6000):
-        source.dropped_s = 0.02 * index
-        source._queue.append(b"")
-        source._next_block(0.02 * index)
-    assert len(source._drop_history) <= 3002
-    assert source.lost_before(100.01) == pytest.approx(100.0) and source.lost_before(
-        0.0
-    ) < source.lost_before(100.01)
 
 
 def test_a_slow_source_is_waited_for() -> None:

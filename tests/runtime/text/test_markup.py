@@ -9,10 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
-from voxport.runtime.text.markup import MAX_MARK_CHARACTERS
-from voxport.runtime.text.preparation import check_speakable, prepare
-from voxport.runtime.text.reading import read_speakable
+from voxport.runtime.text.markup import MAX_MARK_CHARACTERS, plain_lines
+from voxport.runtime.text.preparation import check_speakable, prepare, read_speakable
 
 LEFT_OUT = {
     "thoughts": ("<think>It is 5.\n\nOr 6.</think>\n\nIt is five.", "It is five."),

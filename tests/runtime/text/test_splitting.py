@@ -13,9 +13,8 @@ from support.runtime.speech_tasks import ToyVoxtral
 from support.stand_ins import noting
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
-from voxport.runtime.text.preparation import prepare
-from voxport.runtime.text.reading import await_speakable, read_speakable, read_text
+from voxport.runtime.text.markup import plain_lines
+from voxport.runtime.text.preparation import await_speakable, prepare, read_speakable, read_text
 from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")

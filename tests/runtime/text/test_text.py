@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
 from voxport.runtime.text.cleanup import (
     FINAL_MARKS,
     OTHER_MARKS,
@@ -18,6 +17,7 @@ from voxport.runtime.text.cleanup import (
     is_blank,
     is_speakable,
 )
+from voxport.runtime.text.markup import plain_lines
 from voxport.runtime.text.preparation import check_speakable, prepare
 from voxport.runtime.text.splitting import sentences
 
