@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
-from voxport.runtime.mil.errors import PackageError, require
-from voxport.runtime.mil.types import Array, ScalarType, TensorType
+from voxport.runtime.mil.types import Array, PackageError, ScalarType, TensorType, require
 
 # MILBlob's numbers of data types.
 NAMES = {

@@ -5,8 +5,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from voxport.runtime.mil.errors import MilError, UnsupportedError, require
-from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
+from voxport.runtime.mil.types import Array, Arrays, Ints, MilError, Operator, UnsupportedError, require
 
 MAX_VALUES = 2**28  # largest array whose shape an operation computes: 1 GB of float32
 ZERO = np.zeros((), np.float32)

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from voxport.runtime.mil.errors import MilError, UnsupportedError, require
-from voxport.runtime.mil.types import BY_NAME, Array, Arrays, Ints, Operator
+from voxport.runtime.mil.types import (
+    BY_NAME,
+    Array,
+    Arrays,
+    Ints,
+    MilError,
+    Operator,
+    UnsupportedError,
+    require,
+)
 
 CASTS = ("fp16", "fp32", "int16", "int32", "uint16")
 _erfc = np.frompyfunc(math.erfc, 1, 1)
