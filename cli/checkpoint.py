@@ -1,4 +1,4 @@
-"""Arguments that name a checkpoint and describe an export. They give a `Source` or a `Resolved`.
+"""Arguments that name a checkpoint and describe an export, and checks of a bundle beside its checkpoint.
 
 Model families may have options of the same name.
 """
@@ -6,6 +6,7 @@ Model families may have options of the same name.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -16,7 +17,7 @@ from pydantic.fields import FieldInfo
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.json_types import Json
-from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
+from voxport.bundle.manifest import Bundle, ExportJob, ExportRequest, Precision
 from voxport.cli.arguments import complete_values, integer
 from voxport.model.checkpoint_layout import SUFFIX
 from voxport.model.families import (
@@ -31,9 +32,10 @@ from voxport.quantize.recipe import RECIPES, find_recipe
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved, Source
-
+    from voxport.export.targets.base import Target
 
 OptionModels = Mapping[str, type[BaseModel]]  # by family
+log = logging.getLogger(__name__)
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
@@ -218,10 +220,36 @@ def model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
     return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
 
 
-def resolve_in_full(source: Source) -> Resolved:
-    """The checkpoint with every family option that adds components."""
-    from voxport.export.resolve import resolve
+def check_alone(bundle: Bundle) -> None:
+    """For commands that measure a bundle: every hash, and that its engine opens it.
 
-    fields = source.family.options.model_fields.items()
-    request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
-    return resolve(source, request)
+    Raises UsageError or IntegrityError.
+    """
+    from voxport.runtime.engines.trial import trial_run
+
+    bundle.check_hashes()
+    trial_run(bundle)
+    _warn_of_no_verification(bundle)
+
+
+def check_beside_checkpoint(bundle: Bundle, arguments: argparse.Namespace) -> tuple[Resolved, Target]:
+    """For commands that compare a bundle with its checkpoint: every hash, the files of the checkpoint, every
+    field of the manifest, and that its engine opens it.
+
+    Raises UsageError or IntegrityError.
+    """
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
+    from voxport.runtime.engines.trial import trial_run
+
+    bundle.check_hashes()
+    source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
+    resolved = check_manifest(bundle, source, target)
+    trial_run(bundle)
+    _warn_of_no_verification(bundle)
+    return resolved, target
+
+
+def _warn_of_no_verification(bundle: Bundle) -> None:
+    if not bundle.is_verified:
+        log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)

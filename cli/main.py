@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
+from voxport.bundle.files import check_apart, check_writable
 from voxport.bundle.progress import shown_by
 from voxport.cli.arguments import Parser, add_verbosity
-from voxport.cli.preflight import check_outputs
 from voxport.cli.table import COMMANDS, Command
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
 QUIET_S = 2.0
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
+FILES = "output", "report"  # names of the arguments that are files to write
+FOLDERS = ("voices",)  # the same for folders
 DESCRIPTION = "Export, verify and run speech models on devices."
 
 
@@ -98,11 +101,26 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     add_verbosity(parser)
     arguments = parser.parse_args(argv)
     set_up_logging(arguments.verbosity)
-    check_outputs(arguments)
+    _check_outputs(arguments)
     with shown_by(Progress):
         code: int = module.run(arguments)
     sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
     return code
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on an output that cannot be written, lies in a bundle, or is also read."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
+    paths = {
+        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        for name, found in values.items()
+    }
+    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
+    for name in FILES + FOLDERS:
+        for output in paths.get(name, []):
+            check_apart(output, name, paths.get("bundle", []), inputs)
+            if name in FILES:
+                check_writable(output)
 
 
 def _set_up_streams() -> None:

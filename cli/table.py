@@ -2,28 +2,31 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand. Its module is imported only when the command is used: by default the one of its name.
+    """A subcommand. `place` is a module of `commands`, or `module:Class`; by default the module of its name.
 
-    The module has `add_arguments(parser)`, and `run(arguments)`, which returns the exit code or raises
-    VoxportError. Its docstring is the description in its help. `example` has the arguments of a call that the
-    help shows. `if_interrupted` is advice to continue.
+    It is imported only when the command is used. It has `add_arguments(parser)`, and `run(arguments)`, which
+    returns the exit code or raises VoxportError. Its docstring is the description in its help. `example` has
+    the arguments of a call that the help shows. `if_interrupted` is advice to continue.
     """
 
     name: str
     summary: str
     example: str
-    module: str | None = None
+    place: str = ""
     if_interrupted: str = ""
 
-    def load(self) -> ModuleType:
-        return import_module(self.module or f"voxport.cli.commands.{self.name}")
+    def load(self) -> Any:
+        """The module or class."""
+        module, _, name = (self.place or self.name).partition(":")
+        found = import_module(f"voxport.cli.commands.{module}")
+        return getattr(found, name) if name else found
 
     def example_text(self, called: str) -> str:
         return f"example:\n  {called} {self.example}"
@@ -49,7 +52,7 @@ COMMANDS = (
         "make a voice from a recording or from other voices",
         "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
-    Command("voices", "list the voices of a bundle", BUNDLE),
+    Command("voices", "list the voices of a bundle", BUNDLE, "info:Voices"),
     Command(
         "codec",
         "turn recordings into codes, and codes into recordings",
@@ -58,7 +61,12 @@ COMMANDS = (
     Command("serve", "serve bundles over HTTP and WebSockets", f"--bundle {BUNDLE} --port 8000"),
     Command("info", "show what a bundle holds and how it was verified", BUNDLE),
     Command("evaluate", "measure how well a bundle speaks or transcribes", BUNDLE),
-    Command("sweep", "measure what each part of a model loses by quantisation", f"{BUNDLE} --layers"),
+    Command(
+        "sweep",
+        "measure what each part of a model loses by quantisation",
+        f"{BUNDLE} --layers",
+        "evaluate:Sweep",
+    ),
     Command(
         "bench",
         "measure the speed of a bundle",
@@ -73,6 +81,7 @@ COMMANDS = (
         "mil",
         "show the contents of a Core ML package",
         "artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",
+        "info:Mil",
     ),
     Command("inspect", "check a checkpoint and list what it holds", "Voxtral-4B-TTS-2603"),
     Command(
@@ -85,7 +94,8 @@ COMMANDS = (
         "synth",
         "write a synthetic checkpoint",
         "checkpoint --model voxtral-realtime --size small",
+        "convert:Synth",
         if_interrupted="no partial checkpoint was left",
     ),
-    Command("completion", "print the completion script of a shell", "bash", "voxport.cli.completion"),
+    Command("completion", "print the completion script of a shell", "bash"),
 )

@@ -40,8 +40,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> int:
         module = SimpleNamespace(__doc__="Work.", add_arguments=add_arguments, run=action)
-        monkeypatch.setitem(sys.modules, "toy_work", module)
-        command = Command("work", "do the work", "", "toy_work", "run it again")
+        monkeypatch.setitem(sys.modules, "voxport.cli.commands.work", module)
+        command = Command("work", "do the work", "", if_interrupted="run it again")
         return run_command_line(("work", *argv), "toy", commands=(command,))
 
     return call
