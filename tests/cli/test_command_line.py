@@ -330,6 +330,7 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["say", "Hi."], "no output"),
         (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
+        (["say", "😀", "-o", "speech.wav"], "nothing to speak"),
         (["say", "Hi.", "-o", "missing/speech.wav"], "missing does not exist"),
         (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
         (

@@ -207,15 +207,6 @@ def test_a_flac_without_a_length_is_read_twice(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), expected)
 
 
-def test_a_flac_without_a_length_from_a_pipe_is_read_twice(tmp_path: Path) -> None:
-    expected, pipe = flac_without_length(tmp_path / "a.flac"), tmp_path / "pipe"
-    os.mkfifo(pipe)
-    threading.Thread(target=lambda: pipe.write_bytes((tmp_path / "a.flac").read_bytes())).start()
-    recording = Recording(pipe, RATE)
-    recording.peak_dbfs()
-    np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), expected)
-
-
 def test_the_measurement_can_be_stopped(tmp_path: Path) -> None:
     flac_without_length(tmp_path / "a.flac")
     seen = []

@@ -4,7 +4,6 @@ import io
 import logging
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,15 +58,6 @@ def test_a_rate_that_no_recording_has_is_refused(tmp_path: Path, rate: int) -> N
         Recording(write_recording(tmp_path / "a.wav", noise(0.1), rate), RATE)
 
 
-def test_channels_are_averaged(tmp_path: Path) -> None:
-    samples = noise(1, channels=6)
-    np.testing.assert_allclose(
-        samples_of(write_recording(tmp_path / "5.1.wav", samples, subtype="FLOAT")),
-        samples.mean(axis=1),
-        atol=1e-6,
-    )
-
-
 @pytest.mark.parametrize("rate", [8000, 44100, 96000])
 def test_converting_blocks_equals_converting_the_whole(tmp_path: Path, rate: int) -> None:
     """Blocks give the same samples as one piece, because the resampler keeps its state."""
@@ -90,28 +80,12 @@ def test_an_hour_is_read_in_blocks(tmp_path: Path) -> None:
     assert abs(sum(sizes) - 3600 * RATE) <= 1 and max(sizes) < 2 * RATE
 
 
-def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    whole, pipe = write_recording(tmp_path / "a.wav", noise(1)), tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(whole.read_bytes()))
-    writer.start()
-    np.testing.assert_array_equal(samples_of(pipe), samples_of(whole))
-    writer.join()
-
-
 def test_input_that_is_not_audio_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples.raw").write_bytes(bytes(1000))
     with pytest.raises(UsageError, match="transcribe them live from stdin"):
         Recording(tmp_path / "samples.raw", RATE)
-    (tmp_path / "text.wav").write_text("this is a letter, not a sound\n" * 50)
-    (tmp_path / "empty.wav").write_bytes(b"")
     write_recording(tmp_path / "none.wav", np.zeros((0, 1), np.float32))
-    for name, message in (
-        ("text.wav", "cannot be read as audio"),
-        ("empty.wav", "cannot be read as audio"),
-        ("none.wav", "has no samples"),
-        ("gone.wav", "no such file"),
-    ):
+    for name, message in (("none.wav", "has no samples"), ("gone.wav", "no such file")):
         with pytest.raises(UsageError, match=message):
             Recording(tmp_path / name, RATE)
     with pytest.raises(UsageError, match="is a folder"):
@@ -245,18 +219,6 @@ def test_a_source_without_sound_yet_has_not_ended() -> None:
             return next(pieces)
 
     assert sum(map(len, LiveSource(NonBlocking(), RATE, 1, RATE).blocks())) == 200
-
-
-def test_a_slow_source_is_waited_for() -> None:
-    reader, writer = threading.Event(), []
-
-    class Slow(io.RawIOBase):
-        def read(self, size: int = -1) -> bytes:
-            reader.wait(0.05)
-            writer.append(1)
-            return b"\x00\x00" * 7 if len(writer) < 10 else b""
-
-    assert sum(map(len, LiveSource(Slow(), RATE, 1, RATE).blocks())) == 9 * 7
 
 
 def test_a_pipe_without_end_is_refused(tmp_path: Path) -> None:
