@@ -18,7 +18,6 @@ from voxport.runtime.mil.types import Array, CallError, MilError, PackageError, 
 from voxport.runtime.mil.weights import Packed
 
 PRECISIONS = ("float16", "float32")
-SMALL_CONSTANT = 1024  # values; the weight cache compares constants up to this size by content
 LARGE_WEIGHT = 2**20  # values
 MAX_DECOMPRESSED = 2**29  # values (2 GB); above it, large weights of a function are decompressed at each use
 MAX_STATE = 2**30  # values; a cache of the published model has 2 million
@@ -144,13 +143,9 @@ class Executor:
         self._constants |= dict(zip(names, cache[key], strict=True))
 
     def _identity(self, value: str | Constant) -> Hashable:
-        """Cache key of a constant: its content, or the identity of a large array, which the package keeps."""
+        """Cache key of a constant: a string, or the identity of an array, which the package keeps."""
         content = self._constants[value] if isinstance(value, str) else value.value
-        if not isinstance(content, np.ndarray | Packed):
-            return str(content)
-        if isinstance(content, Packed) or content.size > SMALL_CONSTANT:
-            return id(content)
-        return content.dtype.str, content.shape, content.tobytes()
+        return content if isinstance(content, str) else id(content)
 
     def _execute(self, operation: Operation, values: Values, states: States) -> None:
         arguments = {

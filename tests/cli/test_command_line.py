@@ -22,8 +22,7 @@ from voxport.bundle.errors import IntegrityError, UsageError, VerificationError,
 from voxport.bundle.versions import version_text
 from voxport.cli.arguments import Parser, integer
 from voxport.cli.checkpoint import OptionModels, add_family_options, given_options
-from voxport.cli.main import run_command_line
-from voxport.cli.table import COMMANDS, Command
+from voxport.cli.main import COMMANDS, Command, run_command_line
 from voxport.cli.terminal import set_up_logging
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model

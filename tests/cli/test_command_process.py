@@ -12,7 +12,7 @@ from support.paths import ROOT
 TOY = """
 import sys, time, types
 from voxport.cli.main import run_command_line
-from voxport.cli.table import Command
+from voxport.cli.main import Command
 {run}
 sys.modules["voxport.cli.commands.work"] = types.SimpleNamespace(
     __doc__="", add_arguments=lambda parser: None, run=run

@@ -14,8 +14,15 @@ from support.stand_ins import noting
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.text.markup import plain_lines
-from voxport.runtime.text.preparation import await_speakable, prepare, read_speakable, read_text
-from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
+from voxport.runtime.text.preparation import (
+    MIN_PART_CHARACTERS,
+    await_speakable,
+    prepare,
+    read_speakable,
+    read_text,
+    sentences,
+    spoken_parts,
+)
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 

@@ -18,8 +18,7 @@ from voxport.runtime.text.cleanup import (
     is_speakable,
 )
 from voxport.runtime.text.markup import plain_lines
-from voxport.runtime.text.preparation import check_speakable, prepare
-from voxport.runtime.text.splitting import sentences
+from voxport.runtime.text.preparation import check_speakable, prepare, sentences
 
 
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
