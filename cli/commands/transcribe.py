@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import numpy as np
-
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import StagedFile
 from voxport.cli.arguments import add_output, add_task_arguments, integer, open_task
@@ -20,7 +18,6 @@ from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines
 from voxport.runtime.audio.gain import (
     SpeechLevel,
     amplified,
-    automatic_gain,
     check_gain,
     reason_without_text,
     recording_gain_db,
@@ -59,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gain",
         type=check_gain,
         metavar="auto|off|DB",
-        help="gain in decibels; auto raises quiet speech to a peak of -1 dBFS, slowly if it is live "
-        "(default: auto for recordings, off for live sound)",
+        help="gain in decibels; auto raises quiet speech of a recording to a peak of -1 dBFS (default: auto "
+        "for recordings, off for live sound)",
     )
     _add_live_arguments(parser)
     add_task_arguments(parser, default="the embedded model")
@@ -119,6 +116,8 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.live and (arguments.format in ("srt", "vtt") or arguments.output):
         raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
+    if arguments.live and arguments.gain == "auto":
+        raise UsageError("gain: auto measures a whole recording; with --live give decibels", field="gain")
     if arguments.timestamps and arguments.format in ("srt", "vtt"):
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
@@ -195,9 +194,12 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     prints_text = arguments.format == "text" and not arguments.timestamps
     as_line = as_json_line if arguments.format == "json" else as_text_line
     level, has_text = SpeechLevel(task.sample_rate, LIVE_WINDOW), False
+    blocks = source.blocks()
+    if arguments.gain not in (None, "off"):
+        blocks = amplified(blocks, arguments.gain)
     with _first_interruption(source.end):
         for delta in task.transcribe(
-            _with_gain(source.blocks(), level, arguments.gain or "off", task.sample_rate),
+            with_quiet_warning(blocks, level),
             delay_ms=arguments.delay_ms,
             live=True,
             chunk_tokens=arguments.chunk,
@@ -213,16 +215,6 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
         print(flush=True)
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
-
-
-def _with_gain(
-    blocks: Iterator[np.ndarray], level: SpeechLevel, gain: float | str, rate: int
-) -> Iterator[np.ndarray]:
-    if gain == "auto":
-        blocks = automatic_gain(blocks, rate)
-    elif gain != "off":
-        blocks = amplified(blocks, float(gain))
-    return with_quiet_warning(blocks, level, is_auto=gain == "auto")
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""How loud speech is, and the gain of recordings and live sound. The scale of the model's mel is absolute, so
-quiet words get lost.
+"""How loud speech is, and its gain. The scale of the model's mel is absolute, so quiet words get lost.
 
 Levels are in dBFS: decibels of the largest sample of the speech, relative to full scale.
 """
@@ -17,12 +16,8 @@ QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
 SILENCE_DBFS = -60.0  # below it a recording counts as silent and gets no gain
 MAX_GAIN_DB, MAX_AUTO_GAIN_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
-LIVE_MAX_GAIN_DB = 30.0
-LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
-RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
-CLICK_CREST = 16.0  # ratio of peak and median of 20 ms from which they hold a click
-LIVE_WINDOW = 750  # steps in which the level of live speech is measured: 15 s
 WARN_AFTER_S = 10.0  # seconds of live sound
+LIVE_ADVICE = "raise it with the option gain"
 MIN_WORD_S = 0.2  # seconds of the shortest word
 FRAME_S = 0.02
 BACKGROUND_PART = 5  # a fifth of the frames is not louder than the background
@@ -127,7 +122,8 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added >= SILENCE_DBFS:  # an empty transcript says that the sound is silent
-        _warn_if_quiet(peak_dbfs + added, is_auto=gain == "auto")
+        advice = "record it louder" if gain == "auto" else "set the option gain to auto"
+        _warn_if_quiet(peak_dbfs + added, advice)
     return added
 
 
@@ -139,9 +135,8 @@ def quiet_reason(peak_dbfs: float) -> str | None:
     return f"the sound is {found}, with a peak of {peak_dbfs:.0f} dBFS"
 
 
-def _warn_if_quiet(peak_dbfs: float, is_auto: bool) -> None:
+def _warn_if_quiet(peak_dbfs: float, advice: str) -> None:
     if reason := quiet_reason(peak_dbfs):
-        advice = "record it louder" if is_auto else "set the option gain to auto"
         log.warning("%s; words may be missing, %s", reason, advice)
 
 
@@ -173,44 +168,8 @@ def amplified(blocks: Iterable[np.ndarray], gain_db: float, is_auto: bool = Fals
         log.warning("a gain of %.1f dB clipped %d samples; give less", gain_db, clipped)
 
 
-def automatic_gain(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
-    """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
-
-    The gain rises slowly towards the target, which follows the speech. A louder click or word is limited
-    while it lasts. The division into blocks changes no sample. At most 20 ms wait for the rest of their step.
-    """
-    step = round(LIVE_STEP_S * rate)
-    control, waiting = _GainControl(rate), np.zeros(0, np.float32)
-    for block in blocks:
-        waiting = np.concatenate((waiting, block))
-        whole = len(waiting) // step * step
-        ready, waiting = waiting[:whole], waiting[whole:]
-        yield np.concatenate([ready[:0], *(control.apply(part) for part in ready.reshape(-1, step))])
-    if len(waiting):
-        yield control.apply(waiting)
-
-
-class _GainControl:
-    def __init__(self, rate: int) -> None:
-        self._gain, self._applied, self._level = 1.0, 1.0, SpeechLevel(rate, LIVE_WINDOW)
-
-    def apply(self, samples: np.ndarray) -> np.ndarray:
-        self._level.add(samples)
-        level, target = self._level.peak(), gain_factor(AUTO_TARGET_DBFS)
-        if decibels(level) >= SILENCE_DBFS:
-            target_gain = min(gain_factor(LIVE_MAX_GAIN_DB), target / level)
-            self._gain = max(1.0, min(target_gain, self._gain * gain_factor(RISE_DB_PER_S * LIVE_STEP_S)))
-        before, absolute = self._applied, np.abs(samples)
-        peak = min(float(absolute.max()), CLICK_CREST * float(np.median(absolute)))  # a click is clipped
-        self._applied = max(1.0, min(self._gain, target / max(peak, 1e-9)))
-        ramp = np.linspace(min(before, self._applied), self._applied, len(samples), dtype=np.float32)
-        return np.clip(samples * ramp, -1, 1)
-
-
-def with_quiet_warning(
-    blocks: Iterable[np.ndarray], level: SpeechLevel, is_auto: bool = False
-) -> Iterator[np.ndarray]:
-    """The same blocks, which `level` measures.
+def with_quiet_warning(blocks: Iterable[np.ndarray], level: SpeechLevel) -> Iterator[np.ndarray]:
+    """The same blocks of live sound, which `level` measures.
 
     Warns once if the sound is quiet: after 10 s, or at its end if that comes before.
     """
@@ -218,7 +177,7 @@ def with_quiet_warning(
     for block in blocks:
         level.add(block)
         if not is_checked and (is_checked := level.seconds > WARN_AFTER_S):
-            _warn_if_quiet(decibels(level.peak()), is_auto)
+            _warn_if_quiet(decibels(level.peak()), LIVE_ADVICE)
         yield block
     if not is_checked and (peak := decibels(level.peak())) >= SILENCE_DBFS:  # see `recording_gain_db`
-        _warn_if_quiet(peak, is_auto)
+        _warn_if_quiet(peak, LIVE_ADVICE)

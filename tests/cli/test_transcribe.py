@@ -177,6 +177,7 @@ def test_conflicting_options_are_usage_errors(
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
         ([str(recording), *onnx, "--gain", "-200"], "--gain -200: expected auto, off, or -60 to 60 dB"),
         ([str(recording), *onnx, "--gain", "loud"], "--gain loud: expected auto"),
+        (["-", *onnx, "--live", "--gain", "auto"], "--gain: auto measures a whole recording"),
         ([str(recording), *onnx, "--blank-penalty"], "--blank-penalty needs --live"),
     ]
     for arguments, message in cases:

@@ -54,10 +54,10 @@ def test_the_reason_is_a_warning(name: str, tmp_path: Path, capsys: pytest.Captu
 def test_live_sound_has_the_reason_too(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples, gain, reason = SOUNDS[name]
+    samples, _, reason = SOUNDS[name]
     content = (samples * 32767).astype("<i2").tobytes()
     monkeypatch.setattr("voxport.cli.commands.transcribe.raw_stdin", lambda: io.BytesIO(content))
-    assert runtime(["transcribe", "-", "--live", "--bundle", "B", "--gain", gain]) == 0
+    assert runtime(["transcribe", "-", "--live", "--bundle", "B"]) == 0
     err = capsys.readouterr().err
     assert f"no text: {reason}" in err and err.count("is silent") == reason.count("is silent")
 

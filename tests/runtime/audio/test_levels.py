@@ -12,7 +12,6 @@ from support.runtime.recordings import RATE
 from voxport.runtime.audio.gain import (
     SpeechLevel,
     amplified,
-    automatic_gain,
     decibels,
     gain_factor,
     reason_without_text,
@@ -144,14 +143,3 @@ def test_ordinary_recordings_have_their_largest_sample_as_peak(path: Path) -> No
     assert recording.peak_dbfs() == decibels(float(np.abs(samples).max()))
     blocks = soundfile.blocks(path, rate, dtype="float32")
     np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), np.concatenate(list(blocks)))
-
-
-@pytest.mark.parametrize("name", ["click train", "cough within", "clicks"])
-def test_the_gain_of_live_speech_rises_in_spite_of_clicks_and_coughs(name: str) -> None:
-    others = [CASES["plain" if "cough" in name else name]] * 2
-    sound = np.concatenate([*others, CASES[name], *others]).astype(np.float32)
-    found = np.concatenate(list(automatic_gain(np.array_split(sound, len(sound) // 320), RATE)))
-    last = slice(-len(others[0]), None)
-    quiet = np.abs(sound[last]) <= 1.01 * gain_factor(PEAK)
-    gains = found[last][quiet] / np.where(sound[last][quiet] == 0, 1, sound[last][quiet])
-    assert np.abs(found).max() <= 1 and decibels(float(np.median(gains))) > 25
