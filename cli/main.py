@@ -206,7 +206,7 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on an output that cannot be written, lies in a bundle, or is also read."""
+    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
     values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
     paths = {
         name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]

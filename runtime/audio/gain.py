@@ -128,7 +128,7 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
 
 
 def quiet_reason(peak_dbfs: float) -> str | None:
-    """What is wrong with this peak of speech, if anything."""
+    """Says that sound with this peak of speech is silent or too quiet; None if it is neither."""
     if peak_dbfs >= QUIET_DBFS:
         return None
     found = "silent" if peak_dbfs < SILENCE_DBFS else "too quiet"

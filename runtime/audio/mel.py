@@ -7,7 +7,7 @@ import numpy as np
 from voxport.bundle.errors import IntegrityError
 
 MIN_POWER = 1e-10
-COMPARED_BINS, COMPARED_WINDOW, COMPARED_HOP = 80, 1024, 256  # of `compare_audio`
+COMPARED_BINS, COMPARED_WINDOW, COMPARED_HOP = 80, 1024, 256  # for `compare_audio`
 BLOCK_SAMPLES = 2**17  # samples per step; their spectra take 3 MB
 
 

@@ -39,7 +39,7 @@ ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xeb]"  # header of a frame of layer III
 MAX_FRAME_BYTES = 3000  # more than a frame has
 CHUNK = rb"[A-Za-z ][A-Za-z0-9 ]{3}"  # name of a part of a WAV
-TO_THE_END = b"\x08\0\0\0"  # with this size of a WAV libsndfile reads data of the size 0 to the end
+RIFF_SIZE, TO_THE_END = 4, b"\x08\0\0\0"  # with this size libsndfile reads data of the size 0 to the end
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def check_exists(path: Path) -> None:
 
 
 def source_of(path: Path, max_mb: int) -> IO[bytes]:
-    """A file, or a seekable copy of a pipe, a device, stdin (`-`), or a file whose header has no length.
+    """Opens a file. A pipe, a device, stdin (`-`), and a file whose header has no length are copied.
 
     Raises UsageError.
     """
@@ -60,12 +60,12 @@ def source_of(path: Path, max_mb: int) -> IO[bytes]:
     try:
         is_file = path.is_file() and not is_stdin
         file = path.open("rb") if is_file else _copy_of_pipe(path, max_mb)
-        if repair := length_repair(file):
+        if _has_no_length(file):
             if is_file:
                 file.close()
                 file = _copy_of_pipe(path, max_mb)
-            file.seek(repair[0])
-            file.write(repair[1])
+            file.seek(RIFF_SIZE)
+            file.write(TO_THE_END)
         return file
     except OSError as error:
         reason = error.strerror or first_line(error)
@@ -156,7 +156,7 @@ def raw_stdin() -> RawIOBase:
 
 
 def kind_of(head: bytes) -> str | None:
-    """What the first bytes say that a file is; None if they are unknown."""
+    """The kind of a file by its first bytes; None if they are unknown."""
     if tag := re.match(ID3, head, re.DOTALL):
         size = sum((byte & 0x7F) << shift for byte, shift in zip(tag[1], (21, 14, 7, 0), strict=True))
         head = head[tag.end() + size :]
@@ -177,14 +177,16 @@ def has_mpeg_frames(head: bytes) -> bool:
     return len(re.findall(MPEG_FRAME, head)) >= max(3, len(head) // MAX_FRAME_BYTES)
 
 
-def length_repair(file: IO[bytes]) -> tuple[int, bytes] | None:
-    """Where a header has no length, and what to write there, so that libsndfile reads to the end."""
+def _has_no_length(file: IO[bytes]) -> bool:
     size, behind = wav_lengths(file)
-    return (4, TO_THE_END) if not size and behind else None
+    return not size and behind > 0
 
 
 def wav_lengths(file: IO[bytes]) -> tuple[int, int]:
-    """Bytes of samples by the header of a WAV, and bytes behind them that are no chunk; else zeros."""
+    """Bytes of samples by the header of a WAV, and bytes behind them that belong to no chunk.
+
+    Both are 0 for other files.
+    """
     end = file.seek(0, SEEK_END)
     file.seek(0)
     name, size, head = b"", 0, file.read(12)

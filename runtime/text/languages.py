@@ -48,8 +48,8 @@ def readable_parts(
 ) -> Iterator[str]:
     """The parts that `prepare` makes of a text.
 
-    Raises UsageError if most letters are of scripts that none of `languages`, codes of ISO 639, uses. Of a
-    text that still arrives, the letters so far count, and the error is raised in place of a part.
+    Raises UsageError if most letters are of scripts that none of `languages`, codes of ISO 639, uses. If the
+    text still arrives, the letters so far count, and the error is raised in place of a part.
     """
     check = ScriptCheck(languages)
     if not isinstance(text, Sequence):

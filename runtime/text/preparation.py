@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextRules:
-    """What a model needs of its texts.
+    """Rules of a model for its texts.
 
     Sentences of less than `least_characters` are spoken with the next one. `words_only`: numbers in English
     become words.
