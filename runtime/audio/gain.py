@@ -27,7 +27,6 @@ MAX_LOUDER, MAX_CREST = 8.0, 50.0  # levels and peaks of speech above its typica
 COUGH_EDGE = 3  # frames before and after louder ones that do not count either
 LOW_HZ, HIGH_HZ = 100.0, 4100.0  # telephones carry 300 to 3400 Hz, filters of converters end above 4000
 MIN_HIGH_PART = 1e-5  # part of the power; consonants have a hundredth
-QUIETER_PART = 0.9  # part of the quieter half that counts, because the others may hold clicks
 log = logging.getLogger(__name__)
 
 
@@ -56,17 +55,14 @@ class SpeechLevel:
         levels = np.partition(frames, middle, axis=1)[:, middle]
         self._blocks.append(np.stack((levels, frames.max(axis=1))))
 
-    def peak(self, of_quieter_half: bool = False) -> float:
-        """The largest absolute sample of the speech so far, or of its quieter half."""
+    def peak(self) -> float:
+        """The largest absolute sample of the speech so far."""
         levels, peaks = np.concatenate([np.zeros((2, 0)), *self._blocks], axis=1)
         sounding = np.sort(levels[levels > 0])
         if not len(sounding):
             return float(np.median(peaks)) if len(peaks) else 0.0
         active = sounding[sounding > MIN_ACTIVE * sounding[len(sounding) // BACKGROUND_PART]]
         active = active if len(active) >= MIN_ACTIVE_FRAMES else sounding
-        if of_quieter_half:
-            is_quieter = (levels >= active[0]) & (levels <= np.median(active))
-            return float(np.quantile(peaks[is_quieter], QUIETER_PART))
         loud = min(max(LOUD_FRAMES, round(LOUD_PART * len(active))), len(active) // 2)
         typical = active[-1 - loud]
         near = np.convolve(levels > MAX_LOUDER * typical, np.ones(2 * COUGH_EDGE + 1))[COUGH_EDGE:-COUGH_EDGE]
@@ -148,9 +144,6 @@ def reason_without_text(level: SpeechLevel, gain_db: float = 0.0, damage: str | 
         return f"the sound has {level.seconds:.2f} s, which is too short for a word"
     if reason := quiet_reason(decibels(level.peak()) + gain_db):
         return reason
-    quieter = decibels(level.peak(of_quieter_half=True)) + gain_db
-    if quieter < QUIET_DBFS:
-        return f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS; raise it with the option gain"
     return f"the model recognised no speech in {level.seconds:.1f} s of sound"
 
 
