@@ -54,20 +54,23 @@ def test_a_recording_is_transcribed_on_every_target(
     assert capsys.readouterr().out.strip() != found["text"]
 
 
-@pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
-def test_every_format_is_written_to_a_file(
+@pytest.mark.parametrize(
+    ("name", "begins"), [("out.text", ""), ("out.srt", "1\n00:00:"), ("out.VTT", "WEBVTT"), ("out.json", "{")]
+)
+def test_the_extension_of_the_output_file_selects_the_format(
     realtime_bundles: Path,
     recording: Path,
     tmp_path: Path,
-    form: str,
+    name: str,
+    begins: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
     monkeypatch.setattr("voxport.cli.terminal.LINE_INTERVAL_S", 0.0)
-    out = tmp_path / f"out.{form}"
     arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx")]
-    assert runtime([*arguments, "--format", form, "-o", str(out)]) == 0
-    assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
+    assert runtime([*arguments, "-o", str(tmp_path / name)]) == 0
+    found = (tmp_path / name).read_text()
+    assert found.startswith(begins) and ("-->" in found) == (name in ("out.srt", "out.VTT"))
     assert "so far" in capsys.readouterr().err  # progress, because the text goes to a file
 
 
@@ -137,16 +140,6 @@ def test_live_json_is_one_word_per_line(realtime_bundles: Path) -> None:
 def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles: Path, recording: Path) -> None:
     bundle = realtime_bundles / "onnx"
     assert printed(bundle, "-", stdin=recording.read_bytes()) == printed(bundle, recording)
-
-
-def test_the_extension_of_the_output_file_selects_the_format(
-    realtime_bundles: Path, recording: Path, tmp_path: Path
-) -> None:
-    for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
-        out = tmp_path / f"talk{ending}"
-        bundle = str(realtime_bundles / "onnx")
-        assert runtime(["transcribe", str(recording), "--bundle", bundle, "-o", str(out)]) == 0
-        assert out.read_text().startswith(begins)
 
 
 @pytest.mark.parametrize(
