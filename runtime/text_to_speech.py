@@ -134,7 +134,7 @@ class TextToSpeech(ABC):
 
     @property
     def text_rules(self) -> TextRules:
-        """What the model needs of its texts."""
+        """Rules of the model for its texts."""
         return USUAL
 
     @property

@@ -17,6 +17,7 @@ from voxport.bundle.errors import UsageError, first_line
 
 MAX_MEMORY_BYTES = 2**24  # a larger file from a pipe is stored on disk
 READ_BYTES = 2**20
+MAX_INPUT_MB = 2048  # limit of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
 EXPECTED = "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
@@ -50,7 +51,7 @@ def check_exists(path: Path) -> None:
         raise UsageError(f"{path}: {reason}; expected a file of audio")
 
 
-def source_of(path: Path, max_mb: int) -> IO[bytes]:
+def source_of(path: Path) -> IO[bytes]:
     """Opens a file. A pipe, a device, stdin (`-`), and a file whose header has no length are copied.
 
     Raises UsageError.
@@ -59,11 +60,11 @@ def source_of(path: Path, max_mb: int) -> IO[bytes]:
     check_exists(path)
     try:
         is_file = path.is_file() and not is_stdin
-        file = path.open("rb") if is_file else _copy_of_pipe(path, max_mb)
+        file = path.open("rb") if is_file else _copy_of_pipe(path)
         if _has_no_length(file):
             if is_file:
                 file.close()
-                file = _copy_of_pipe(path, max_mb)
+                file = _copy_of_pipe(path)
             file.seek(RIFF_SIZE)
             file.write(TO_THE_END)
         return file
@@ -122,10 +123,10 @@ def warn_of_wrong_length(path: Path) -> None:
         log.warning(message, path, samples, behind)
 
 
-def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
+def _copy_of_pipe(path: Path) -> IO[bytes]:
     """All bytes of a pipe, a file, or of stdin for `-`, as a seekable file that can be changed.
 
-    Raises UsageError if stdin is closed, or beyond `max_mb` MB.
+    Raises UsageError if stdin is closed, or beyond `MAX_INPUT_MB`.
     """
     is_stdin = str(path) == "-"
     if is_stdin or not path.is_file():
@@ -135,10 +136,10 @@ def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
     with raw_stdin() if is_stdin else path.open("rb") as source:
         while piece := source.read(READ_BYTES):
             file.write(piece)
-            if file.tell() > max_mb * 10**6:
+            if file.tell() > MAX_INPUT_MB * 10**6:
                 file.close()
                 raise UsageError(
-                    f"{path}: holds more than {max_mb} MB; store it in a file, or transcribe live"
+                    f"{path}: holds more than {MAX_INPUT_MB} MB; store it in a file, or transcribe live"
                 )
     file.seek(0)
     return file

@@ -27,7 +27,6 @@ from voxport.runtime.audio.opening import (
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_BLOCK_VALUES = 2**24  # 64 MB
-MAX_INPUT_MB = 2048  # limit of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 MIN_CLIPPED = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
 MAX_CLIPPED_FRACTION = 0.001  # fraction of clipped samples without a warning
 LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
@@ -67,13 +66,10 @@ class Recording:
     and channels that cancel, log a warning.
     """
 
-    def __init__(self, path: Path, rate: int, max_input_mb: int = MAX_INPUT_MB):
-        """`max_input_mb` bounds what is stored of a pipe or device, which may have no end.
-
-        Raises UsageError if there is no such file, it is not audio, or a pipe is longer.
-        """
+    def __init__(self, path: Path, rate: int):
+        """Raises UsageError if there is no such file, it is not audio, or a pipe is longer than the limit."""
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
-        self._source = source_of(path, max_input_mb)
+        self._source = source_of(path)
         self._file = open_audio(self._source, self._name)
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")

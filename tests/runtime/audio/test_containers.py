@@ -180,7 +180,7 @@ def test_a_file_is_closed_when_its_copy_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav(0, 0)[0])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", ResourceWarning)
-        source_of(tmp_path / "a.wav", 1).close()
+        source_of(tmp_path / "a.wav").close()
     assert not [each for each in found if "a.wav" in str(each.message)]
 
 

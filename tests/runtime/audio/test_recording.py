@@ -15,6 +15,7 @@ import soundfile
 from support.runtime.recordings import RATE, noise, write_recording
 
 from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio import opening
 from voxport.runtime.audio.sources import LiveSource, Recording
 
 BLOCK = RATE // 50  # of a live source
@@ -221,13 +222,14 @@ def test_a_source_without_sound_yet_has_not_ended() -> None:
     assert sum(map(len, LiveSource(NonBlocking(), RATE, 1, RATE).blocks())) == 200
 
 
-def test_a_pipe_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer is stopped by the closed pipe, long before it has written everything."""
+    monkeypatch.setattr(opening, "MAX_INPUT_MB", 3)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = subprocess.Popen(
         ["dd", "if=/dev/zero", f"of={pipe}", "bs=1M", "count=200"], stderr=subprocess.DEVNULL
     )
     with pytest.raises(UsageError, match="holds more than 3 MB; store it in a file"):
-        Recording(pipe, RATE, max_input_mb=3)
+        Recording(pipe, RATE)
     assert writer.wait(10) != 0
