@@ -1,22 +1,19 @@
-"""Arguments that name a checkpoint and describe an export. They give a `Source` or a `Resolved`.
-
-Model families may have options of the same name.
-"""
+"""Arguments that name a checkpoint and describe an export, and checks of a bundle beside its checkpoint."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.json_types import Json
-from voxport.bundle.manifest import ExportJob, ExportRequest, Precision
+from voxport.bundle.manifest import Bundle, ExportJob, ExportRequest, Precision
 from voxport.cli.arguments import complete_values, integer
 from voxport.model.checkpoint_layout import SUFFIX
 from voxport.model.families import (
@@ -31,9 +28,9 @@ from voxport.quantize.recipe import RECIPES, find_recipe
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved, Source
+    from voxport.export.targets.base import Target
 
-
-OptionModels = Mapping[str, type[BaseModel]]  # by family
+log = logging.getLogger(__name__)
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
@@ -94,50 +91,20 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Precision),
         help="floats of an ONNX or Core ML bundle (default: float32 for ONNX, float16 for Core ML)",
     )
-    add_family_options(parser, _option_models())
+    add_family_options(parser)
 
 
-def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) -> None:
-    """One argument per option name. An option that is not given is None."""
+def add_family_options(parser: argparse.ArgumentParser) -> None:
+    """One argument for each option of a family. An option that is not given is None."""
     group = parser.add_argument_group("options of a model family")
-    for name, fields in _fields_by_name(models).items():
-        flag = f"--{name.replace('_', '-')}"
-        help_text = "; ".join(f"{_title(family)}: {_help(field)}" for family, field in fields.items())
-        if all(field.annotation is bool for field in fields.values()):
-            group.add_argument(flag, action="store_const", const=True, help=help_text)
-        else:
-            group.add_argument(flag, metavar="VALUE", help=help_text)
-
-
-def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> Json:
-    """The options that were given, by name. Raises UsageError if the family has no such option."""
-    names = _fields_by_name(models)
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    for name in given:
-        if family not in names[name]:
-            raise UsageError(
-                f"{name}: an option of {', '.join(map(_title, names[name]))}; "
-                f"this checkpoint is {_title(family)}",
-                field=name,
-            )
-    return given
-
-
-def _option_models() -> OptionModels:
-    return {family: options_of(family) for family in FAMILIES}
-
-
-def _fields_by_name(models: OptionModels) -> dict[str, dict[str, FieldInfo]]:
-    """Option name -> family -> field."""
-    names: dict[str, dict[str, FieldInfo]] = {}
-    for family, model in models.items():
-        for name, field in model.model_fields.items():
-            names.setdefault(name, {})[family] = field
-    return names
-
-
-def _title(family: str) -> str:
-    return FAMILIES[family].title if family in FAMILIES else family
+    for family, row in FAMILIES.items():
+        for name, field in options_of(family).model_fields.items():
+            flag = f"--{name.replace('_', '-')}"
+            help_text = f"{row.title}: {_help(field)}"
+            if field.annotation is bool:
+                group.add_argument(flag, action="store_const", const=True, help=help_text)
+            else:
+                group.add_argument(flag, metavar="VALUE", help=help_text)
 
 
 def _help(field: FieldInfo) -> str:
@@ -146,6 +113,20 @@ def _help(field: FieldInfo) -> str:
     choices = get_args(field.annotation)
     values = f", one of {', '.join(map(str, choices))}" if choices else ""
     return f"{field.description}{values} (default: {field.default})".replace("%", "%%")
+
+
+def given_options(arguments: argparse.Namespace, family: str) -> Json:
+    """The options that were given, by name. Raises UsageError on an option of another family."""
+    given: Json = {}
+    for other, row in FAMILIES.items():
+        names = [name for name in options_of(other).model_fields if getattr(arguments, name) is not None]
+        if names and other != family:
+            raise UsageError(
+                f"{names[0]}: an option of {row.title}; this checkpoint is {FAMILIES[family].title}",
+                field=names[0],
+            )
+        given |= {name: getattr(arguments, name) for name in names}
+    return given
 
 
 def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:
@@ -204,7 +185,7 @@ def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
         quant=quant,
         quant_for=tuple(overrides),
         rules=tuple(arguments.rules),
-        options=given_options(arguments, source.family.name, _option_models()),
+        options=given_options(arguments, source.family.name),
         cache_length=arguments.cache_length,
     )
     return resolve(source, request)
@@ -218,10 +199,36 @@ def model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
     return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
 
 
-def resolve_in_full(source: Source) -> Resolved:
-    """The checkpoint with every family option that adds components."""
-    from voxport.export.resolve import resolve
+def check_alone(bundle: Bundle) -> None:
+    """For commands that measure a bundle: every hash, and that its engine opens it.
 
-    fields = source.family.options.model_fields.items()
-    request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
-    return resolve(source, request)
+    Raises UsageError or IntegrityError.
+    """
+    from voxport.runtime.engines.trial import trial_run
+
+    bundle.check_hashes()
+    trial_run(bundle)
+    _warn_of_no_verification(bundle)
+
+
+def check_beside_checkpoint(bundle: Bundle, arguments: argparse.Namespace) -> tuple[Resolved, Target]:
+    """For commands that compare a bundle with its checkpoint: every hash, the files of the checkpoint, every
+    field of the manifest, and that its engine opens it.
+
+    Raises UsageError or IntegrityError.
+    """
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
+    from voxport.runtime.engines.trial import trial_run
+
+    bundle.check_hashes()
+    source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
+    resolved = check_manifest(bundle, source, target)
+    trial_run(bundle)
+    _warn_of_no_verification(bundle)
+    return resolved, target
+
+
+def _warn_of_no_verification(bundle: Bundle) -> None:
+    if not bundle.is_verified:
+        log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)

@@ -1,4 +1,4 @@
-"""Runs one command of the table: arguments, errors with exit codes, signals.
+"""The table of all commands, and how one runs: arguments, errors with exit codes, signals.
 
 Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
 """
@@ -9,19 +9,119 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
+from voxport.bundle.files import check_apart, check_writable
 from voxport.bundle.progress import shown_by
 from voxport.cli.arguments import Parser, add_verbosity
-from voxport.cli.preflight import check_outputs
-from voxport.cli.table import COMMANDS, Command
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
 QUIET_S = 2.0
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
+FILES = "output", "report"  # names of the arguments that are files to write
+FOLDERS = ("voices",)  # the same for folders
 DESCRIPTION = "Export, verify and run speech models on devices."
+BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand. `place` is a module of `commands`, or `module:Class`; by default the module of its name.
+
+    It is imported only when the command is used. It has `add_arguments(parser)`, and `run(arguments)`, which
+    returns the exit code or raises VoxportError. Its docstring is the description in its help. `example` has
+    the arguments of a call that the help shows. `if_interrupted` is advice to continue.
+    """
+
+    name: str
+    summary: str
+    example: str
+    place: str = ""
+    if_interrupted: str = ""
+
+    def load(self) -> Any:
+        """The module or class."""
+        module, _, name = (self.place or self.name).partition(":")
+        found = import_module(f"voxport.cli.commands.{module}")
+        return getattr(found, name) if name else found
+
+    def example_text(self, called: str) -> str:
+        return f"example:\n  {called} {self.example}"
+
+
+COMMANDS = (
+    Command(
+        "export",
+        "export a checkpoint to ONNX, ExecuTorch or Core ML",
+        "--checkpoint Voxtral-4B-TTS-2603 --target onnx --quant w4g128",
+        if_interrupted="run the same command again to continue after the finished graphs",
+    ),
+    Command("verify", "verify a bundle against eager PyTorch again", BUNDLE),
+    Command("list", "list models, targets, recipes, components and module paths", "--json"),
+    Command("say", "speak a text", f'"Hello there." --bundle {BUNDLE} -o hello.wav'),
+    Command(
+        "transcribe",
+        "transcribe a recording or live audio",
+        "talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
+    ),
+    Command(
+        "voice",
+        "make a voice from a recording or from other voices",
+        "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
+    ),
+    Command("voices", "list the voices of a bundle", BUNDLE, "info:Voices"),
+    Command(
+        "codec",
+        "turn recordings into codes, and codes into recordings",
+        "encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
+    ),
+    Command("serve", "serve bundles over HTTP and WebSockets", f"--bundle {BUNDLE} --port 8000"),
+    Command("info", "show what a bundle holds and how it was verified", BUNDLE),
+    Command("evaluate", "measure how well a bundle speaks or transcribes", BUNDLE),
+    Command(
+        "sweep",
+        "measure what each part of a model loses by quantisation",
+        f"{BUNDLE} --layers",
+        "evaluate:Sweep",
+    ),
+    Command(
+        "bench",
+        "measure the speed of a bundle",
+        f"{BUNDLE} --frames 20 --threads 2",
+    ),
+    Command(
+        "trace",
+        "write all intermediate values of a run",
+        f"{BUNDLE} --inputs inputs.npz -o bundle.npz",
+    ),
+    Command(
+        "mil",
+        "show the contents of a Core ML package",
+        "artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",
+        "info:Mil",
+    ),
+    Command("inspect", "check a checkpoint and list what it holds", "Voxtral-4B-TTS-2603"),
+    Command(
+        "convert",
+        "convert weights to and from mlx-audio, or to another precision",
+        "Qwen3-TTS-12Hz-0.6B-Base qwen-mlx --to mlx --quant w4",
+        if_interrupted="run the same command again to continue after the finished files",
+    ),
+    Command(
+        "synth",
+        "write a synthetic checkpoint",
+        "checkpoint --model voxtral-realtime --size small",
+        "convert:Synth",
+        if_interrupted="no partial checkpoint was left",
+    ),
+    Command("completion", "print the completion script of a shell", "bash"),
+)
 
 
 def run_command_line(
@@ -98,11 +198,26 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     add_verbosity(parser)
     arguments = parser.parse_args(argv)
     set_up_logging(arguments.verbosity)
-    check_outputs(arguments)
+    _check_outputs(arguments)
     with shown_by(Progress):
         code: int = module.run(arguments)
     sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
     return code
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
+    paths = {
+        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        for name, found in values.items()
+    }
+    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
+    for name in FILES + FOLDERS:
+        for output in paths.get(name, []):
+            check_apart(output, name, paths.get("bundle", []), inputs)
+            if name in FILES:
+                check_writable(output)
 
 
 def _set_up_streams() -> None:

@@ -57,7 +57,7 @@ def silence() -> None:
 
 
 class Progress:
-    """How much of `total` is done, the rate, and the remaining time. `unit` names what is counted.
+    """How much of `total` is done, and the remaining time. `unit` names what is counted.
 
     Nothing is shown if INFO is not logged.
     """
@@ -91,19 +91,12 @@ class Progress:
 def _open_bar(total: float | None, unit: str) -> Bar:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Task as RichTask
-    from rich.text import Text
 
-    class Rate(TextColumn):
-        def render(self, task: RichTask) -> Text:
-            whole = "" if task.total is None else f"/{task.total:.0f}"
-            rate = f", {task.speed:.2g} {unit}/s" if task.speed else ""
-            return Text(f"{task.completed:.0f}{whole} {unit}{rate}")
-
+    whole = "" if total is None else f"/{total:.0f}"
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        Rate(""),
+        TextColumn(f"{{task.completed:.0f}}{whole} {unit}"),
         TimeElapsedColumn(),
         *([TimeRemainingColumn()] if total else []),
         console=Console(stderr=True),

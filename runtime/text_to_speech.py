@@ -21,10 +21,9 @@ from voxport.runtime.speech_request import (
     SpeechRequest,
     TextLayout,
 )
-from voxport.runtime.text.language import check_language
+from voxport.runtime.text.languages import check_language, readable_parts
 from voxport.runtime.text.markup import PAUSE
 from voxport.runtime.text.preparation import USUAL, TextRules, prepare
-from voxport.runtime.text.scripts import readable_parts
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
@@ -135,7 +134,7 @@ class TextToSpeech(ABC):
 
     @property
     def text_rules(self) -> TextRules:
-        """What the model needs of its texts."""
+        """Rules of the model for its texts."""
         return USUAL
 
     @property

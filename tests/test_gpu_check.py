@@ -40,30 +40,3 @@ def test_results_and_failures_are_recorded(check: Any) -> None:
     assert (fails["exit"], fails["result"], fails["messages"]) == (1, ["a line"], ["what was wrong"])
     assert hangs["exit"] is None and hangs["messages"][-1] == "stopped after 1 s"
     assert late["error"] == "no time left"
-
-
-def test_times_are_measured_after_every_export(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bundle that was not written is not measured, and its other phases do not run."""
-    ran: list[str] = []
-
-    def run(check: Any, name: str, *command: str, limit: int = 0) -> bool:
-        ran.append(name)
-        if name == "export tiny-w8":
-            return False
-        if "--out" in command:
-            folder = check.folder / command[command.index("--out") + 1]
-            folder.mkdir()
-            (folder / "manifest.json").touch()
-        return bool(check._write({"phase": name, "exit": 0}, True))
-
-    monkeypatch.setattr(tool.Check, "run", run)
-    monkeypatch.setattr(
-        sys, "argv", ["gpu_check", "--folder", str(tmp_path), "-o", str(tmp_path / "out.json")]
-    )
-    assert tool.main() == 0
-    first = ran.index("bench wide-26")
-    assert ran[first:] == ["bench wide-26", "bench wide-2", "bench tiny-none", "bench tiny-w4"]
-    assert {"export wide-26", "export wide-2", "verify wide-2", "verify tiny-w4"} < set(ran[:first])
-    assert "verify tiny-w8" not in ran

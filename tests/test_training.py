@@ -3,11 +3,9 @@
 import ctypes
 import json
 import os
-import random
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -16,19 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support.export.rounding import float32_bar
-from support.paths import ROOT
 from torch import nn
 
 from tools.training.data.clips import Clip, Shard, read_shard, start_shard
 from tools.training.data.espeak import LIBRARY, SAMPLE_RATE, Event, Utterance, phoneme_class, word_ends
 from tools.training.data.sentences import (
-    _SLOTS,
     HELD_OUT,
-    SLOT,
-    TEMPLATES,
     held_out_sentences,
     training_sentences,
 )
@@ -43,7 +35,6 @@ from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSp
 from tools.training.speech.sound_batches import make_sounds, subframe_phonemes
 from tools.training.writing import write_recognition, write_speech
 from voxport.bundle.tekken import load_tekken
-from voxport.export.evaluation.utterances import read_utterances
 from voxport.model.checkpoint import Checkpoint, expected_tensors
 from voxport.model.families import open_family
 from voxport.model.voxtral_realtime.config import Options as RecognitionOptions
@@ -68,21 +59,6 @@ def test_no_training_sentence_or_word_is_held_out() -> None:
     assert all(re.fullmatch(r"[A-Z][A-Za-z', ]*[.?]", text) for text in trained)
 
 
-def test_the_everyday_sentences_are_not_made_by_the_templates() -> None:
-    @cache
-    def pattern(text: str) -> str:
-        def filled(slot: re.Match[str]) -> str:
-            return "(?:" + ("|".join(map(pattern, _SLOTS.get(slot[1], ()))) or "[a-z' -]+") + ")"
-
-        return SLOT.sub(filled, text.replace(".", r"\.").replace("?", r"\?"))
-
-    found = [each.text for each in read_utterances(ROOT / "tools" / "everyday.txt")]
-    made = [re.compile(pattern(template), re.IGNORECASE) for template in TEMPLATES]
-    assert len(set(found)) == 100
-    assert all(any(each.fullmatch(text) for each in made) for text in islice(held_out_sentences(), 20))
-    assert not [text for text in found if any(each.fullmatch(text) for each in made)]
-
-
 @pytest.mark.parametrize(
     ("text", "starts", "pauses", "ends"),
     [
@@ -98,12 +74,6 @@ def test_ends_of_words_follow_from_the_events_of_espeak(
     events = [Event(sample, None, offset) for sample, offset in starts]
     events += [Event(sample, "_:", offset) for sample, offset in pauses]
     assert word_ends(text, sorted(events), 400) == ends
-
-
-@given(st.text(max_size=30))
-def test_text_survives_encoding_with_and_without_all_merges(text: str) -> None:
-    for dropped in (0.0, 0.5):
-        assert _decoded(TOKENS, Encoder(TOKENS).encode(text, dropped, random.Random(0))) == text
 
 
 def _decoded(tokens: list[bytes], ids: list[int]) -> str:
@@ -213,11 +183,6 @@ def test_a_run_that_was_interrupted_ends_in_the_same_state(
     for key in ("model", "average"):
         assert all(torch.equal(saved[0][key][name], value) for name, value in saved[1][key].items())
     assert len(parts.optimisers) == 2
-
-
-def test_the_learning_rate_rises_stays_and_falls() -> None:
-    schedule = Schedule(100, rate=1.0, warmup=10, cooldown=20)
-    assert [schedule.at(step) for step in (0, 9, 50, 80, 90, 99)] == pytest.approx([0.1, 1, 1, 1, 0.5, 0.05])
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,15 @@
 """Show what a bundle holds and how it was verified."""
 
 import argparse
+import json
+from pathlib import Path
 
+from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle, ExportJob
 from voxport.cli.arguments import add_bundle, add_json
-from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines import ENGINES, check_installed
 from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.families import open_family
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,3 +56,46 @@ def _devices(job: ExportJob) -> str:
         return ""
     devices = ENGINES[job.target].devices(job.compute_precision)
     return f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""
+
+
+class Voices:
+    """List the voices of a bundle, with the number of rows of each."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_bundle(parser)
+        add_json(parser, "the number of rows by voice")
+
+    @staticmethod
+    def run(arguments: argparse.Namespace) -> int:
+        bundle = Bundle(arguments.bundle)
+        rows = open_family(bundle.job.family).voices(bundle)
+        if not rows and not arguments.json:
+            raise UsageError(f"{arguments.bundle}: has no voices; give say a voice file with --voice")
+        lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
+        print(json.dumps(rows) if arguments.json else lines)
+        return 0
+
+
+class Mil:
+    """Show the functions, inputs, states and operations of an .mlpackage."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("package", type=Path, metavar="MLPACKAGE", help="folder of the package")
+        parser.add_argument("--function", metavar="NAME", help="show only this function (default: all)")
+        add_json(parser, "the same")
+
+    @staticmethod
+    def run(arguments: argparse.Namespace) -> int:
+        check_installed("coreml", str(arguments.package))
+        from voxport.runtime.mil import CallError, MilError, Package, describe, describe_text
+
+        try:
+            description = describe(Package(arguments.package), arguments.function)
+        except CallError as error:
+            raise UsageError(str(error)) from None
+        except MilError as error:
+            raise IntegrityError(str(error)) from None
+        print(json.dumps(description, indent=1) if arguments.json else describe_text(description))
+        return 0

@@ -8,15 +8,16 @@ import re
 from typing import TYPE_CHECKING
 
 from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import ExportRequest
 from voxport.cli.arguments import add_json
-from voxport.cli.checkpoint import open_source, resolve_in_full
+from voxport.cli.checkpoint import open_source
 from voxport.export.targets import TARGETS, targets_that_hold
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
 
 if TYPE_CHECKING:
-    from voxport.export.resolve import Source
-from voxport.quantize.schemes import Scheme
+    from voxport.export.resolve import Resolved, Source
+    from voxport.quantize.schemes import Scheme
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     sources = {family: open_source(None, family) for family in FAMILIES}
+    resolved = {family: _resolve_in_full(source) for family, source in sources.items()}
     content = {
         "families": {family: row.title for family, row in FAMILIES.items()},
         "targets": list(TARGETS),
         "recipes": {name: recipe.to_entry().model_dump(mode="json") for name, recipe in RECIPES.items()},
         "components": {
-            family: {component.name: component.purpose for component in resolve_in_full(source).components()}
-            for family, source in sources.items()
+            family: {component.name: component.purpose for component in found.components()}
+            for family, found in resolved.items()
         },
         "paths": {  # N is any layer number
             family: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
@@ -39,14 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "sizes": {family: source.family.synthetic.sizes for family, source in sources.items()},
     }
-    kept = {family: _kept(source) for family, source in sources.items()}
+    kept = {  # patterns of the paths that stay floats by default
+        family: {path for graph in found.graphs.values() for path in graph.keep_float}
+        for family, found in resolved.items()
+    }
     print(json.dumps(content, indent=1) if arguments.json else "\n".join(_lines(content, kept)))
     return 0
 
 
-def _kept(source: Source) -> set[str]:
-    """Patterns of the paths that stay floats by default."""
-    return {path for graph in resolve_in_full(source).graphs.values() for path in graph.keep_float}
+def _resolve_in_full(source: Source) -> Resolved:
+    """The checkpoint with every family option that adds components."""
+    from voxport.export.resolve import resolve
+
+    fields = source.family.options.model_fields.items()
+    request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
+    return resolve(source, request)
 
 
 def _lines(content: Json, kept: dict[str, set[str]]) -> list[str]:

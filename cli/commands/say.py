@@ -157,7 +157,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     from voxport.bundle.names import language_code
-    from voxport.runtime.text.reading import await_speakable, read_speakable
+    from voxport.runtime.text.preparation import await_speakable, read_speakable
     from voxport.runtime.text_to_speech import TextToSpeech
 
     is_arriving = arguments.stream and arguments.text == "-"
@@ -205,7 +205,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:
-    from voxport.runtime.text.reading import read_text
+    from voxport.runtime.text.preparation import read_text
 
     if arguments.file:
         with _open(arguments.file) as file:

@@ -8,10 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import StagedFile
@@ -19,27 +16,20 @@ from voxport.cli.arguments import add_output, add_task_arguments, integer, open_
 from voxport.cli.terminal import Progress
 from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from voxport.runtime.audio.gain import (
+    SpeechLevel,
     amplified,
-    automatic_gain,
     check_gain,
     reason_without_text,
     recording_gain_db,
     with_quiet_warning,
 )
-from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.opening import check_exists, raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
 TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
-LIVE_ONLY = {  # and their defaults
-    "rate": 16000,
-    "channels": 1,
-    "chunk": 1,
-    "late": "wait",
-    "blank_penalty": False,
-}
+LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "blank_penalty": False}  # and their defaults
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
 log = logging.getLogger(__name__)
 
@@ -66,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gain",
         type=check_gain,
         metavar="auto|off|DB",
-        help="gain in decibels; auto raises quiet speech to a peak of -1 dBFS, slowly if it is live "
-        "(default: auto for recordings, off for live sound)",
+        help="gain in decibels; auto raises quiet speech of a recording to a peak of -1 dBFS (default: auto "
+        "for recordings, off for live sound)",
     )
     _add_live_arguments(parser)
     add_task_arguments(parser, default="the embedded model")
@@ -99,11 +89,6 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
         f"and adds (N - 1) * 80 ms of delay (default: {LIVE_ONLY['chunk']})",
     )
     parser.add_argument(
-        "--late",
-        choices=("wait", "drop"),
-        help="with --live: what happens to sound that arrives faster than it is transcribed (default: wait)",
-    )
-    parser.add_argument(
         "--blank-penalty",
         action="store_true",
         default=None,
@@ -131,6 +116,8 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.live and (arguments.format in ("srt", "vtt") or arguments.output):
         raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
+    if arguments.live and arguments.gain == "auto":
+        raise UsageError("gain: auto measures a whole recording; with --live give decibels", field="gain")
     if arguments.timestamps and arguments.format in ("srt", "vtt"):
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
@@ -203,15 +190,16 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     The first interruption ends the sound, and the remaining text is printed. The second one stops.
     """
     task.check_live()
-    source = LiveSource(
-        raw_stdin(), arguments.rate, arguments.channels, task.sample_rate, drops=arguments.late == "drop"
-    )
+    source = LiveSource(raw_stdin(), arguments.rate, arguments.channels, task.sample_rate)
     prints_text = arguments.format == "text" and not arguments.timestamps
     as_line = as_json_line if arguments.format == "json" else as_text_line
     level, has_text = SpeechLevel(task.sample_rate, LIVE_WINDOW), False
+    blocks = source.blocks()
+    if arguments.gain not in (None, "off"):
+        blocks = amplified(blocks, arguments.gain)
     with _first_interruption(source.end):
         for delta in task.transcribe(
-            _with_gain(source.blocks(), level, arguments.gain or "off", task.sample_rate),
+            with_quiet_warning(blocks, level),
             delay_ms=arguments.delay_ms,
             live=True,
             chunk_tokens=arguments.chunk,
@@ -221,23 +209,12 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
             if prints_text:
                 print(delta.text, end="", flush=True)
                 continue
-            for word in delta.words:  # with times of the source: sound that was dropped before counts
-                start, end = (at + source.lost_before(at) for at in (word.start, word.end))
-                print(as_line(replace(word, start=start, end=end)), flush=True)
+            for word in delta.words:
+                print(as_line(word), flush=True)
     if prints_text:
         print(flush=True)
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
-
-
-def _with_gain(
-    blocks: Iterator[np.ndarray], level: SpeechLevel, gain: float | str, rate: int
-) -> Iterator[np.ndarray]:
-    if gain == "auto":
-        blocks = automatic_gain(blocks, rate)
-    elif gain != "off":
-        blocks = amplified(blocks, float(gain))
-    return with_quiet_warning(blocks, level, is_auto=gain == "auto")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from voxport.export.evaluation.recognisers import Recogniser
 from voxport.export.evaluation.result import Figures, Row, mean
 from voxport.export.evaluation.utterances import Utterance
 from voxport.export.evaluation.words import standard_error, word_error_rate
-from voxport.runtime.audio.comparison import compare_audio
+from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.batching import CodeSlots, Status
 from voxport.runtime.speech_request import PartOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech

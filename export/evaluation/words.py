@@ -9,8 +9,7 @@ import numpy as np
 import regex
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.amounts import spell_amounts
-from voxport.runtime.text.english_numbers import spell_numbers
+from voxport.runtime.text.numbers import spell_amounts, spell_numbers
 
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 

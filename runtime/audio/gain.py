@@ -1,29 +1,90 @@
-"""Gain of recordings and of live sound. The scale of the model's mel is absolute, so quiet words get lost.
+"""How loud speech is, and its gain. The scale of the model's mel is absolute, so quiet words get lost.
 
 Levels are in dBFS: decibels of the largest sample of the speech, relative to full scale.
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from math import inf, log10
 
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.audio.levels import SpeechLevel
 
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
 SILENCE_DBFS = -60.0  # below it a recording counts as silent and gets no gain
 MAX_GAIN_DB, MAX_AUTO_GAIN_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
-LIVE_MAX_GAIN_DB = 30.0
-LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
-RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
-CLICK_CREST = 16.0  # ratio of peak and median of 20 ms from which they hold a click
-LIVE_WINDOW = 750  # steps in which the level of live speech is measured: 15 s
 WARN_AFTER_S = 10.0  # seconds of live sound
+LIVE_ADVICE = "raise it with the option gain"
 MIN_WORD_S = 0.2  # seconds of the shortest word
+FRAME_S = 0.02
+BACKGROUND_PART = 5  # a fifth of the frames is not louder than the background
+MIN_ACTIVE, MIN_ACTIVE_FRAMES = 2.0, 5  # ratio to the background; with fewer such frames, all count
+LOUD_FRAMES, LOUD_PART = 45, 0.03  # the loudest active frames may be a cough: 0.9 s, and 3 %
+MAX_LOUDER, MAX_CREST = 8.0, 50.0  # levels and peaks of speech above its typical level: 15 and 30 dB
+COUGH_EDGE = 3  # frames before and after louder ones that do not count either
+LOW_HZ, HIGH_HZ = 100.0, 4100.0  # telephones carry 300 to 3400 Hz, filters of converters end above 4000
+MIN_HIGH_PART = 1e-5  # part of the power; consonants have a hundredth
 log = logging.getLogger(__name__)
+
+
+class SpeechLevel:
+    """The peak of speech in sound that comes in blocks of 20 ms or more.
+
+    A peak far above the typical level of active frames is a click or a cough, and does not count. The level
+    of a frame is the median of absolute samples, which clicks do not change.
+    """
+
+    def __init__(self, rate: int, window: int = 0):
+        """`window`: the last blocks that count; 0 counts all."""
+        self._rate, self._count = rate, 0
+        self._blocks: deque[np.ndarray] = deque(maxlen=window or None)  # levels, peaks of the frames [2, n]
+
+    @property
+    def seconds(self) -> float:
+        """Length of all sound so far."""
+        return self._count / self._rate
+
+    def add(self, samples: np.ndarray) -> None:
+        """samples float32 [n]"""
+        self._count += len(samples)
+        frames = np.abs(_frames(samples, self._rate))
+        middle = frames.shape[1] // 2
+        levels = np.partition(frames, middle, axis=1)[:, middle]
+        self._blocks.append(np.stack((levels, frames.max(axis=1))))
+
+    def peak(self) -> float:
+        """The largest absolute sample of the speech so far."""
+        levels, peaks = np.concatenate([np.zeros((2, 0)), *self._blocks], axis=1)
+        sounding = np.sort(levels[levels > 0])
+        if not len(sounding):
+            return float(np.median(peaks)) if len(peaks) else 0.0
+        active = sounding[sounding > MIN_ACTIVE * sounding[len(sounding) // BACKGROUND_PART]]
+        active = active if len(active) >= MIN_ACTIVE_FRAMES else sounding
+        loud = min(max(LOUD_FRAMES, round(LOUD_PART * len(active))), len(active) // 2)
+        typical = active[-1 - loud]
+        near = np.convolve(levels > MAX_LOUDER * typical, np.ones(2 * COUGH_EDGE + 1))[COUGH_EDGE:-COUGH_EDGE]
+        return float(peaks[(near == 0) & (peaks <= MAX_CREST * typical)].max(initial=typical))
+
+
+def band_powers(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Power of samples float32 [n] below and above 4.1 kHz. Speech of a telephone has nothing above."""
+    frames = _frames(samples, rate)
+    power = np.square(np.abs(np.fft.rfft(frames * np.hanning(frames.shape[1])))).sum(axis=0)
+    frequencies = np.fft.rfftfreq(frames.shape[1], 1 / rate)
+    is_high = frequencies > HIGH_HZ
+    return np.array([power[(frequencies > LOW_HZ) & ~is_high].sum(), power[is_high].sum()])
+
+
+def _frames(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Frames [k, 20 ms] that cover all samples, or one shorter frame."""
+    size = max(1, round(FRAME_S * rate))
+    if len(samples) <= size:
+        return samples[None] if len(samples) else np.zeros((1, 1), np.float32)
+    whole = samples[: len(samples) // size * size].reshape(-1, size)
+    return np.concatenate((whole, samples[None, -size:])) if len(samples) % size else whole
 
 
 def decibels(peak: float) -> float:
@@ -57,21 +118,21 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added >= SILENCE_DBFS:  # an empty transcript says that the sound is silent
-        _warn_if_quiet(peak_dbfs + added, is_auto=gain == "auto")
+        advice = "record it louder" if gain == "auto" else "set the option gain to auto"
+        _warn_if_quiet(peak_dbfs + added, advice)
     return added
 
 
 def quiet_reason(peak_dbfs: float) -> str | None:
-    """What is wrong with this peak of speech, if anything."""
+    """Says that sound with this peak of speech is silent or too quiet; None if it is neither."""
     if peak_dbfs >= QUIET_DBFS:
         return None
     found = "silent" if peak_dbfs < SILENCE_DBFS else "too quiet"
     return f"the sound is {found}, with a peak of {peak_dbfs:.0f} dBFS"
 
 
-def _warn_if_quiet(peak_dbfs: float, is_auto: bool) -> None:
+def _warn_if_quiet(peak_dbfs: float, advice: str) -> None:
     if reason := quiet_reason(peak_dbfs):
-        advice = "record it louder" if is_auto else "set the option gain to auto"
         log.warning("%s; words may be missing, %s", reason, advice)
 
 
@@ -83,9 +144,6 @@ def reason_without_text(level: SpeechLevel, gain_db: float = 0.0, damage: str | 
         return f"the sound has {level.seconds:.2f} s, which is too short for a word"
     if reason := quiet_reason(decibels(level.peak()) + gain_db):
         return reason
-    quieter = decibels(level.peak(of_quieter_half=True)) + gain_db
-    if quieter < QUIET_DBFS:
-        return f"most of the sound is quiet, with a peak of {quieter:.0f} dBFS; raise it with the option gain"
     return f"the model recognised no speech in {level.seconds:.1f} s of sound"
 
 
@@ -103,44 +161,8 @@ def amplified(blocks: Iterable[np.ndarray], gain_db: float, is_auto: bool = Fals
         log.warning("a gain of %.1f dB clipped %d samples; give less", gain_db, clipped)
 
 
-def automatic_gain(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
-    """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
-
-    The gain rises slowly towards the target, which follows the speech. A louder click or word is limited
-    while it lasts. The division into blocks changes no sample. At most 20 ms wait for the rest of their step.
-    """
-    step = round(LIVE_STEP_S * rate)
-    control, waiting = _GainControl(rate), np.zeros(0, np.float32)
-    for block in blocks:
-        waiting = np.concatenate((waiting, block))
-        whole = len(waiting) // step * step
-        ready, waiting = waiting[:whole], waiting[whole:]
-        yield np.concatenate([ready[:0], *(control.apply(part) for part in ready.reshape(-1, step))])
-    if len(waiting):
-        yield control.apply(waiting)
-
-
-class _GainControl:
-    def __init__(self, rate: int) -> None:
-        self._gain, self._applied, self._level = 1.0, 1.0, SpeechLevel(rate, LIVE_WINDOW)
-
-    def apply(self, samples: np.ndarray) -> np.ndarray:
-        self._level.add(samples)
-        level, target = self._level.peak(), gain_factor(AUTO_TARGET_DBFS)
-        if decibels(level) >= SILENCE_DBFS:
-            target_gain = min(gain_factor(LIVE_MAX_GAIN_DB), target / level)
-            self._gain = max(1.0, min(target_gain, self._gain * gain_factor(RISE_DB_PER_S * LIVE_STEP_S)))
-        before, absolute = self._applied, np.abs(samples)
-        peak = min(float(absolute.max()), CLICK_CREST * float(np.median(absolute)))  # a click is clipped
-        self._applied = max(1.0, min(self._gain, target / max(peak, 1e-9)))
-        ramp = np.linspace(min(before, self._applied), self._applied, len(samples), dtype=np.float32)
-        return np.clip(samples * ramp, -1, 1)
-
-
-def with_quiet_warning(
-    blocks: Iterable[np.ndarray], level: SpeechLevel, is_auto: bool = False
-) -> Iterator[np.ndarray]:
-    """The same blocks, which `level` measures.
+def with_quiet_warning(blocks: Iterable[np.ndarray], level: SpeechLevel) -> Iterator[np.ndarray]:
+    """The same blocks of live sound, which `level` measures.
 
     Warns once if the sound is quiet: after 10 s, or at its end if that comes before.
     """
@@ -148,7 +170,7 @@ def with_quiet_warning(
     for block in blocks:
         level.add(block)
         if not is_checked and (is_checked := level.seconds > WARN_AFTER_S):
-            _warn_if_quiet(decibels(level.peak()), is_auto)
+            _warn_if_quiet(decibels(level.peak()), LIVE_ADVICE)
         yield block
     if not is_checked and (peak := decibels(level.peak())) >= SILENCE_DBFS:  # see `recording_gain_db`
-        _warn_if_quiet(peak, is_auto)
+        _warn_if_quiet(peak, LIVE_ADVICE)

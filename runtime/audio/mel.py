@@ -1,4 +1,4 @@
-"""Log-mel frames for speech recognition, computed while samples arrive."""
+"""Log-mel frames of sound that arrives, for speech recognition, and the distance of two pieces of audio."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ import numpy as np
 from voxport.bundle.errors import IntegrityError
 
 MIN_POWER = 1e-10
+COMPARED_BINS, COMPARED_WINDOW, COMPARED_HOP = 80, 1024, 256  # for `compare_audio`
 BLOCK_SAMPLES = 2**17  # samples per step; their spectra take 3 MB
 
 
@@ -75,3 +76,27 @@ class LogMel:
         """
         size, hop = self._settings.window_size, self._settings.hop_length
         return self.feed(np.zeros(max(0, size // 2 - hop), np.float32))
+
+
+def compare_audio(found: np.ndarray, expected: np.ndarray, rate: int) -> dict[str, float]:
+    """Seconds of both, and the log-mel distance in dB of the part that both have.
+
+    Both are samples float32 [n] at `rate` Hz.
+    """
+    shared = min(len(found), len(expected))
+    seconds = {"seconds": len(found) / rate, "seconds_expected": len(expected) / rate}
+    if shared < COMPARED_WINDOW:
+        return seconds
+    difference = _log_mel(found[:shared], rate) - _log_mel(expected[:shared], rate)
+    return seconds | {"log_mel_distance_db": float(np.sqrt(np.square(difference).mean(axis=0)).mean())}
+
+
+def _log_mel(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Power spectrum under a Hann window, in decibels [mel bins, windows]."""
+    from mistral_common.audio import mel_filter_bank
+
+    filters = mel_filter_bank(COMPARED_WINDOW // 2 + 1, COMPARED_BINS, 0.0, rate / 2, rate)
+    windows = np.lib.stride_tricks.sliding_window_view(samples, COMPARED_WINDOW)[::COMPARED_HOP]
+    power = np.square(np.abs(np.fft.rfft(windows * np.hanning(COMPARED_WINDOW), axis=-1)))
+    decibels: np.ndarray = 10 * np.log10(np.maximum(power @ filters, 1e-10))
+    return decibels.T

@@ -2,11 +2,11 @@
 
 import logging
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
+from queue import Empty, Full, Queue
 
 import numpy as np
 import soundfile
@@ -15,8 +15,7 @@ import soxr
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
-from voxport.runtime.audio.gain import decibels
-from voxport.runtime.audio.levels import MIN_HIGH_PART, SpeechLevel, band_powers
+from voxport.runtime.audio.gain import MIN_HIGH_PART, SpeechLevel, band_powers, decibels
 from voxport.runtime.audio.mixing import AHEAD, Mixer
 from voxport.runtime.audio.opening import (
     UNKNOWN_FRAMES,
@@ -28,12 +27,11 @@ from voxport.runtime.audio.opening import (
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_BLOCK_VALUES = 2**24  # 64 MB
-MAX_INPUT_MB = 2048  # limit of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 MIN_CLIPPED = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
 MAX_CLIPPED_FRACTION = 0.001  # fraction of clipped samples without a warning
 LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
-HISTORY_S = 60.0  # drops are recorded for at least as long; a word follows its sound by seconds
-POLL_S = 0.2  # seconds after which a waiting thread checks whether the other one has ended
+POLL_S = 0.2  # seconds after which `blocks` checks whether the reading thread has ended
+WARNING_INTERVAL_S = 1.0  # between warnings that the source waits
 QUALITY = "HQ"  # the setting of soxr in the published front end
 FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # audio files begin with them, raw samples do not
 log = logging.getLogger(__name__)
@@ -68,13 +66,10 @@ class Recording:
     and channels that cancel, log a warning.
     """
 
-    def __init__(self, path: Path, rate: int, max_input_mb: int = MAX_INPUT_MB):
-        """`max_input_mb` bounds what is stored of a pipe or device, which may have no end.
-
-        Raises UsageError if there is no such file, it is not audio, or a pipe is longer.
-        """
+    def __init__(self, path: Path, rate: int):
+        """Raises UsageError if there is no such file, it is not audio, or a pipe is longer than the limit."""
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
-        self._source = source_of(path, max_input_mb)
+        self._source = source_of(path)
         self._file = open_audio(self._source, self._name)
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
@@ -165,83 +160,59 @@ class Recording:
 class LiveSource:
     """Raw 16-bit little-endian samples from a pipe.
 
-    A thread reads blocks of 20 ms into a queue of `queue_s` seconds. When the queue is full, the thread
-    either stops reading, so that the pipe waits, or drops the oldest block. Both log a warning, at most once
-    a second.
+    A thread reads blocks of 20 ms into a queue of `queue_s` seconds. While the queue is full, the thread does
+    not read, so the pipe waits, and a warning is logged every second.
     """
 
     queue_s = 10.0
 
-    def __init__(self, source: RawIOBase, rate: int, channels: int, new_rate: int, drops: bool = False):
+    def __init__(self, source: RawIOBase, rate: int, channels: int, new_rate: int):
         """`source` is unbuffered: `read(n)` returns the available bytes, at most n, and b"" at the end."""
-        self._source, self._rate, self._new_rate, self._drops = source, rate, new_rate, drops
-        self._frame_bytes = channels * SAMPLE_BYTES
+        self._source, self._rate, self._new_rate = source, rate, new_rate
+        self._channels, self._frame_bytes = channels, channels * SAMPLE_BYTES
         self._block_bytes = max(1, round(rate * LIVE_BLOCK_S)) * self._frame_bytes
-        self._queue: deque[bytes] = deque()
-        self._queue_blocks = max(1, round(self.queue_s / LIVE_BLOCK_S))
-        self._changed = threading.Condition()
+        self._queue: Queue[bytes] = Queue(round(self.queue_s / LIVE_BLOCK_S))
         self._ended = threading.Event()
         self._error: OSError | None = None
-        self._warned = float("-inf")  # time of the last warning
-        self.dropped_s = 0.0
-        # Seconds returned so far, seconds dropped before them: at most one item per block.
-        self._drop_history = deque([(0.0, 0.0)], maxlen=round(HISTORY_S / LIVE_BLOCK_S))
         self._thread = threading.Thread(target=self._read, name="voxport-live", daemon=True)
 
     def end(self) -> None:
         """Stops reading. `blocks` still returns what is in the queue."""
         self._ended.set()
 
-    def lost_before(self, returned_s: float) -> float:
-        """Seconds that were dropped before the sound at `returned_s` of the returned blocks.
-
-        Recorded for a minute.
-        """
-        history = self._drop_history
-        return next((lost for start, lost in reversed(history) if start <= returned_s), history[0][1])
-
     def blocks(self) -> Iterator[np.ndarray]:
         """Mono blocks float32 [n] in [-1, 1] at `new_rate`, as they arrive.
 
         Raises VoxportError if the source cannot be read, UsageError if it is an audio file.
         """
-        channels, returned_s = self._frame_bytes // SAMPLE_BYTES, 0.0
-        converter = Converter(self._rate, self._new_rate, channels)
+        converter, has_sound = Converter(self._rate, self._new_rate, self._channels), False
         self._thread.start()
         try:
-            while (block := self._next_block(returned_s)) is not None:
-                if not returned_s and block.startswith(FILE_HEADERS):
+            while (block := self._next_block()) is not None:
+                if not has_sound and block.startswith(FILE_HEADERS):
                     raise UsageError(
                         "stdin: an audio file, expected raw 16-bit samples; "
                         "transcribe it as a recording, or convert it with ffmpeg -f s16le"
                     )
-                returned_s += self._seconds(block)
-                yield converter.feed(from_pcm16(block).reshape(-1, channels))
+                has_sound = True
+                yield converter.feed(from_pcm16(block).reshape(-1, self._channels))
             if len(rest := converter.finish()):
                 yield rest
         finally:
             self.end()
-            if self.dropped_s:
-                log.warning("%.1f s of sound were dropped in total", self.dropped_s)
         if self._error:
             raise VoxportError(f"stdin: cannot be read: {self._error.strerror or self._error}")
-        if not returned_s:
+        if not has_sound:
             log.warning("stdin: ended without any sound")
 
-    def _seconds(self, block: bytes) -> float:
-        return len(block) / (self._frame_bytes * self._rate)
-
-    def _next_block(self, returned_s: float) -> bytes | None:
+    def _next_block(self) -> bytes | None:
         """Waits for a block. None after the last one."""
-        with self._changed:
-            while not self._queue:
-                if self._ended.is_set():
-                    return None
-                self._changed.wait(POLL_S)
-            if self.dropped_s > self._drop_history[-1][1]:  # older blocks, so they lie before this one
-                self._drop_history.append((returned_s, self.dropped_s))
-            self._changed.notify()
-            return self._queue.popleft()
+        while True:
+            is_last = self._ended.is_set()  # before the queue is examined: the thread may add one more block
+            with suppress(Empty):
+                return self._queue.get(timeout=0 if is_last else POLL_S)
+            if is_last:
+                return None
 
     def _read(self) -> None:
         rest = b""
@@ -268,22 +239,10 @@ class LiveSource:
             self.end()
 
     def _put(self, block: bytes) -> None:
-        """Appends a block to the queue.
-
-        A full queue drops its oldest block, or blocks until there is space.
-        """
-        with self._changed:
-            while len(self._queue) == self._queue_blocks and not self._ended.is_set():
-                if self._drops:
-                    self.dropped_s += self._seconds(self._queue.popleft())
-                    self._warn(f"{self.dropped_s:.1f} s dropped so far")
-                else:
-                    self._warn("the source waits")
-                    self._changed.wait(POLL_S)
-            self._queue.append(block)
-            self._changed.notify()
-
-    def _warn(self, consequence: str) -> None:
-        if time.monotonic() - self._warned >= 1:
-            self._warned = time.monotonic()
-            log.warning("sound arrives faster than it is transcribed: %s", consequence)
+        """Appends a block to the queue. Waits while the queue is full, unless reading ends."""
+        while True:
+            with suppress(Full):
+                return self._queue.put(block, timeout=WARNING_INTERVAL_S)
+            if self._ended.is_set():
+                return None
+            log.warning("sound arrives faster than it is transcribed: the source waits")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from voxport.bundle.errors import IntegrityError
+from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob, FamilyConstants, first_fault
 from voxport.runtime.engines.base import Arrays, Engine, Stream
@@ -199,6 +199,15 @@ def parse_constants(record: type[Constants], values: Json) -> Constants:
         raise IntegrityError(
             f"manifest.json: constants: {first_fault(error)}; export the bundle again"
         ) from None
+
+
+def tokenizer_paths(bundle: Bundle) -> list[Path]:
+    """The tokenizer files of a bundle. Raises UsageError without any."""
+    if not bundle.manifest.tokenizer:
+        raise UsageError(
+            f"{bundle.folder}: the bundle has no tokenizer; export from a checkpoint with its tokenizer files"
+        )
+    return [bundle.folder / name for name in bundle.manifest.tokenizer]
 
 
 def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""Reference executor for Core ML programs (`.mlpackage`). It does not depend on voxport or on Core ML.
+"""Reference executor for Core ML programs (`.mlpackage`), on any system.
 
 The executor reads the specification and the weight file of a package. It executes each MIL operation in
 NumPy, as the op set of coremltools defines it. It has the operations and modes that voxport's exports emit,
@@ -6,9 +6,9 @@ and refuses others by name. It is written for correctness, not for speed.
 """
 
 from voxport.runtime.mil.describe import describe, describe_text
-from voxport.runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
 from voxport.runtime.mil.executor import PRECISIONS, Executor
 from voxport.runtime.mil.package import Package
+from voxport.runtime.mil.types import CallError, MilError, PackageError, UnsupportedError
 
 __all__ = [
     "PRECISIONS",

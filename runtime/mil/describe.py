@@ -3,13 +3,9 @@
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from voxport.runtime.mil.package import Package
 from voxport.runtime.mil.program import Constant, Function, Operation
-from voxport.runtime.mil.weights import Packed
 
-COMPRESSED = "constexpr_"
 # Inputs of the `constexpr_*` operations that hold the compressed values.
 COMPRESSED_INPUTS = ("data", "indices")
 Description = dict[str, Any]  # nested plain data, as written by `json.dumps`
@@ -34,14 +30,15 @@ def _describe(function: Function) -> Description:
     compressed: dict[str, str] = {}
     sizes: dict[str, list[int]] = {}  # storage -> number of values of each array
     for operation in function.operations:
-        stored = _stored_weights(operation)
-        for storage, size in stored:
-            sizes.setdefault(storage, []).append(size)
         if operation.type != "const":
             scalars = Counter({output.type.scalar.name for output in operation.outputs})
             results.setdefault(operation.type, []).append(scalars)
-        if operation.type.startswith(COMPRESSED):
-            stored_as = f"{operation.type}, held as {stored[-1][0] if stored else ''}"
+        if (weight := _stored_weight(operation)) is None:
+            continue
+        storage, size = weight
+        sizes.setdefault(storage, []).append(size)
+        if operation.type != "const":
+            stored_as = f"{operation.type}, held as {storage}"
             compressed |= {output.name: stored_as for output in operation.outputs}
     return {
         "opset": function.opset,
@@ -59,22 +56,18 @@ def _describe(function: Function) -> Description:
     }
 
 
-def _stored_weights(operation: Operation) -> list[tuple[str, int]]:
-    """Storage and number of values of each weight that an operation holds.
+def _stored_weight(operation: Operation) -> tuple[str, int] | None:
+    """Storage and number of values of a weight that an operation holds.
 
-    They are the compressed values of a `constexpr_*` operation, or an uncompressed constant with at least one
-    axis.
+    It is the compressed input of a `constexpr_*` operation, or an uncompressed constant with an axis.
     """
-    is_const, is_compressed = operation.type == "const", operation.type.startswith(COMPRESSED)
+    is_const, is_compressed = operation.type == "const", operation.type.startswith("constexpr_")
     names = ("val",) if is_const else COMPRESSED_INPUTS if is_compressed else ()
-    storage = "plain" if is_const else operation.type
-    return [
-        (f"{value.type.scalar.name}, {storage}", value.value.size)
-        for name in names
-        for value in operation.inputs.get(name, ())
-        if isinstance(value, Constant) and isinstance(value.value, np.ndarray | Packed)
-        if value.type.fixed or not is_const
-    ]
+    for value in (value for name in names for value in operation.inputs.get(name, ())):
+        if isinstance(value, Constant) and not isinstance(value.value, str):
+            storage = f"{value.type.scalar.name}, {'plain' if is_const else operation.type}"
+            return (storage, value.value.size) if is_compressed or value.type.fixed else None
+    return None
 
 
 def describe_text(description: Description) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from voxport.runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError, require
 from voxport.runtime.mil.program import Function, Reader, WeightCache
+from voxport.runtime.mil.types import CallError, MilError, PackageError, UnsupportedError, require
 from voxport.runtime.mil.weights import WeightFile
 
 PROTO = "coreml_protobuf"  # module name under which the protobuf classes are imported

@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from voxport.runtime.mil.errors import MilError, PackageError, UnsupportedError, require
-from voxport.runtime.mil.types import OPSET, Array, TensorType, inputs_as_described, tensor_type
+from voxport.runtime.mil.types import (
+    OPSET,
+    Array,
+    MilError,
+    PackageError,
+    TensorType,
+    UnsupportedError,
+    inputs_as_described,
+    require,
+    tensor_type,
+)
 from voxport.runtime.mil.weights import Packed, WeightFile, unpack
 
 MODEL_PATH = "@model_path/"  # prefix of the weight file's name in a program

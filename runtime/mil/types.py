@@ -1,4 +1,4 @@
-"""Types of MIL values. Scalar types have the numbers of `MIL.proto` and their NumPy types.
+"""Types of MIL values, and errors. Scalar types have the numbers of `MIL.proto` and their NumPy types.
 
 Core ML rejects inputs outside the described sizes, and descriptions that do not match the program.
 """
@@ -12,14 +12,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxport.runtime.mil.errors import PackageError, UnsupportedError, require
-
 # The scalar type of an array is known only from the program, at run time: hence Any.
 Array = npt.NDArray[Any]
 Arrays = list[Array]
 Ints = list[int]
 # The parameters differ per operation, the result is an array or a list of arrays: hence Any.
 Operator = Callable[..., Any]
+
+
+class MilError(Exception):
+    """Base class. Raised as such by an operation whose result is undefined for the given values."""
+
+
+class PackageError(MilError):
+    """The package is damaged, incomplete, or not an ML program."""
+
+
+class CallError(MilError):
+    """An unknown or missing input, state or function, or an array of another shape or type than declared."""
+
+
+class UnsupportedError(MilError):
+    """The executor does not implement an operation, attribute or type."""
+
+
+def require(condition: object, message: str, error: type[Exception] = MilError) -> None:
+    """Raises the error unless the condition holds."""
+    if not condition:
+        raise error(message)
 
 
 @dataclass(frozen=True)
@@ -170,4 +190,9 @@ def _narrowed(where: str, program: TensorType, described: Any) -> TensorType:
     ranges = ranges or [(size, size) for size in array.shape] or list(program.sizes)
     require(len(ranges) == len(program.sizes), f"{where}: {len(ranges)} axes, {program}", PackageError)
     pairs = zip(ranges, program.sizes, strict=True)
-    return TensorType(program.scalar, tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs))
+    sizes = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs)
+    for axis, (low, high) in enumerate(sizes):
+        least, most = ranges[axis]
+        permitted = f"the description permits sizes from {least} to {most}, the program has {program}"
+        require(low <= high, f"{where}: no size of axis {axis} is possible: {permitted}", PackageError)
+    return TensorType(program.scalar, sizes)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
-from voxport.runtime.mil.errors import PackageError, require
-from voxport.runtime.mil.types import Array, ScalarType, TensorType
+from voxport.runtime.mil.types import Array, PackageError, ScalarType, TensorType, require
 
 # MILBlob's numbers of data types.
 NAMES = {
@@ -101,7 +100,7 @@ class WeightFile:
 
 
 def unpack(data: memoryview | bytes, count: int, scalar: ScalarType) -> Array:
-    """Reads `count` little-endian values. Of two 4-bit values in a byte, the first is the low half."""
+    """Reads `count` little-endian values. The low half of a byte is the first of two 4-bit values."""
     if scalar.bits >= 8:
         return np.frombuffer(data, np.dtype(scalar.dtype).newbyteorder("<"), count)
     pairs = np.frombuffer(data, np.uint8).astype("<u2")

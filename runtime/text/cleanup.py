@@ -11,8 +11,8 @@ import regex
 from markdown_it import MarkdownIt
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.amounts import english_groups, spell_amounts
 from voxport.runtime.text.markup import HANGUL, MARK, WIDE
+from voxport.runtime.text.numbers import english_groups, spell_amounts
 
 # Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
 MAX_TEXT_CHARACTERS = 500_000

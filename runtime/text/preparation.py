@@ -1,22 +1,52 @@
-"""From typed text to the parts that a model speaks one after another."""
+"""From typed text, in a file, a pipe or a string, to the parts that a model speaks one after another.
 
+Text may still arrive: it is split at sentence ends, and sentences are joined to parts that fit the model.
+"""
+
+import codecs
 import logging
-from collections.abc import Iterable, Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
+from itertools import chain
+
+import regex
+from sentencex import segment
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
-from voxport.runtime.text.cleanup import check_text, clean_sentence, is_blank
-from voxport.runtime.text.english_numbers import spell_numbers
-from voxport.runtime.text.markup import LONE_THOUGHTS, PAUSE
-from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, Fits, sentences, spoken_parts
+from voxport.runtime.text.cleanup import check_text, clean_sentence, is_blank, is_speakable
+from voxport.runtime.text.markup import (
+    HANGUL,
+    IS_WIDE,
+    LONE_THOUGHTS,
+    PARAGRAPH,
+    PAUSE,
+    WIDE,
+    plain_lines,
+)
+from voxport.runtime.text.numbers import spell_numbers
 
+BLOCK_BYTES = 65536
+MAX_BYTES = 2**24
+MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
+MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
+MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
+BOUNDED = re.compile(rf"(?s).{{1,{MAX_SENTENCE_CHARACTERS}}}")
+MAX_JOINED_PIECES = 1000  # pieces of a sentence that are joined; bounds the time
+WORD_START = re.compile(r"(?<=\s)(?=\S)")
+CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
+SPACE = re.compile(r"\s+")
+INSIDE_WORD = regex.compile(rf"[!-~]\0(?!{WIDE})")  # at \0 there is no end of a sentence: ASP.NET, x?Y
+CHARACTER = regex.compile(r"\X")  # what a reader sees as one character
+Fits = Callable[[str], bool]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TextRules:
-    """What a model needs of its texts.
+    """Rules of a model for its texts.
 
     Sentences of less than `least_characters` are spoken with the next one. `words_only`: numbers in English
     become words.
@@ -96,3 +126,158 @@ def _checked(piece: object) -> str:
 def _nothing_to_speak(verbatim: bool) -> UsageError:
     found = "only spaces" if verbatim else "no word or number"
     return UsageError(f"text: has {found}, so there is nothing to speak", field="text")
+
+
+def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
+    """Pieces of a UTF-8 text as they arrive.
+
+    Raises UsageError, which names the source, on other bytes and behind `MAX_BYTES`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    size = 0
+    while True:
+        block = source.read1(BLOCK_BYTES)
+        try:
+            piece = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            where = f"at byte {size - len(error.object) + len(block) + error.start}"
+            reason = (
+                f"it ends in the middle of a character {where}" if not block else f"{error.reason} {where}"
+            )
+            raise UsageError(f"{name}: {reason}; expected UTF-8 text") from None
+        if not block:
+            return
+        size += len(block)
+        if size > MAX_BYTES:
+            raise UsageError(f"{name}: longer than {MAX_BYTES} bytes, 11 days of speech; split the text")
+        if piece:
+            yield piece
+
+
+def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> str:
+    """All pieces as one text. Raises UsageError if the text has nothing to speak."""
+    read = "".join(pieces)
+    check_speakable(read, language, verbatim)
+    return read
+
+
+def await_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> Iterable[str]:
+    """Reads up to the first letter or digit, and returns the same pieces with those that are still to come.
+
+    Raises UsageError if the text ends before it.
+    """
+    source, read = iter(pieces), []
+    for piece in source:
+        read.append(piece)
+        if is_speakable(piece):
+            return chain(read, source)
+    return read_speakable(read, language, verbatim)
+
+
+def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
+    """Sentences without space at their ends, each as soon as the next one begins or a paragraph ends.
+
+    `pieces` are the text in any division, which does not change the sentences. `language` is an ISO 639 code.
+    A paragraph ends a sentence, and so does a word behind `MAX_SENTENCE_CHARACTERS` characters. An empty
+    string follows the last sentence of a paragraph. The sentences have every letter of the text.
+    """
+    text, arrived = "", ""
+    for piece in chain(pieces, [None]):
+        if piece and not SPACE.search(arrived[-1:] + piece):
+            arrived += piece
+            continue
+        *words, arrived = map(_with_short_end, WORD_START.split(arrived + (piece or "")))
+        if piece is None or arrived.endswith(PARAGRAPH):  # otherwise the last word may continue
+            words, arrived = [*words, arrived], ""
+        for word in chain.from_iterable(map(BOUNDED.findall, words)):
+            *whole, text = _segments(text + word, language)
+            yield from whole
+            is_end = word.endswith(PARAGRAPH)
+            if text and (len(text) > MAX_SENTENCE_CHARACTERS or is_end):
+                yield text.strip()
+                text = ""
+                yield from [""] * is_end
+    if text.strip():
+        yield text.strip()
+
+
+def _with_short_end(word: str) -> str:
+    """`word` with the end of a paragraph or a line, or one blank, in place of the space at its end.
+
+    A blank of Chinese stays, and so does one behind a digit, because it may be inside of a number.
+    """
+    stripped = word.rstrip()
+    lines, blank = word.count("\n", len(stripped)), word[len(stripped) :][:1]
+    is_kept = blank == "\u3000" or stripped[-1:].isdigit()
+    return stripped + ("\n" * min(lines, 2) or (blank if is_kept else " " * bool(blank)))
+
+
+def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHARACTERS) -> Iterator[str]:
+    """Yields parts of one or several sentences, of at least `least` characters if a text has them. Each
+    part comes when its last sentence is complete.
+
+    An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.
+    `fits` returns whether a text can be spoken in one call. It is true of every text that is shorter than one
+    that fits. A sentence that does not fit is split at clauses, then at spaces, then between characters. A
+    pause ends a part and is one itself.
+    """
+    part = ""
+    for sentence in sentences:
+        if not sentence and len(part) >= MIN_PARAGRAPH_CHARACTERS:
+            yield part
+            part = ""
+        if not sentence:
+            continue
+        if sentence.startswith(PAUSE):
+            yield from filter(None, (part, sentence))
+            part = ""
+            continue
+        between = "" if IS_WIDE.search(part) and not HANGUL.match(sentence) else " "
+        joined = f"{part}{between}{sentence}".strip()
+        if part and not fits(joined):
+            yield part
+            joined = sentence
+        *whole, part = _fitting(joined, fits)
+        yield from whole
+        if len(part) >= least:
+            yield part
+            part = ""
+    if part:
+        yield part
+
+
+def _segments(text: str, language: str) -> list[str]:
+    """The sentences of `text`; the last one keeps the space at its end. Never empty."""
+    found = list[str]()
+    for sentence in filter(str.strip, segment(language, text)):
+        if found and INSIDE_WORD.search(f"{found[-1][-1:]}\0{sentence[:1]}"):
+            sentence = found.pop() + sentence
+        found.append(sentence)
+    return [*(sentence.strip() for sentence in found[:-1]), found[-1].lstrip()] if found else [""]
+
+
+def _fitting(text: str, fits: Fits) -> list[str]:
+    """`text` in pieces that fit; as few as possible at the first kind of place where all of them do."""
+    if fits(text):
+        return [text]
+    for places in (CLAUSE_END, SPACE):
+        pieces = _joined(places.split(text), " ", fits)
+        if all(map(fits, pieces)):
+            return pieces
+    return [piece for word in _joined(SPACE.split(text), " ", fits) for piece in _divided(word, fits)]
+
+
+def _divided(word: str, fits: Fits) -> list[str]:
+    return [word] if fits(word) else _joined(CHARACTER.findall(word), "", fits)
+
+
+def _joined(pieces: list[str], between: str, fits: Fits) -> list[str]:
+    """As many neighbours together as fit."""
+    found, start = [], 0
+    while start < len(pieces):
+        ends = range(start + 1, min(len(pieces), start + MAX_JOINED_PIECES) + 1)
+        fitting = bisect_left(ends, True, key=lambda end: not fits(between.join(pieces[start:end])))
+        end = start + max(1, fitting)
+        found.append(between.join(pieces[start:end]))
+        start = end
+    return found

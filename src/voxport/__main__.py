@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "voxport", default: str 
     from voxport.cli.main import run_command_line
 
     if "_ARGCOMPLETE" in os.environ:
-        from voxport.cli.completion import answer_shell
+        from voxport.cli.commands.completion import answer_shell
 
         answer_shell(prog)
     return run_command_line(sys.argv[1:] if argv is None else argv, prog, default)

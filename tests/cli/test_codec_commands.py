@@ -200,11 +200,6 @@ def test_a_wrong_file_of_codes_is_refused(tmp_path: Path, arrays: dict[str, Any]
     assert str(caught.value).startswith(str(tmp_path / "in.npz"))
 
 
-def test_a_file_gives_back_the_codes(tmp_path: Path) -> None:
-    write_codes(tmp_path / "out.npz", CODES, RATE)
-    np.testing.assert_array_equal(read_codes(tmp_path / "out.npz", SIZES, RATE), CODES)
-
-
 def test_an_hour_of_codes_is_accepted() -> None:
     assert check_codes(np.zeros((MAX_CODE_FRAMES, 3), np.uint8), SIZES).dtype == np.int64
 

@@ -10,20 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Literal
 
 import pytest
 import torch
-from pydantic import BaseModel, Field
 from support.paths import ROOT
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
 from voxport.bundle.versions import version_text
 from voxport.cli.arguments import Parser, integer
-from voxport.cli.checkpoint import OptionModels, add_family_options, given_options
-from voxport.cli.main import run_command_line
-from voxport.cli.table import COMMANDS, Command
+from voxport.cli.checkpoint import add_family_options, given_options
+from voxport.cli.main import COMMANDS, Command, run_command_line
 from voxport.cli.terminal import set_up_logging
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
@@ -40,8 +37,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> int:
         module = SimpleNamespace(__doc__="Work.", add_arguments=add_arguments, run=action)
-        monkeypatch.setitem(sys.modules, "toy_work", module)
-        command = Command("work", "do the work", "", "toy_work", "run it again")
+        monkeypatch.setitem(sys.modules, "voxport.cli.commands.work", module)
+        command = Command("work", "do the work", "", if_interrupted="run it again")
         return run_command_line(("work", *argv), "toy", commands=(command,))
 
     return call
@@ -269,37 +266,20 @@ def test_a_package_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.Mo
     assert version_text().splitlines()[-1].split(maxsplit=1) == ["no-such-engine", "not installed"]
 
 
-class First(BaseModel):
-    mode: Literal["fast", "exact"] = Field(default="fast", description="order of sums")
-    live: bool = Field(default=False, description="a bundle for live sound")
-
-
-class Second(BaseModel):
-    mode: Literal["small", "exact"] = Field(default="small", description="size of the codec")
-
-
-def family_arguments(*argv: str, models: OptionModels | None = None) -> argparse.Namespace:
+def test_an_option_of_a_family_is_shown_with_its_values_and_refused_for_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     parser = argparse.ArgumentParser()
-    add_family_options(parser, models or {"first": First, "second": Second})
-    return parser.parse_args(argv)
-
-
-def test_two_families_may_have_an_option_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
-    models: OptionModels = {"first": First, "second": Second}
-    assert given_options(family_arguments("--mode", "exact"), "first", models) == {"mode": "exact"}
-    assert given_options(family_arguments("--mode", "exact"), "second", models) == {"mode": "exact"}
-    assert given_options(family_arguments(), "first", models) == {}
-    with pytest.raises(SystemExit):
-        family_arguments("--help")
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "first: order of sums, one of fast, exact (default: fast)" in shown
-    assert "second: size of the codec, one of small, exact (default: small)" in shown
-
-
-def test_an_option_of_another_family_is_refused() -> None:
-    with pytest.raises(UsageError, match="an option of first; this checkpoint is second") as caught:
-        given_options(family_arguments("--live"), "second", {"first": First, "second": Second})
-    assert caught.value.field == "live"
+    add_family_options(parser)
+    shown = " ".join(parser.format_help().split())
+    assert "Qwen3-TTS: " in shown and ", one of standard, six (default: standard)" in shown
+    arguments = parser.parse_args(["--streaming"])
+    assert given_options(arguments, "voxtral_realtime") == {"streaming": True}
+    with pytest.raises(
+        UsageError, match="an option of Voxtral-Realtime; this checkpoint is Voxtral-TTS"
+    ) as caught:
+        given_options(arguments, "voxtral_tts")
+    assert caught.value.field == "streaming"
 
 
 @pytest.mark.parametrize(
@@ -330,6 +310,7 @@ def test_only_voxport_logs_progress(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["say", "Hi."], "no output"),
         (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
+        (["say", "😀", "-o", "speech.wav"], "nothing to speak"),
         (["say", "Hi.", "-o", "missing/speech.wav"], "missing does not exist"),
         (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
         (

@@ -12,10 +12,12 @@ from support.paths import ROOT
 TOY = """
 import sys, time, types
 from voxport.cli.main import run_command_line
-from voxport.cli.table import Command
+from voxport.cli.main import Command
 {run}
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-code = run_command_line(["work"], "toy", commands=[Command("work", "", "", "toy_work")])
+sys.modules["voxport.cli.commands.work"] = types.SimpleNamespace(
+    __doc__="", add_arguments=lambda parser: None, run=run
+)
+code = run_command_line(["work"], "toy", commands=[Command("work", "", "")])
 time.sleep({wait})
 sys.exit(code)
 """

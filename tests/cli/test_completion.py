@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 
 from voxport.__main__ import main as voxport
-from voxport.cli.completion import bundle_folders
+from voxport.cli.commands.completion import bundle_folders
 from voxport.export.targets import TARGETS
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
         ("voxport say Hello --bundle two.other/deep --voice ", []),
         ("voxport say Hello --bundle two.other/pipe --voice ", []),
         ("voxport info two.other/", ["two.other/deep", "two.other/pipe/"]),
-        ("voxport transcribe a.wav --late ", ["wait", "drop"]),
+        ("voxport transcribe a.wav --format s", ["srt"]),
         ("voxport completion f", ["fish"]),
         ("voxport cod", ["codec"]),
         ("voxport codec e", ["encode"]),

@@ -17,7 +17,7 @@ from support.paths import ROOT
 from support.runtime.recordings import noise, write_recording
 from support.serve.http_server import free_port, wait_until
 
-from voxport.cli.table import COMMANDS
+from voxport.cli.main import COMMANDS
 
 pytestmark = pytest.mark.slow
 STRACE = ("strace", "-f", "--seccomp-bpf", "-e", "trace=network,openat", "-o")

@@ -11,7 +11,7 @@ import pytest
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.__main__ import main
-from voxport.runtime.text.language import check_language
+from voxport.runtime.text.languages import check_language
 from voxport.runtime.text.preparation import prepare
 
 SAY = [sys.executable, "-m", "voxport.runtime", "say", "--bundle", "missing"]

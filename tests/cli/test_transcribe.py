@@ -54,20 +54,23 @@ def test_a_recording_is_transcribed_on_every_target(
     assert capsys.readouterr().out.strip() != found["text"]
 
 
-@pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
-def test_every_format_is_written_to_a_file(
+@pytest.mark.parametrize(
+    ("name", "begins"), [("out.text", ""), ("out.srt", "1\n00:00:"), ("out.VTT", "WEBVTT"), ("out.json", "{")]
+)
+def test_the_extension_of_the_output_file_selects_the_format(
     realtime_bundles: Path,
     recording: Path,
     tmp_path: Path,
-    form: str,
+    name: str,
+    begins: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
     monkeypatch.setattr("voxport.cli.terminal.LINE_INTERVAL_S", 0.0)
-    out = tmp_path / f"out.{form}"
     arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx")]
-    assert runtime([*arguments, "--format", form, "-o", str(out)]) == 0
-    assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
+    assert runtime([*arguments, "-o", str(tmp_path / name)]) == 0
+    found = (tmp_path / name).read_text()
+    assert found.startswith(begins) and ("-->" in found) == (name in ("out.srt", "out.VTT"))
     assert "so far" in capsys.readouterr().err  # progress, because the text goes to a file
 
 
@@ -139,16 +142,6 @@ def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles: Path, rec
     assert printed(bundle, "-", stdin=recording.read_bytes()) == printed(bundle, recording)
 
 
-def test_the_extension_of_the_output_file_selects_the_format(
-    realtime_bundles: Path, recording: Path, tmp_path: Path
-) -> None:
-    for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
-        out = tmp_path / f"talk{ending}"
-        bundle = str(realtime_bundles / "onnx")
-        assert runtime(["transcribe", str(recording), "--bundle", bundle, "-o", str(out)]) == 0
-        assert out.read_text().startswith(begins)
-
-
 @pytest.mark.parametrize(
     "block",
     [np.zeros((2, 5), np.float32), np.zeros(5, np.int16), np.float32(0), [0.0, 0.1]],
@@ -168,7 +161,6 @@ def test_conflicting_options_are_usage_errors(
         (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
         ([str(recording), *onnx, "--rate", "8000"], "--rate needs --live"),
         (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),
-        ([str(recording), *onnx, "--late", "drop"], "--late needs --live"),
         ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt always has times"),
         ([str(recording), *onnx, "--delay-ms", "960"], "this bundle has delays of 480, 80 ms"),
         (
@@ -178,6 +170,7 @@ def test_conflicting_options_are_usage_errors(
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
         ([str(recording), *onnx, "--gain", "-200"], "--gain -200: expected auto, off, or -60 to 60 dB"),
         ([str(recording), *onnx, "--gain", "loud"], "--gain loud: expected auto"),
+        (["-", *onnx, "--live", "--gain", "auto"], "--gain: auto measures a whole recording"),
         ([str(recording), *onnx, "--blank-penalty"], "--blank-penalty needs --live"),
     ]
     for arguments, message in cases:

@@ -41,25 +41,23 @@ SOUNDS = {
 }
 
 
+@pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("name", SOUNDS)
-def test_the_reason_is_a_warning(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples, gain, reason = SOUNDS[name]
-    path = write_recording(tmp_path / "a.wav", samples, subtype="FLOAT")
-    assert runtime(["transcribe", str(path), "--bundle", "B", "--gain", gain]) == 0
-    out, err = capsys.readouterr()
-    assert out == "\n" and f"no text: {reason}" in err and err.count("is silent") == reason.count("is silent")
-
-
-@pytest.mark.parametrize("name", SOUNDS)
-def test_live_sound_has_the_reason_too(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_reason_is_a_warning(
+    name: str,
+    live: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     samples, gain, reason = SOUNDS[name]
-    content = (samples * 32767).astype("<i2").tobytes()
-    monkeypatch.setattr("voxport.cli.commands.transcribe.raw_stdin", lambda: io.BytesIO(content))
-    assert runtime(["transcribe", "-", "--live", "--bundle", "B", "--gain", gain]) == 0
-    err = capsys.readouterr().err
-    assert f"no text: {reason}" in err and err.count("is silent") == reason.count("is silent")
+    path = write_recording(tmp_path / "a.wav", samples, subtype="FLOAT")
+    raw = io.BytesIO((samples * 32767).astype("<i2").tobytes())
+    monkeypatch.setattr("voxport.cli.commands.transcribe.raw_stdin", lambda: raw)
+    source = ["-", "--live"] if live else [str(path), "--gain", gain]
+    assert runtime(["transcribe", *source, "--bundle", "B"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "\n" and f"no text: {reason}" in err and err.count("is silent") == reason.count("is silent")
 
 
 def test_damage_is_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any
 
 import websockets
+from load.connection import Answer, Connection
+from load.server import REFUSED, SEND_S, key_of
 from support.serve.loud_to_text import BLOCK, square_wave
 from support.serve.tone_speech import tone
 
-from load.connection import Answer, Connection
-from load.server import REFUSED, SEND_S, key_of
 from voxport.runtime.audio.files import pcm16
 
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed

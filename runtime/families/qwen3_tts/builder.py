@@ -11,7 +11,7 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, Reference
 from voxport.runtime.speech_request import TextLayout
 from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
-from voxport.runtime.text.language import AUTO
+from voxport.runtime.text.languages import AUTO
 
 IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as in the published package
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import NAMES, language_code
-from voxport.runtime.text.language import AUTO
+from voxport.runtime.text.languages import AUTO
 
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}
 # Frames of 80 ms. English speech has about 15 letters a second, Chinese about 4.5 characters.

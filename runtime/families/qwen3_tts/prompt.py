@@ -12,7 +12,7 @@ from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.qwen3_tts.languages import language_name
-from voxport.runtime.text.language import AUTO
+from voxport.runtime.text.languages import AUTO
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.batching import Fill, RowLimit
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.base import max_slots
+from voxport.runtime.families.base import max_slots, tokenizer_paths
 from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.decoder import (
@@ -53,8 +53,7 @@ from voxport.runtime.families.qwen3_tts.voices import (
 )
 from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_request import SpeechRequest, TextLayout
-from voxport.runtime.text.language import AUTO
-from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.text.languages import AUTO
 from voxport.runtime.text_to_speech import TextToSpeech
 from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
 

@@ -14,8 +14,8 @@ from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Record, first_fault
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
-from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.audio.files import PCM16_SCALE
+from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.base import (
     BenchSettings,
@@ -40,7 +40,7 @@ from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
 from voxport.runtime.families.speech_workload import SpeechBench
 from voxport.runtime.sampler import GREEDY, SamplerSettings, may_be_drawn
 from voxport.runtime.speech_request import TextLayout
-from voxport.runtime.text.language import AUTO
+from voxport.runtime.text.languages import AUTO
 from voxport.runtime.trace import ArraySpec
 
 PROMPT_IDS = 16

@@ -6,11 +6,10 @@ from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Con
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import load_pieces, tekken_path
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Call, RuntimeFamily, max_slots
+from voxport.runtime.families.base import Call, RuntimeFamily, max_slots, tokenizer_paths
 from voxport.runtime.families.voxtral_realtime.task import BATCHED, VoxtralSpeechToText
 from voxport.runtime.families.voxtral_realtime.workload import BENCH, TRACE, VERIFICATION
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.text.tokenizer import tokenizer_paths
 
 STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden", "logits"}))
 

@@ -9,7 +9,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.batching import Fill, RowLimit
 from voxport.runtime.codes import check_codes
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.base import max_slots
+from voxport.runtime.families.base import max_slots, tokenizer_paths
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAMES, SpeechDecoder
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
 from voxport.runtime.families.voxtral_tts.voices import (
@@ -20,7 +20,6 @@ from voxport.runtime.families.voxtral_tts.voices import (
 from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.preparation import TextRules
-from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
 

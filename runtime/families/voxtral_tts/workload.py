@@ -8,7 +8,7 @@ import numpy as np
 from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
-from voxport.runtime.audio.comparison import compare_audio
+from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.base import BenchSettings, ForcedRun, TraceWorkload, VerificationWorkload
 from voxport.runtime.families.speech_workload import SpeechBench

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.audio.gain import reason_without_text
-from voxport.runtime.audio.levels import SpeechLevel
+from voxport.runtime.audio.gain import SpeechLevel, reason_without_text
 from voxport.runtime.serve.errors import ApiError, SessionEnds
 from voxport.runtime.serve.worker import Job
 from voxport.runtime.transcription import TranscriptDelta, Transcription

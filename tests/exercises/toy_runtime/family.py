@@ -9,8 +9,7 @@ from exercises.toy_runtime.workloads import BENCH, TRACE, VERIFICATION
 
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Call, RuntimeFamily
-from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.families.base import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 
 DECODER = Call(frozenset({"x", "position"}), frozenset({"y"}))

@@ -21,8 +21,8 @@ from voxport.export.targets.onnx.target import OnnxTarget
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.ort import ort
 from voxport.runtime.mil import Executor, Package
-from voxport.runtime.mil.errors import MilError
-from voxport.runtime.mil.ops import FIXED
+from voxport.runtime.mil.operations import FIXED
+from voxport.runtime.mil.types import MilError
 
 NAME = "code_predictor"
 WIDE = 2.0**18  # values of about 1 become larger than 65504

@@ -10,7 +10,6 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.audio.files import FORMATS, check_format, pcm16, write_audio
@@ -113,28 +112,11 @@ def test_an_unknown_extension_lists_the_known_ones(tmp_path: Path, name: str) ->
         write_audio(tmp_path / name, tone(), RATE)
 
 
-def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        check_format(tmp_path / "none" / "a.wav")
-
-
-def test_a_folder_at_the_output_path_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "a.wav").mkdir()
-    with pytest.raises(UsageError, match="is a folder"):
-        check_format(tmp_path / "a.wav")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_closed_to_writing_is_a_usage_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="not writable"):
         check_format(tmp_path / "a.wav")
-
-
-def test_a_good_path_passes_the_check_and_nothing_is_created(tmp_path: Path) -> None:
-    for extension in FORMATS:
-        check_format(tmp_path / f"a{extension}")
-    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -190,13 +172,6 @@ except VoxportError as fault:
 def test_every_level_of_pcm16_is_read_back(levels: list[int]) -> None:
     samples = (np.array(levels, dtype=np.float64) / 32767).astype(np.float32)
     assert np.frombuffer(pcm16(samples), dtype="<i2").tolist() == levels
-
-
-@given(arrays(np.float32, st.integers(0, 50), elements=st.floats(-1, 1, width=32)))
-def test_pcm16_is_within_half_a_step(samples: np.ndarray) -> None:
-    back = np.frombuffer(pcm16(samples), dtype="<i2") / 32767
-    assert len(back) == len(samples)
-    assert np.all(np.abs(back - samples) <= HALF_STEP)
 
 
 def test_pcm16_is_little_endian_clipped_and_rounds_half_to_even() -> None:

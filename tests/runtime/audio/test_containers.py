@@ -180,5 +180,42 @@ def test_a_file_is_closed_when_its_copy_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav(0, 0)[0])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", ResourceWarning)
-        source_of(tmp_path / "a.wav", 1).close()
+        source_of(tmp_path / "a.wav").close()
     assert not [each for each in found if "a.wav" in str(each.message)]
+
+
+TOTAL_SAMPLES = slice(21, 26)  # of a FLAC: the last 36 bits of these bytes; the first 4 belong to the width
+
+
+def flac_without_length(path: Path) -> np.ndarray:
+    samples = np.random.default_rng(1).uniform(-0.3, 0.3, int(2.5 * RATE)).astype(np.float32)
+    soundfile.write(path, samples, RATE, format="FLAC")
+    found, _ = soundfile.read(path, dtype="float32")
+    content = bytearray(path.read_bytes())
+    content[TOTAL_SAMPLES] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
+    path.write_bytes(content)
+    result: np.ndarray = found
+    return result
+
+
+def test_a_flac_without_a_length_is_read_twice(tmp_path: Path) -> None:
+    expected = flac_without_length(tmp_path / "a.flac")
+    recording = Recording(tmp_path / "a.flac", RATE)
+    assert recording.length_s is None
+    assert recording.peak_dbfs() == pytest.approx(20 * np.log10(np.abs(expected).max()), abs=0.01)
+    assert recording.damage is None
+    np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), expected)
+
+
+def test_the_measurement_can_be_stopped(tmp_path: Path) -> None:
+    flac_without_length(tmp_path / "a.flac")
+    seen = []
+
+    def check(seconds: float) -> None:
+        seen.append(seconds)
+        if seconds >= 2:
+            raise UsageError("too long")
+
+    with pytest.raises(UsageError, match="too long"):
+        Recording(tmp_path / "a.flac", RATE).peak_dbfs(check)
+    assert seen == [1.0, 2.0]

@@ -10,14 +10,13 @@ import soundfile
 from support.runtime.recordings import RATE
 
 from voxport.runtime.audio.gain import (
+    SpeechLevel,
     amplified,
-    automatic_gain,
     decibels,
     gain_factor,
     reason_without_text,
     recording_gain_db,
 )
-from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.audio.sources import Recording
 
 PEAK = -40.0  # dBFS of the quiet speech
@@ -111,16 +110,6 @@ def test_a_loud_speaker_among_quiet_ones_is_not_a_cough() -> None:
     assert peak_of(np.concatenate([speech(3), speech(1.2, -6), speech(3)])) == pytest.approx(-6, abs=1)
 
 
-@pytest.mark.parametrize("seconds", [1.2, 1.5])
-def test_longer_noise_beside_quiet_speech_is_the_reason(seconds: float) -> None:
-    """Nothing tells it from a loud speaker, so it decides the gain."""
-    level = SpeechLevel(RATE)
-    for block in np.array_split(np.concatenate([speech(4), 0.7 * hiss(seconds, 0).clip(-1, 1)]), 5):
-        level.add(block.astype(np.float32))
-    reason = reason_without_text(level, -1 - decibels(level.peak()))
-    assert "most of the sound is quiet, with a peak of -" in reason and "option gain" in reason
-
-
 @pytest.mark.parametrize("name", ["plain", "clicks", "cough", "hiss around"])
 def test_even_speech_is_not_called_quiet(name: str) -> None:
     level = SpeechLevel(RATE)
@@ -144,14 +133,3 @@ def test_ordinary_recordings_have_their_largest_sample_as_peak(path: Path) -> No
     assert recording.peak_dbfs() == decibels(float(np.abs(samples).max()))
     blocks = soundfile.blocks(path, rate, dtype="float32")
     np.testing.assert_array_equal(np.concatenate(list(recording.blocks())), np.concatenate(list(blocks)))
-
-
-@pytest.mark.parametrize("name", ["click train", "cough within", "clicks"])
-def test_the_gain_of_live_speech_rises_in_spite_of_clicks_and_coughs(name: str) -> None:
-    others = [CASES["plain" if "cough" in name else name]] * 2
-    sound = np.concatenate([*others, CASES[name], *others]).astype(np.float32)
-    found = np.concatenate(list(automatic_gain(np.array_split(sound, len(sound) // 320), RATE)))
-    last = slice(-len(others[0]), None)
-    quiet = np.abs(sound[last]) <= 1.01 * gain_factor(PEAK)
-    gains = found[last][quiet] / np.where(sound[last][quiet] == 0, 1, sound[last][quiet])
-    assert np.abs(found).max() <= 1 and decibels(float(np.median(gains))) > 25

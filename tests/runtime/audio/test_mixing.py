@@ -89,6 +89,7 @@ ORDINARY = {
     "one of six": [0, 0, 1, 0, 0, 0],
     "quieter": [1, 0.3],
     "a little inverted": [1, -0.2],
+    "six": [1, 0.5, 0.2, 0.3, 0.8, 0.1],
 }
 
 

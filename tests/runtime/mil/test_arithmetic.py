@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.runtime.mil_reference import EDGES, GROWN, floats, normal, op, same
 
-from voxport.runtime.mil.errors import MilError, UnsupportedError
+from voxport.runtime.mil.types import MilError, UnsupportedError
 
 UNARY: dict[str, Callable[..., Any]] = {
     "abs": torch.abs,

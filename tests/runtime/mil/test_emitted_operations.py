@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from voxport.runtime.mil import Package
-from voxport.runtime.mil.check import STRUCTURAL
-from voxport.runtime.mil.ops import SIGNATURES
+from voxport.runtime.mil.operations import SIGNATURES, STRUCTURAL
 
 Inputs = dict[str, set[str]]  # operation -> names of its inputs
 # Operations that no shared bundle has, with the option of `voxport export` that emits them.

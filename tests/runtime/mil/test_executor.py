@@ -17,7 +17,7 @@ from support.runtime.mil_packages import save
 from support.stand_ins import noting
 
 from voxport.runtime.mil import CallError, Executor, Package, describe, describe_text
-from voxport.runtime.mil.rounding import CHUNK, round_to_float16
+from voxport.runtime.mil.executor import CHUNK, round_to_float16
 
 
 def test_half_precision_rounds_results_declared_as_half(tmp_path: Path) -> None:

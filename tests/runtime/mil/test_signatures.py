@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from test_arithmetic import BINARY, DIVISIONS, LOGIC, REDUCTIONS, UNARY
 
-from voxport.runtime.mil.errors import UnsupportedError
-from voxport.runtime.mil.ops import FIXED, OPERATIONS, SIGNATURES
+from voxport.runtime.mil.operations import FIXED, OPERATIONS, SIGNATURES
+from voxport.runtime.mil.types import UnsupportedError
 
 
 def test_every_operation_has_a_test() -> None:

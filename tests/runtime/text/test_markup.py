@@ -9,10 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
-from voxport.runtime.text.markup import MAX_MARK_CHARACTERS
-from voxport.runtime.text.preparation import check_speakable, prepare
-from voxport.runtime.text.reading import read_speakable
+from voxport.runtime.text.markup import MAX_MARK_CHARACTERS, plain_lines
+from voxport.runtime.text.preparation import prepare, read_speakable
 
 LEFT_OUT = {
     "thoughts": ("<think>It is 5.\n\nOr 6.</think>\n\nIt is five.", "It is five."),
@@ -123,16 +121,6 @@ def test_markup_that_was_escaped_is_left_out_of_its_sentence() -> None:
 def test_verbatim_text_keeps_its_markup(text: str) -> None:
     typed = "".join(prepare(text, "en", bool, verbatim=True))
     assert "".join(typed.split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize(
-    "text", ["<think>Hm.</think>", "<think>Hm.", "<|im_end|>", "[pause:2s]", '<break time="1s"/>', "<b></b>"]
-)
-def test_a_text_of_markup_only_is_an_error(text: str) -> None:
-    with pytest.raises(UsageError, match="no word or number"):
-        list(prepare(text, "en", bool))
-    with pytest.raises(UsageError, match="no word or number"):
-        check_speakable([text], "en", verbatim=False)
 
 
 def test_an_element_without_end_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.runtime.text.cleanup import clean_sentence, is_speakable
-from voxport.runtime.text.english_numbers import spell_numbers
+from voxport.runtime.text.numbers import spell_numbers
 from voxport.runtime.text.preparation import TextRules, prepare
 
 # language: texts that stay as they are; most have digits, which a published model reads

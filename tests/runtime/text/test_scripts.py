@@ -8,7 +8,7 @@ from support.runtime.speech_tasks import ToyVoxtral
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import language_code
-from voxport.runtime.text.scripts import LANGUAGES_OF_SCRIPT, ScriptCheck
+from voxport.runtime.text.languages import LANGUAGES_OF_SCRIPT, ScriptCheck
 from voxport.runtime.text_to_speech import Speech
 
 FOREIGN = {  # to English

@@ -13,10 +13,16 @@ from support.runtime.speech_tasks import ToyVoxtral
 from support.stand_ins import noting
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
-from voxport.runtime.text.preparation import prepare
-from voxport.runtime.text.reading import await_speakable, read_speakable, read_text
-from voxport.runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
+from voxport.runtime.text.markup import plain_lines
+from voxport.runtime.text.preparation import (
+    MIN_PART_CHARACTERS,
+    await_speakable,
+    prepare,
+    read_speakable,
+    read_text,
+    sentences,
+    spoken_parts,
+)
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 
@@ -204,7 +210,13 @@ def test_a_fence_without_end_is_a_warning(caplog: pytest.LogCaptureFixture) -> N
     assert "code block without end" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["😀", "", " \n", "<b></b>", "# \n- ", "```\ncode\n```", "?!"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("😀", "", " \n", "<b></b>", "# \n- ", "```\ncode\n```", "?!", "[pause:2s]", '<break time="1s"/>'),
+        *("<think>Hm.</think>", "<think>Hm.", "<|im_end|>"),
+    ],
+)
 def test_a_text_with_nothing_to_speak_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="nothing to speak"):
         list(prepare(text, "en", lambda part: True))
@@ -261,12 +273,3 @@ def test_a_text_that_arrives_byte_by_byte_is_decoded() -> None:
 class OneByOne(io.BytesIO):
     def read1(self, size: int | None = -1) -> bytes:
         return super().read1(1)
-
-
-@pytest.mark.parametrize(
-    "text", ["word " * 20_000, "a" * 100_000, "a b\n" * 20_000, "\n" * 100_000, "# a\n" * 20_000]
-)
-def test_long_text_is_split_in_linear_time(text: str) -> None:
-    """A quadratic splitter needs minutes for these."""
-    fits = lambda part: len(part) <= 300
-    assert letters("".join(spoken_parts(sentences(plain_lines([text]), "en"), fits))) == letters(text)

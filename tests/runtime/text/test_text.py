@@ -1,15 +1,14 @@
 """The clean-up of sentences, rule by rule and in nine languages, and the check of text."""
 
 import logging
-import subprocess
-import sys
+import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.text.blocks import plain_lines
 from voxport.runtime.text.cleanup import (
     FINAL_MARKS,
     OTHER_MARKS,
@@ -18,8 +17,8 @@ from voxport.runtime.text.cleanup import (
     is_blank,
     is_speakable,
 )
-from voxport.runtime.text.preparation import check_speakable, prepare
-from voxport.runtime.text.splitting import sentences
+from voxport.runtime.text.markup import plain_lines
+from voxport.runtime.text.preparation import check_speakable, prepare, sentences
 
 
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
@@ -221,13 +220,6 @@ def test_rules_in_other_languages(language: str, text: str, expected: str) -> No
     assert clean_sentence(text, language) == expected
 
 
-def test_there_are_cases_for_every_language_of_the_published_voices() -> None:
-    from voxport.bundle.constants.voxtral_tts import LANGUAGES
-
-    assert {"en", *(language for language, _, _ in OTHERS)} == set(LANGUAGES)
-    assert len(ENGLISH) + len(OTHERS) >= 120
-
-
 @pytest.mark.parametrize("mark", FINAL_MARKS + OTHER_MARKS.replace("\u2014", ""))
 def test_a_final_mark_is_not_doubled(mark: str) -> None:
     assert clean_sentence(f"hello{mark}", "en") == f"hello{mark}"
@@ -254,13 +246,6 @@ def test_the_result_is_one_line_with_a_final_mark_or_empty(text: str) -> None:
         assert is_speakable(cleaned)
         assert cleaned == " ".join(cleaned.split())
         assert cleaned.rstrip(")]}")[-1] in FINAL_MARKS + OTHER_MARKS
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 2000, "*a " * 2000, "(" * 2000, "'" * 2000, "|" * 2000, "a" * 100_000]
-)
-def test_hostile_text_takes_little_time(text: str) -> None:
-    clean_sentence(text, "en")
 
 
 @pytest.mark.parametrize(
@@ -305,14 +290,15 @@ def test_items_of_a_numbered_list_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["\U0001f600", "a.", "!", "1.", "a-", "![", "(b", "\u2014", "`", "|", "'", "* "]
+    "text",
+    [
+        *("\U0001f600", "a", "a.", "!", "1.", "a-", "![", "[", "(b", "\u2014", "`", "|", "'", "* ", "*a "),
+        *("word ", "a b\n", "\n", "# a\n"),
+    ],
 )
 def test_a_hundred_thousand_characters_take_seconds(text: str) -> None:
     """Quadratic time took minutes. The limit is far above the time of any machine here."""
-    code = (
-        "import sys; from voxport.runtime.text.preparation import prepare\n"
-        "text = sys.argv[1] * (100_000 // len(sys.argv[1]))\n"
-        "try: list(prepare(text, 'en', lambda part: len(part) <= 300))\n"
-        "except Exception as error: assert 'nothing to speak' in str(error)"
-    )
-    subprocess.run([sys.executable, "-c", code, text], check=True, timeout=60)
+    started = time.monotonic()
+    with suppress(UsageError):  # nothing to speak
+        list(prepare(text * (100_000 // len(text)), "en", lambda part: len(part) <= 300))
+    assert time.monotonic() - started < 60

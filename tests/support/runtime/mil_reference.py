@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from voxport.runtime.mil.ops import OPERATIONS
+from voxport.runtime.mil.operations import OPERATIONS
 
 # 2^-18. Float32 rounds to 2^-24; two libraries differ by more in a function or in a sum of a few dozen terms.
 CLOSE = 4e-6

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from voxport.runtime.mil.errors import MilError, UnsupportedError, require
-from voxport.runtime.mil.types import BY_NAME, Array, Arrays, Ints, Operator
+from voxport.runtime.mil.types import (
+    BY_NAME,
+    Array,
+    Arrays,
+    Ints,
+    MilError,
+    Operator,
+    UnsupportedError,
+    require,
+)
 
 CASTS = ("fp16", "fp32", "int16", "int32", "uint16")
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -179,7 +187,11 @@ def conv(
     return np.asarray(result if bias is None else result + bias.reshape(1, -1, 1))
 
 
-OPERATIONS: dict[str, Operator] = {
+NAMED: tuple[Operator, ...] = (
+    *(sigmoid, real_div, floor_div, gelu, elu, cast, select, clip, softmax, layer_norm),
+    *(cumsum, topk, linear, matmul, scaled_dot_product_attention, conv),
+)  # by their names in the op set
+OPERATIONS: dict[str, Operator] = {function.__name__: function for function in NAMED} | {
     "abs": _unary(np.abs),
     "logical_not": _unary(np.logical_not),
     "relu": _unary(lambda x: np.maximum(x, 0)),
@@ -199,30 +211,14 @@ OPERATIONS: dict[str, Operator] = {
     "less": _binary(np.less),
     "logical_and": _binary(np.logical_and),
     "logical_or": _binary(np.logical_or),
-    "sigmoid": sigmoid,
-    "real_div": real_div,
-    "floor_div": floor_div,
     "inverse": _with_epsilon(lambda x: np.float32(1) / x, 1e-4),
     "rsqrt": _with_epsilon(lambda x: np.float32(1) / np.sqrt(x), 1e-12),
-    "gelu": gelu,
-    "elu": elu,
-    "cast": cast,
-    "select": select,
-    "clip": clip,
     "reduce_sum": _reduction(np.sum),
     "reduce_mean": _reduction(np.mean),
     "reduce_max": _reduction(np.max),
     "reduce_min": _reduction(np.min),
     "reduce_argmax": _arg_reduction(np.argmax),
     "reduce_argmin": _arg_reduction(np.argmin),
-    "softmax": softmax,
-    "layer_norm": layer_norm,
-    "cumsum": cumsum,
-    "topk": topk,
-    "linear": linear,
-    "matmul": matmul,
-    "scaled_dot_product_attention": scaled_dot_product_attention,
-    "conv": conv,
 }
 # Inputs that exports give one value only, which is the default of the op set.
 FIXED: dict[str, dict[str, object]] = {

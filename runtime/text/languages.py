@@ -1,4 +1,4 @@
-"""The check that a model can read the script of a text."""
+"""Checks that a model speaks a language, and reads the script of a text."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import unescape
@@ -6,7 +6,9 @@ from html import unescape
 import regex
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.names import NAMES, language_code
 
+AUTO = "auto"  # the model decides
 # Scripts, each with the codes of the languages that use it. Every language also uses Latin.
 SCRIPTS = (
     "Arabic ar ckb fa ps sd ug ur, Armenian hy, Bengali as bn, Bopomofo zh, Cyrillic ba be bg kk ky mk mn ru "
@@ -19,13 +21,35 @@ MARKUP = regex.compile(r"<[^<>]*>|\S+://\S+")  # is not spoken as it is written
 LETTERS = regex.compile(r"\p{L}+")
 
 
+def check_language(language: str, known: tuple[str, ...] = ()) -> str | None:
+    """ISO 639 code of a code, a code with a region, or an English name; None for `auto`.
+
+    Raises UsageError on anything else, and on a code that is not `known`, if any is.
+    """
+    if str(language).lower() == AUTO:
+        return None
+    found = language_code(language)
+    if found is None:
+        raise UsageError(
+            f"language {language!r}: unknown; expected {AUTO}, an ISO 639 code as in fr, or one of "
+            f"{', '.join(NAMES)}",
+            field="language",
+        )
+    if known and found not in known:
+        raise UsageError(
+            f"language {language!r}: this model does not speak it; it has {', '.join((AUTO, *known))}",
+            field="language",
+        )
+    return found
+
+
 def readable_parts(
     text: str | Iterable[str], prepare: Callable[[], Iterator[str]], languages: Sequence[str]
 ) -> Iterator[str]:
     """The parts that `prepare` makes of a text.
 
-    Raises UsageError if most letters are of scripts that none of `languages`, codes of ISO 639, uses. Of a
-    text that still arrives, the letters so far count, and the error is raised in place of a part.
+    Raises UsageError if most letters are of scripts that none of `languages`, codes of ISO 639, uses. If the
+    text still arrives, the letters so far count, and the error is raised in place of a part.
     """
     check = ScriptCheck(languages)
     if not isinstance(text, Sequence):

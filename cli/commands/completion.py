@@ -8,7 +8,7 @@ from glob import escape, glob
 from pathlib import Path
 
 from voxport.cli.arguments import add_verbosity
-from voxport.cli.table import COMMANDS
+from voxport.cli.main import COMMANDS
 
 COMPLETERS = {  # by the name of the argument, which is the same in every command
     "bundle": lambda prefix, **given: bundle_folders(prefix),

@@ -5,8 +5,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from voxport.runtime.mil.errors import MilError, UnsupportedError, require
-from voxport.runtime.mil.types import Array, Arrays, Ints, Operator
+from voxport.runtime.mil.types import Array, Arrays, Ints, MilError, Operator, UnsupportedError, require
 
 MAX_VALUES = 2**28  # largest array whose shape an operation computes: 1 GB of float32
 ZERO = np.zeros((), np.float32)
@@ -184,24 +183,11 @@ def constexpr_lut_to_dense(indices: Array, lut: Array) -> Array:
     return values.reshape(indices.shape)
 
 
-OPERATIONS: dict[str, Operator] = {
-    "reshape": reshape,
-    "transpose": transpose,
-    "expand_dims": expand_dims,
-    "squeeze": squeeze,
-    "concat": concat,
-    "stack": stack,
-    "split": split,
-    "tile": tile,
-    "reverse": reverse,
-    "pad": pad,
-    "shape": shape,
-    "range_1d": range_1d,
-    "fill_like": fill_like,
-    "slice_by_index": slice_by_index,
-    "gather": gather,
-    "constexpr_blockwise_shift_scale": constexpr_blockwise_shift_scale,
-    "constexpr_lut_to_dense": constexpr_lut_to_dense,
-}
+NAMED: tuple[Operator, ...] = (
+    *(reshape, transpose, expand_dims, squeeze, concat, stack, split, tile, reverse),
+    *(pad, shape, range_1d, fill_like, slice_by_index, gather),
+    *(constexpr_blockwise_shift_scale, constexpr_lut_to_dense),
+)  # by their names in the op set
+OPERATIONS: dict[str, Operator] = {function.__name__: function for function in NAMED}
 # Inputs that exports give one value only, which is the default of the op set.
 FIXED: dict[str, dict[str, object]] = {"concat": {"interleave": False}, "gather": {"batch_dims": 0}}
