@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from voxport.runtime.engines import DEFAULT, open_engine
-from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.engines.trial import trial_run
 from voxport.runtime.families import open_family, read_constants
 

@@ -15,8 +15,7 @@ from voxport.bundle.errors import IntegrityError
 from voxport.bundle.folder import check_links, unlisted
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, read_manifest
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engines.base import Arrays
-from voxport.runtime.engines.call_checks import check_outputs
+from voxport.runtime.engines.base import Arrays, check_outputs
 from voxport.runtime.families.base import parse_constants
 
 

@@ -15,21 +15,16 @@ from support.stand_ins import stand_in
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engine_options import ENGINE_OPTIONS
-from voxport.runtime.engines import ENGINES, EngineEntry, open_engine
-from voxport.runtime.engines.base import (
+from voxport.runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_inputs
+from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.states import (
     PAGE_VALUES,
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
     copy_pages,
     copy_states,
     empty_states,
     write_states,
 )
-from voxport.runtime.engines.call_checks import check_inputs
-from voxport.runtime.engines.onnx import OnnxEngine
 
 SIGNATURE = Signature(
     inputs=(

@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 
 from voxport.bundle.spec import Signature, StateSpec
-from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, copy_states, unique_states
+from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_states
+from voxport.runtime.engines.states import copy_states
 
 Fault = Callable[[str, Arrays], None]
 
