@@ -17,17 +17,10 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.engines.trial import trial_run
-from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.families.base import (
-    BenchSettings,
-    Constants,
-    Figures,
-    RuntimeFamily,
-    StartSteps,
-    Workload,
-)
+from voxport.runtime.families import Constants, RuntimeFamily, open_family, read_constants
+from voxport.runtime.families.workload import BenchSettings, Figures, StartSteps, Workload
 from voxport.runtime.machine import describe_machine, resident_bytes
+from voxport.runtime.opening import check_engine
 
 FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted
@@ -62,7 +55,7 @@ def bench(
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
-    trial_run(bundle)
+    check_engine(bundle)
     job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
     family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
     target = BenchTarget(

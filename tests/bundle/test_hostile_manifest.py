@@ -16,7 +16,7 @@ from voxport.bundle.folder import check_links, unlisted
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, read_manifest
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays, check_outputs
-from voxport.runtime.families.base import parse_constants
+from voxport.runtime.families import parse_constants
 
 
 @pytest.mark.parametrize(

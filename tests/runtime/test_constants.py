@@ -9,7 +9,7 @@ from voxport.bundle.constants.voxtral_realtime import Constants
 from voxport.bundle.constants.voxtral_tts import Constants as SpeechConstants
 from voxport.bundle.errors import IntegrityError
 from voxport.runtime.audio.mel import LogMel
-from voxport.runtime.families.base import parse_constants
+from voxport.runtime.families import parse_constants
 from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 
 SPEECH = {

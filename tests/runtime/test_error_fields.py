@@ -8,10 +8,10 @@ import pytest
 from support.stand_ins import stand_in
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.families.base import BenchSettings
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED
-from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.families.voxtral_tts.prompt import choose_voice
 from voxport.runtime.families.voxtral_tts.workload import BENCH
+from voxport.runtime.families.workload import BenchSettings
 from voxport.runtime.speech_request import SpeechRequest
 
 

@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
     monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
-    monkeypatch.setattr(opening, "trial_run", log("trial", None))
+    monkeypatch.setattr(opening, "check_engine", log("trial", None))
     monkeypatch.setattr(opening, "open_engine", log("engine", None))
     return calls
 

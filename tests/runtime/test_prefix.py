@@ -18,7 +18,7 @@ from support.stand_ins import noting
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines import open_engine
-from voxport.runtime.families.voxtral_tts.decoder import SpeechDecoder
+from voxport.runtime.families.voxtral_tts.decoder import VoxtralDecoder
 
 TARGETS = ["onnx", "executorch", "coreml"]
 
@@ -53,10 +53,10 @@ def test_speech_from_stored_rows_is_bit_identical(copy: Path, monkeypatch: pytes
     first = spoken(copy)
     assert len(kept()) == 1
     prefilled = []
-    run = SpeechDecoder._prefill
+    run = VoxtralDecoder.prefill
     monkeypatch.setattr(
-        SpeechDecoder,
-        "_prefill",
+        VoxtralDecoder,
+        "prefill",
         noting(run, lambda self, ids, *_: prefilled.append(len(ids))),
     )
     np.testing.assert_array_equal(spoken(copy), first)

@@ -19,15 +19,12 @@ from voxport.bundle.constants.qwen3_tts import Constants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.prompt import Prompt
-from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from voxport.runtime.families.qwen3_tts.sampling import sampling_of
+from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates, sampling_of
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder
-from voxport.runtime.sampling_options import SAMPLING
-from voxport.runtime.speech_request import SpeechRequest
+from voxport.runtime.speech_request import SAMPLING, SpeechRequest
 
 GREEDY: dict[str, Any] = {"temperature": 0, "sub_temperature": 0}
 FRAMES = 6

@@ -17,27 +17,34 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.audio.files import PCM16_SCALE
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import (
-    BenchSettings,
-    ChoiceResult,
-    ForcedRun,
-    Rollout,
-    TraceWorkload,
-    VerificationWorkload,
-)
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.decoder import (
     END,
     FRAMES,
     FrameNoise,
-    SpeechDecoder,
+    QwenDecoder,
+    Sampling,
     draw_noise,
+    sampling_of,
 )
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, PromptRows, Reference
-from voxport.runtime.families.qwen3_tts.sampling import Sampling, sampling_of
+from voxport.runtime.families.qwen3_tts.prompt import (
+    Prompt,
+    PromptBuilder,
+    PromptEmbedder,
+    PromptRows,
+    Reference,
+    Voice,
+)
 from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
-from voxport.runtime.families.speech_workload import SpeechBench
+from voxport.runtime.families.workload import (
+    BenchSettings,
+    ChoiceResult,
+    ForcedRun,
+    Rollout,
+    SpeechBench,
+    TraceWorkload,
+    VerificationWorkload,
+)
 from voxport.runtime.sampler import GREEDY, SamplerSettings, may_be_drawn
 from voxport.runtime.speech_request import TextLayout
 from voxport.runtime.text.language import AUTO
@@ -158,12 +165,12 @@ def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
     return ChoiceResult("codes of a recording", bool((equal | affected).all()), detail)
 
 
-def _start(stream: Stream, constants: Constants) -> SpeechDecoder:
+def _start(stream: Stream, constants: Constants) -> QwenDecoder:
     """A decoder that has read a fixed prompt without a speaker."""
     stream = standard_stream(stream, constants)
     ids = np.random.default_rng(5).integers(0, constants.text_vocab_size, PROMPT_IDS)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0]), streaming=True))
-    decoder = SpeechDecoder(stream, constants)
+    decoder = QwenDecoder(stream, constants)
     decoder.start(rows)
     return decoder
 
@@ -221,13 +228,13 @@ def _run(
     rows = PromptEmbedder(stream, constants).rows(prompt)
     results["prefill"] = rows.prefill
     results["trailing"] = rows.trailing if len(rows.trailing) else rows.padding[None]
-    decoder = SpeechDecoder(stream, constants, _sampling(request, constants))
+    decoder = QwenDecoder(stream, constants, _sampling(request, constants))
     decoder.start(rows)
     results["hidden"], codes = _frames(decoder, request, inputs)
     results["codes"] = codes
     results["audio"] = _audio(decoder, codes, voice.reference)
     if "codec_codes" in inputs:
-        codec_decoder = SpeechDecoder(standard_stream(engine.stream(), constants), constants)
+        codec_decoder = QwenDecoder(standard_stream(engine.stream(), constants), constants)
         results["codec_audio"] = codec_decoder.decode(inputs["codec_codes"])
     return results
 
@@ -277,7 +284,7 @@ def _voice(
     return results, Voice(vector, reference)
 
 
-def _frames(decoder: SpeechDecoder, request: Request, inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def _frames(decoder: QwenDecoder, request: Request, inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Hidden values float32 [frames, dim] and codes int64 [frames, K]."""
     hidden, codes = list[np.ndarray](), list[np.ndarray]()
     for index in range(request.max_new_tokens - 1):
@@ -308,7 +315,7 @@ def _noise(request: Request, inputs: Arrays, index: int, constants: Constants) -
     return FrameNoise(first[index], others[index] if index < len(others) else np.zeros(shape, np.float32))
 
 
-def _audio(decoder: SpeechDecoder, codes: np.ndarray, reference: Reference | None) -> np.ndarray:
+def _audio(decoder: QwenDecoder, codes: np.ndarray, reference: Reference | None) -> np.ndarray:
     """Samples of the codes. A reference is decoded in front of them and cut off, by the published rule."""
     if reference is None:
         return decoder.decode(codes)
@@ -320,13 +327,11 @@ def _audio(decoder: SpeechDecoder, codes: np.ndarray, reference: Reference | Non
 TRACE = TraceWorkload[Constants](_inputs, _run)
 
 
-def _begin(
-    stream: Stream, constants: Constants, settings: BenchSettings
-) -> tuple[SpeechDecoder, PromptRows, int]:
+def _begin(stream: Stream, constants: Constants, settings: BenchSettings) -> tuple[QwenDecoder, PromptRows]:
     ids = np.random.default_rng(0).integers(0, constants.text_vocab_size, settings.prompt_tokens)
     stream = standard_stream(stream, constants)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0])))
-    return SpeechDecoder(stream, constants), rows, rows.fixed
+    return QwenDecoder(stream, constants), rows
 
 
 BENCH = SpeechBench(FRAMES, _begin, FIXED_ROWS).workload(

@@ -11,7 +11,8 @@ from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Con
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import (
+from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from voxport.runtime.families.workload import (
     BenchSettings,
     BenchWorkload,
     Figures,
@@ -20,7 +21,6 @@ from voxport.runtime.families.base import (
     TraceWorkload,
     VerificationWorkload,
 )
-from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from voxport.runtime.trace import ArraySpec
 
 NOISE_LEVEL = 0.1  # standard deviation

@@ -1,4 +1,4 @@
-"""`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
+"""The Voxtral-TTS family: text to speech."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,25 +6,28 @@ import numpy as np
 
 from voxport.bundle.constants.voxtral_tts import END_AUDIO, Constants
 from voxport.bundle.manifest import Bundle
-from voxport.runtime.batching import Fill, RowLimit
-from voxport.runtime.codes import check_codes
+from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.base import max_slots
-from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAMES, SpeechDecoder
-from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
-from voxport.runtime.families.voxtral_tts.voices import (
+from voxport.runtime.families import Call, RuntimeFamily, parse_constants
+from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAMES, VoxtralDecoder
+from voxport.runtime.families.voxtral_tts.prompt import (
+    PromptBuilder,
     count_rows,
     default_voice,
+    estimated_frames,
     language_of_voice,
+    open_tokenizer,
 )
 from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.speech_decoder import StoredPrefix, read_prompt
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.preparation import TextRules
 from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
-from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.utterance import UtteranceSlots
 
 SMALL_VOCABULARY = 10_000  # the published one has 131,072
+BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "semantic_logits", "condition"}))
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -75,8 +78,10 @@ class VoxtralTextToSpeech(TextToSpeech):
         return self._constants.code_sizes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
+        from voxport.runtime.codes import check_codes
+
         codes = check_codes(codes, self.code_sizes())
-        return SpeechDecoder(self.engine.stream(), self._constants).decode(codes)
+        return VoxtralDecoder(self.engine.stream(), self._constants).decode(codes)
 
     def language(self, voice: str | None) -> str:
         found = language_of_voice(self.bundle, voice)
@@ -89,7 +94,7 @@ class VoxtralTextToSpeech(TextToSpeech):
         return SpeechSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
 
 
-class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, np.ndarray]):
+class SpeechSlots(UtteranceSlots[Constants, VoxtralDecoder, np.ndarray]):
     """The backbone and the acoustic head read weights once for all slots."""
 
     def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
@@ -100,13 +105,30 @@ class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, np.ndarray]):
         """Builds the prompt, and reads the stored rows of its prefix. Raises UsageError."""
         prompt = self._prompts.build(request)
         key = prompt.prefix.tobytes() + prompt.voice.tobytes()
-        prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
-        prefix = prefix.load(self._prefixes)
+        prefix = StoredPrefix(key, request.store_prefix, self._prefixes.load(key))
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
-            decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
+            decoder = VoxtralDecoder(self._stream.slot(slot), self._constants)
             decoder.may_end = request.may_be_empty
             self._begin(slot, decoder, request)
             yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
 
         return read
+
+
+FAMILY = RuntimeFamily[Constants](
+    name="voxtral_tts",
+    task=TextToSpeech,
+    calls=lambda job: {
+        "embed_text": Call(frozenset({"ids"}), frozenset({"embeddings"})),
+        "embed_codes": Call(frozenset({"codes"}), frozenset({"embeddings"})),
+        "prefill": BACKBONE,
+        "decode_step": BACKBONE,
+        "acoustic_step": Call(frozenset({"x", "step", "condition"}), frozenset({"next_x", "velocity"})),
+        "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
+    },
+    constants=Constants,
+    voices=lambda bundle: count_rows(bundle, parse_constants(Constants, bundle.job.constants).dim),
+    open=VoxtralTextToSpeech,
+    workloads="voxport.runtime.families.voxtral_tts.workload",
+)

@@ -10,14 +10,19 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import BenchSettings, ForcedRun, TraceWorkload, VerificationWorkload
-from voxport.runtime.families.speech_workload import SpeechBench
 from voxport.runtime.families.voxtral_tts.decoder import (
     FRAMES,
     Prompt,
-    SpeechDecoder,
+    VoxtralDecoder,
 )
-from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.families.voxtral_tts.prompt import choose_voice
+from voxport.runtime.families.workload import (
+    BenchSettings,
+    ForcedRun,
+    SpeechBench,
+    TraceWorkload,
+    VerificationWorkload,
+)
 from voxport.runtime.trace import ArraySpec
 
 PROMPT_IDS = 16
@@ -33,7 +38,7 @@ def teacher_forced_run(
 
     With `forced` codes int64 [steps, K] each graph runs all steps before the next one.
     """
-    embed = SpeechDecoder(stream, constants).embed
+    embed = VoxtralDecoder(stream, constants).embed
     embedded = [] if forced is None else [embed(row[None]) for row in forced]
     decoder, noise = _start(stream, constants, steps)
     outputs, frames = [decoder.output], []
@@ -67,14 +72,14 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def _start(stream: Stream, constants: Constants, frames: int) -> tuple[SpeechDecoder, np.ndarray]:
+def _start(stream: Stream, constants: Constants, frames: int) -> tuple[VoxtralDecoder, np.ndarray]:
     """A decoder that has read a fixed prompt without a voice, and fixed noise float32 [frames, 1, K - 1]."""
     generator = np.random.default_rng(SEED)
     text = generator.integers(0, constants.vocab_size, PROMPT_IDS)
     ids = np.concatenate(([constants.bos_id, constants.begin_audio_id], text))
-    decoder = SpeechDecoder(stream, constants)
+    decoder = VoxtralDecoder(stream, constants)
     noise = generator.standard_normal((frames, 1, constants.n_codebooks - 1), dtype=np.float32)
-    decoder.prefill(ids[ids != constants.audio_id])
+    decoder.read_ids(ids[ids != constants.audio_id])
     return decoder, noise
 
 
@@ -108,14 +113,14 @@ def _run(
 
     `live` has no effect: a frame is always one step.
     """
-    decoder = SpeechDecoder(engine.stream(), constants)
+    decoder = VoxtralDecoder(engine.stream(), constants)
     places = np.flatnonzero(inputs["ids"] == constants.audio_id)
     if len(places) != len(inputs["voice"]):
         raise UsageError(
             f"prompt: {len(places)} [AUDIO] ids for a voice of {len(inputs['voice'])} rows; "
             "expected equal numbers"
         )
-    results = {"prefill_hidden": decoder.prefill(inputs["ids"], inputs["voice"], places)}
+    results = {"prefill_hidden": decoder.read_ids(inputs["ids"], inputs["voice"], places)}
     results |= _frames(decoder, inputs["noise"], inputs.get("codes"))
     traced = min(TRACED_FRAME, len(inputs["noise"]) - 1)
     condition = results.pop("condition")[traced]
@@ -124,11 +129,11 @@ def _run(
         velocity = decoder.velocity(results["vel_x"], step, condition)
         results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
     if "codec_codes" in inputs:
-        results["audio"] = SpeechDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
+        results["audio"] = VoxtralDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
     return results
 
 
-def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
+def _frames(decoder: VoxtralDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
     """Frames with noise float32 [frames, K - 1]: codes, and the output of the backbone for each frame."""
     chosen, outputs = [], []
     for index in range(len(noise)):
@@ -147,9 +152,7 @@ def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None
 TRACE = TraceWorkload[Constants](_inputs, _run)
 
 
-def _begin(
-    stream: Stream, constants: Constants, settings: BenchSettings
-) -> tuple[SpeechDecoder, Prompt, int]:
+def _begin(stream: Stream, constants: Constants, settings: BenchSettings) -> tuple[VoxtralDecoder, Prompt]:
     """The voice, and random text ids; [BEGIN_AUDIO] replaces all markers."""
     audio, marker = constants.audio_id, constants.begin_audio_id
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
@@ -158,7 +161,7 @@ def _begin(
         settings.voice,
         np.array([*np.where(ids == audio, marker, ids), marker, marker]),
     )
-    return SpeechDecoder(stream, constants), prompt, len(prompt.prefix)
+    return VoxtralDecoder(stream, constants), prompt
 
 
 def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:

@@ -10,7 +10,7 @@ from exercises.toy_constants import Constants
 from exercises.toy_runtime.decoder import LetterDecoder
 
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import (
+from voxport.runtime.families.workload import (
     BenchSettings,
     BenchWorkload,
     ForcedRun,

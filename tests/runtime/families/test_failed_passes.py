@@ -13,7 +13,7 @@ import soundfile
 from support.export.cache import ExportCache
 
 from voxport.runtime.batching import Status, Ticket
-from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines.base import Arrays, EngineOptions
 from voxport.runtime.engines.onnx import OnnxStream
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_request import SpeechRequest
@@ -84,14 +84,14 @@ class Passes:
 
     def __init__(self, patch: pytest.MonkeyPatch, slots: type) -> None:
         self.utterances: list[Any] = []
-        for name in ("_step", "_next_codes"):
+        for name in ("feed", "decode"):
             patch.setattr(slots, name, self._watched(getattr(slots, name)))
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(slots: Any, stream: Stream, utterances: list[Any], *rest: Any) -> Any:
-            self.utterances = utterances
+        def watched(slots: Any, count: int, first: int = 0) -> Any:
+            self.utterances = slots._from(count, first)
             try:
-                return call(slots, stream, utterances, *rest)
+                return call(slots, count, first)
             finally:
                 self.utterances = []
 

@@ -12,10 +12,15 @@ from support.stand_ins import stand_in
 
 from voxport.bundle.constants.qwen3_tts import Constants, SamplingConstants
 from voxport.bundle.errors import UsageError
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from voxport.runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
-from voxport.runtime.families.qwen3_tts.prompt import Reference
-from voxport.runtime.families.qwen3_tts.sampling import sampling_of
+from voxport.runtime.families.qwen3_tts.decoder import sampling_of
+from voxport.runtime.families.qwen3_tts.prompt import (
+    PromptBuilder,
+    Reference,
+    Voice,
+    code_of_name,
+    estimated_frames,
+    language_name,
+)
 from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
 from voxport.runtime.speech_request import TEXT_LAYOUTS
 

@@ -11,8 +11,7 @@ from support.runtime.speech_tasks import CACHE, qwen_engines, qwen_task
 
 from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import write_checkpoint
-from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference, Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.speech_request import SpeechOptions

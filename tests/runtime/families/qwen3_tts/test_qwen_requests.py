@@ -13,7 +13,7 @@ import soundfile
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
+from voxport.runtime.families.qwen3_tts.cloning import warn_of_transcript_mismatch
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.workload import TRACE
 

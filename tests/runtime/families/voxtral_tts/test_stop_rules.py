@@ -12,7 +12,7 @@ from voxport.bundle.constants.voxtral_tts import END_AUDIO
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.qwen3_tts.languages import estimated_frames as estimated_frames_of_qwen
+from voxport.runtime.families.qwen3_tts.prompt import estimated_frames as estimated_frames_of_qwen
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
 from voxport.runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
 from voxport.runtime.families.voxtral_tts.task import SpeechSlots

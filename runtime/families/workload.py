@@ -1,26 +1,22 @@
-"""`RuntimeFamily`: what the runtime, verification and the benchmark need of a model family."""
-
-from __future__ import annotations
+"""Runs of a family that verification, traces and the benchmark need. A bundle that speaks imports none."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import numpy as np
-from pydantic import ValidationError
 
-from voxport.bundle.errors import IntegrityError
-from voxport.bundle.json_types import Json
-from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob, FamilyConstants, first_fault
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.runtime.batching import max_slots
 from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families import Constants
+from voxport.runtime.speech_decoder import Decoder, FrameLoop, Noise, read_whole
 from voxport.runtime.trace import ArraySpec
 
-if TYPE_CHECKING:
-    from voxport.runtime.speech_to_text import SpeechToText
-    from voxport.runtime.text_to_speech import TextToSpeech
-
-Constants = TypeVar("Constants", bound=FamilyConstants)
+FIRST_SOUND = "first_sound_s"
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
 StartSteps = Callable[[Stream], Callable[[], None]]
 """`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
@@ -28,15 +24,6 @@ TimeSteps = Callable[[Stream, StartSteps], tuple[float, dict[str, float]]]
 """`time(stream, start)` returns the median seconds of a step, and the median ms of a call of each
 component.
 """
-
-
-@dataclass(frozen=True)
-class Call:
-    """Names of the inputs, outputs and dimensions of a component that the runtime uses."""
-
-    inputs: frozenset[str]
-    outputs: frozenset[str]
-    dims: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -166,42 +153,111 @@ class BenchWorkload(Generic[Constants]):
 
 
 @dataclass(frozen=True)
-class RuntimeFamily(Generic[Constants]):
-    """A model family.
+class SpeechBench(Generic[Constants, Decoder, Noise]):
+    """What the workloads of a family that speaks differ in.
 
-    name: key of the table of families.
-    task: the abstract task that `open` returns.
-    calls(job): the components that the runtime calls; they are checked when a bundle is opened.
-    constants: the record of the family's constants, which `model` writes.
-    voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
-    open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
-        raises UsageError if the bundle lacks tokenizer files that the task needs.
-    server_options: export options of bundles for a server, if they differ from the defaults.
+    begin(stream, constants, settings): a decoder and its prompt.
+    fixed_rows: rows of a prompt besides voice and text.
+    condition: of the time to the first sound, as text.
     """
 
-    name: str
-    task: type[TextToSpeech] | type[SpeechToText]
-    calls: Callable[[ExportJob], Mapping[str, Call]]
-    constants: type[Constants]
-    voices: Callable[[Bundle], dict[str, int]]
-    open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
-    trace: TraceWorkload[Constants]
-    verification: VerificationWorkload[Constants]
-    bench: BenchWorkload[Constants]
-    server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
+    loop: FrameLoop[Constants, Decoder, Noise]
+    begin: Callable[[Stream, Constants, BenchSettings], tuple[Decoder, Any]]
+    fixed_rows: int
+    condition: str = ""
+
+    def workload(self, voice: Callable[[Bundle, Constants], np.ndarray]) -> BenchWorkload[Constants]:
+        """`voice`: see `BenchWorkload`."""
+        return BenchWorkload(
+            first_output=FIRST_SOUND,
+            options=("streams", "prompt_tokens"),
+            voice=voice,
+            rows_needed=lambda settings, steps: (
+                len(settings.voice) + settings.prompt_tokens + steps + self.fixed_rows
+            ),
+            check_counts=self._check_counts,
+            start=partial(SpeechWorkload, self),
+            batched=self._time_batches,
+            lines=self._lines,
+        )
+
+    def _check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
+        """Raises UsageError if one call of the bundle cannot serve so many streams."""
+        limit = max_slots(components.values(), self.loop.batched)
+        if not all(1 <= count <= limit for count in counts):
+            raise UsageError(
+                f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
+                field="streams",
+            )
+
+    def _time_batches(
+        self,
+        engine: Engine,
+        constants: Constants,
+        settings: BenchSettings,
+        prepared: Arrays | None,
+        time: TimeSteps,
+    ) -> list[Figures]:
+        """Frames per second of all slots together, for each number of slots in `settings.counts`."""
+        rows = list[Figures]()
+        for count in settings.counts:
+            seconds, calls = time(
+                engine.batched(count),
+                lambda stream: SpeechWorkload(self, stream, constants, settings, prepared).step,
+            )
+            rows.append(
+                {
+                    "streams": count,
+                    "frames_per_s": count / seconds,
+                    "pass_ms": seconds * 1e3,
+                    "median_ms": calls,
+                }
+            )
+        return rows
+
+    def _lines(self, result: Figures) -> list[str]:
+        return [
+            f"first sound {result[FIRST_SOUND]:.2f} s after {result['prompt_tokens']} ids{self.condition}",
+            *(
+                f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
+                f"{row['pass_ms']:.0f} ms for a frame of each"
+                for row in result["streams"]
+            ),
+        ]
 
 
-def parse_constants(record: type[Constants], values: Json) -> Constants:
-    """The constants of a manifest. Raises IntegrityError that names a wrong one."""
-    try:
-        return record.model_validate(values)
-    except ValidationError as error:
-        raise IntegrityError(
-            f"manifest.json: constants: {first_fault(error)}; export the bundle again"
-        ) from None
+class SpeechWorkload(Generic[Constants, Decoder, Noise]):
+    """A frame of each slot of a stream in a step. Every code is fed back, and the end does not stop it.
 
+    The codec runs slot by slot. `prepared` are the cache rows of the prefix of the prompts.
+    """
 
-def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:
-    """Slots that one batch may have, if one call runs each of the components `batched` for all slots."""
-    found = {entry.name: entry.max_batch for entry in components}
-    return min(found.get(name, 1) for name in batched)
+    def __init__(
+        self,
+        bench: SpeechBench[Constants, Decoder, Noise],
+        stream: Stream,
+        constants: Constants,
+        settings: BenchSettings,
+        prepared: Arrays | None,
+    ):
+        self._loop, self._stream, self.prepared = bench.loop, stream, prepared
+        self._constants = constants
+        self._decoders = list[Decoder]()
+        for slot in range(stream.batch):
+            part = stream.slot(slot) if stream.batch > 1 else stream
+            decoder, prompt = bench.begin(part, constants, settings)
+            self.prepared = read_whole(decoder, prompt, self.prepared)
+            self._decoders.append(decoder)
+        if stream.batch == 1:
+            self._stream = self._decoders[0].stream  # a family may wrap it
+        self._generators = [np.random.default_rng(1) for _ in self._decoders]
+        self._codes: np.ndarray | None = None
+
+    def step(self) -> None:
+        if self._codes is not None:
+            self._loop.step(self._stream, self._decoders, self._codes)
+        noise = [self._loop.draw(generator, self._constants) for generator in self._generators]
+        found = self._loop.frame(self._stream, self._decoders, noise)
+        self._codes = np.maximum(found, self._loop.first_code)
+        for slot, decoder in enumerate(self._decoders):
+            decoder.decode(self._codes[slot : slot + 1])
