@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.bundle.manifest import Bundle, ComponentEntry, FamilyConstants
 from voxport.runtime.batching import max_slots
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families import Constants
 from voxport.runtime.speech_decoder import Decoder, FrameLoop, Noise, read_whole
 from voxport.runtime.trace import ArraySpec
 
 FIRST_SOUND = "first_sound_s"
+Constants = TypeVar("Constants", bound=FamilyConstants)
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
 StartSteps = Callable[[Stream], Callable[[], None]]
 """`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
