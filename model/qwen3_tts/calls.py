@@ -1,6 +1,6 @@
 """The order of calls of Qwen3-TTS, for authors of runners."""
 
-from voxport.bundle.constants.qwen3_tts import WINDOW_CONTEXT, Constants
+from voxport.bundle.constants.qwen3_tts import WINDOW_CONTEXT, QwenConstants
 from voxport.model.qwen3_tts.config import Options
 from voxport.model.qwen3_tts.split_six.graphs import DECODER_FRAMES
 
@@ -78,7 +78,7 @@ encoders.
 """
 
 
-def calls(constants: Constants, options: Options) -> str:
+def calls(constants: QwenConstants, options: Options) -> str:
     """The text for a bundle with these constants of its manifest."""
     return (SPLIT_SIX_CALLS if options.is_split_six else CALLS).format(
         dim=constants.dim,

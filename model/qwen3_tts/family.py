@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from voxport.bundle.constants.qwen3_tts import LANGUAGES, Constants
+from voxport.bundle.constants.qwen3_tts import LANGUAGES, QwenConstants
 from voxport.bundle.languages import NAMES
 from voxport.model.config import values_of
 from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
@@ -71,10 +71,10 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
     def default_cache(self, config: Qwen3TTSConfig, options: Options) -> int:
         return CACHE_ROWS if options.is_split_six else 2048  # 150 s of speech after a prompt of 170 rows
 
-    def constants(self, config: Qwen3TTSConfig, options: Options) -> Constants:
+    def constants(self, config: Qwen3TTSConfig, options: Options) -> QwenConstants:
         """Speakers and languages are in lower case, as the published package compares them."""
         talker = config.talker_config
-        return Constants(
+        return QwenConstants(
             sample_rate=config.codec.output_sample_rate,
             samples_per_frame=config.codec.decode_upsample_rate,
             dim=talker.hidden_size,

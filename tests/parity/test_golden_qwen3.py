@@ -32,7 +32,7 @@ from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.families.qwen3_tts.cloning import speaker_mel
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, QwenDecoder, ReferenceStates, Sampling
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptBuilder, PromptEmbedder, Reference
-from voxport.runtime.families.qwen3_tts.task import SpeechSlots
+from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.sampler import GREEDY, SamplerSettings
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -198,7 +198,7 @@ def test_speech_continues_the_sound_of_a_recording(base: GoldenModel, run: str) 
     """As in the official package, which decodes the codes of the recording in front. The second time, the
     states of the codec are those of the first time.
     """
-    slots = SpeechSlots(
+    slots = QwenSlots(
         base.engine.stream(),
         base.constants,
         lambda request: prompt_of(base, "base", run),

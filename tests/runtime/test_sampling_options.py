@@ -15,13 +15,13 @@ from support.runtime.toy_speech import CONSTANTS
 from support.stand_ins import stand_in
 
 from voxport.__main__ import main as voxport
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates, sampling_of
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, Voice
-from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech, SpeechSlots
+from voxport.runtime.families.qwen3_tts.task import QwenSlots, QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder
 from voxport.runtime.speech_request import SAMPLING, SpeechRequest
@@ -45,9 +45,9 @@ def engines() -> Engines:
 
 
 @pytest.fixture(scope="module")
-def constants(engines: Engines) -> Constants:
+def constants(engines: Engines) -> QwenConstants:
     """The tiny model's. It gives every setting a default that none of the tests asks for."""
-    found: Constants = engines.constants
+    found: QwenConstants = engines.constants
     return found
 
 
@@ -59,7 +59,7 @@ class Spoken:
         make = lambda: FaultyStream(engines.eager.stream(), no_fault)
         stream: Stream = BatchedStreams(make, slots, self._keep)
         decoder = BatchedDecoder(
-            SpeechSlots(
+            QwenSlots(
                 stream,
                 engines.constants,
                 partial(prompt_of, engines),
@@ -96,7 +96,9 @@ def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: An
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants: Constants, name: str) -> None:
+def test_a_setting_replaces_the_default_of_the_model_and_no_other(
+    constants: QwenConstants, name: str
+) -> None:
     part, setting = ("others", name[4:]) if name.startswith("sub_") else ("first", name)
     found, default = sampling_of(constants, {name: NEW[name]}), sampling_of(constants)
     changed = replace(getattr(default, part), **{setting: NEW[name]})
@@ -240,7 +242,7 @@ def test_each_slot_has_its_own_settings(engines: Engines, slots: int) -> None:
 
 def test_settings_are_those_of_the_time_of_the_request(engines: Engines) -> None:
     sampling = dict(GREEDY)
-    slots = SpeechSlots(
+    slots = QwenSlots(
         engines.eager.stream(),
         engines.constants,
         partial(prompt_of, engines),

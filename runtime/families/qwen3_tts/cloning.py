@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.bounds import FRAME_SECONDS
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.engines.base import Stream
@@ -76,7 +76,7 @@ def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames
 
 
 def speaker_embedding(
-    stream: Stream, constants: Constants, samples: np.ndarray
+    stream: Stream, constants: QwenConstants, samples: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """samples float32 [n] -> log-mel float32 [F, bands], vector float32 [dim]. Raises UsageError."""
     _check_component(stream, SPEAKER_ENCODER)

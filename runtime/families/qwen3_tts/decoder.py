@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 from pydantic import ValidationError
 
-from voxport.bundle.constants.qwen3_tts import Constants, SamplingConstants
+from voxport.bundle.constants.qwen3_tts import QwenConstants, SamplingConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import first_fault
 from voxport.runtime.engines.base import Arrays, Stream
@@ -33,7 +33,7 @@ class Sampling:
     others: SamplerSettings
 
 
-def sampling_of(constants: Constants, changes: Mapping[str, float] | None = None) -> Sampling:
+def sampling_of(constants: QwenConstants, changes: Mapping[str, float] | None = None) -> Sampling:
     """The defaults with other values by name: as in `SamplingConstants`, with `sub_` for `others_`.
 
     Raises UsageError that names a wrong one.
@@ -67,7 +67,7 @@ class FrameNoise:
     others: np.ndarray
 
 
-def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
+def draw_noise(generator: np.random.Generator, constants: QwenConstants) -> FrameNoise:
     """Noise of the next frame."""
     others = (constants.n_codebooks - 1, constants.other_codes)
     return FrameNoise(gumbel_noise(generator, (constants.vocab_size,)), gumbel_noise(generator, others))
@@ -79,7 +79,7 @@ class QwenDecoder(SpeechDecoder[PromptRows]):
     hidden: np.ndarray
     logits: np.ndarray
 
-    def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
+    def __init__(self, stream: Stream, constants: QwenConstants, sampling: Sampling | None = None):
         """`sampling` None is the default of the model."""
         super().__init__(stream)
         self.constants, self.sampling = constants, sampling or sampling_of(constants)

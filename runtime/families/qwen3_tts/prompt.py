@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.languages import NAMES, language_code
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
@@ -27,7 +27,7 @@ IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as 
 log = logging.getLogger(__name__)
 
 
-def language_name(language: str, constants: Constants) -> str:
+def language_name(language: str, constants: QwenConstants) -> str:
     """The model's name of a language, or `auto`, by either of them or by a code.
 
     Raises UsageError that lists names and codes.
@@ -103,7 +103,7 @@ class PromptRows:
 class PromptEmbedder:
     """Builds the rows of prompts with the embeddings of a stream."""
 
-    def __init__(self, stream: Stream, constants: Constants):
+    def __init__(self, stream: Stream, constants: QwenConstants):
         self._stream, self._constants = stream, constants
 
     def text(self, ids: np.ndarray | list[int]) -> np.ndarray:
@@ -207,7 +207,7 @@ class Voice:
 class PromptBuilder:
     """Builds prompts for one model."""
 
-    def __init__(self, tokenizer: QwenTokenizer, constants: Constants):
+    def __init__(self, tokenizer: QwenTokenizer, constants: QwenConstants):
         self._tokenizer, self._constants = tokenizer, constants
 
     def build(

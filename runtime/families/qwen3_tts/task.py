@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
@@ -73,7 +73,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     end_code = END
 
-    def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
+    def __init__(self, bundle: Bundle, engine: Engine, constants: QwenConstants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self.languages = bundle.job.languages
@@ -212,9 +212,9 @@ class QwenTextToSpeech(TextToSpeech):
             )
         return lambda text: len(self._builder.ids(text)) + estimated_frames(text) <= left
 
-    def slot_decoder(self, slots: int) -> "SpeechSlots":
+    def slot_decoder(self, slots: int) -> "QwenSlots":
         stream = standard_stream(self.engine.batched(slots), self._constants)
-        return SpeechSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
+        return QwenSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
 
     def _prompt(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on what the bundle cannot speak."""
@@ -227,13 +227,13 @@ class QwenTextToSpeech(TextToSpeech):
         )
 
 
-class SpeechSlots(UtteranceSlots[Constants, QwenDecoder, FrameNoise]):
+class QwenSlots(UtteranceSlots[QwenConstants, QwenDecoder, FrameNoise]):
     """Each utterance has sampling settings and noise of its own."""
 
     def __init__(
         self,
         stream: Stream,
-        constants: Constants,
+        constants: QwenConstants,
         prompt: Callable[[SpeechRequest], Prompt],
         prefixes: PrefixCache,
         references: ReferenceStates,
@@ -286,12 +286,12 @@ SPLIT_CALLS = {
     "speech_decoder": Call(frozenset({"audio_codes"}), frozenset({"audio"})),
 }
 
-FAMILY = RuntimeFamily[Constants](
+FAMILY = RuntimeFamily[QwenConstants](
     name="qwen3_tts",
     task=TextToSpeech,
     calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
-    constants=Constants,
-    voices=lambda bundle: count_rows(bundle, parse_constants(Constants, bundle.job.constants)),
+    constants=QwenConstants,
+    voices=lambda bundle: count_rows(bundle, parse_constants(QwenConstants, bundle.job.constants)),
     open=QwenTextToSpeech,
     workloads="voxport.runtime.families.qwen3_tts.workload",
 )

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import IntegrityError, UsageError, first_line
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
@@ -50,7 +50,7 @@ LANGUAGES = {  # published preset speakers; the others speak English best
 }
 
 
-def choose_voice(bundle: Bundle, constants: Constants, name: str | None) -> Voice:
+def choose_voice(bundle: Bundle, constants: QwenConstants, name: str | None) -> Voice:
     """A voice by name or file. Raises UsageError that lists the voices."""
     if name and name.lower() in constants.speakers:
         return Voice(name.lower())
@@ -86,7 +86,7 @@ def language_of_voice(voice: str | None) -> str:
     return LANGUAGES.get((voice or "").lower(), "en")
 
 
-def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
+def count_rows(bundle: Bundle, constants: QwenConstants) -> dict[str, int]:
     """Prompt rows of each voice: one for the speaker, others for its recording. Raises IntegrityError."""
     found = dict.fromkeys(sorted(constants.speakers), 1)
     for name, path in voice_paths(bundle).items():
@@ -95,7 +95,7 @@ def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
     return found
 
 
-def bundle_voices(bundle: Bundle, constants: Constants) -> list[str]:
+def bundle_voices(bundle: Bundle, constants: QwenConstants) -> list[str]:
     """Names of the preset speakers, and of the voice files of the bundle."""
     return [*sorted(constants.speakers), *bundle.manifest.voices]
 
@@ -140,7 +140,7 @@ def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: st
     return save(arrays, metadata={MODEL: digest, **hashes})
 
 
-def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
+def read_voice(path: Path, constants: QwenConstants, digest: str) -> Voice:
     """A voice file: `speaker_embedding` float32 [dim], and `codes` int64 [T, K] with `text_ids` int64 [n] if
     the speech continues a recording. Its metadata may name the model by its `digest`.
 
@@ -172,7 +172,7 @@ def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
     return voice
 
 
-def check_voice(voice: Voice, constants: Constants) -> None:
+def check_voice(voice: Voice, constants: QwenConstants) -> None:
     """Raises IntegrityError on a voice that is not one of this model."""
     vector, reference = np.asarray(voice.speaker), voice.reference
     if vector.shape != (constants.dim,):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Record, first_fault
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
@@ -58,7 +58,7 @@ FIXED_ROWS = 12  # in a prompt besides text
 
 
 def teacher_forced_run(
-    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+    stream: Stream, constants: QwenConstants, steps: int, forced: np.ndarray | None = None
 ) -> ForcedRun:
     """Frames of a fixed prompt, each code the one with the largest logit.
 
@@ -86,7 +86,7 @@ def teacher_forced_run(
     return ForcedRun(codes, np.stack(logits), np.stack(hidden), other_logits=np.stack(others))
 
 
-def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+def free_run(stream: Stream, constants: QwenConstants, steps: int) -> np.ndarray:
     """Samples float32 [n] of the same prompt with the sampling of the checkpoint, up to the end or `steps`
     frames.
     """
@@ -102,7 +102,7 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def rollout(stream: Stream, constants: Constants, frames: int) -> Rollout:
+def rollout(stream: Stream, constants: QwenConstants, frames: int) -> Rollout:
     """As `free_run`, without the end."""
     decoder, generator = _start(stream, constants), np.random.default_rng(7)
     codes = np.zeros((frames, constants.n_codebooks), np.int64)
@@ -115,7 +115,7 @@ def rollout(stream: Stream, constants: Constants, frames: int) -> Rollout:
 
 
 def check_choices(
-    found: Stream, expected: Stream, constants: Constants, bar: float
+    found: Stream, expected: Stream, constants: QwenConstants, bar: float
 ) -> Iterable[ChoiceResult]:
     """The codes that the predictor draws follow from its own logits. The codes of a recording are equal but
     if two entries are about equally near.
@@ -125,7 +125,7 @@ def check_choices(
         yield _check_encoded(found, expected, bar)
 
 
-def _check_drawn(stream: Stream, constants: Constants, bar: float) -> ChoiceResult:
+def _check_drawn(stream: Stream, constants: QwenConstants, bar: float) -> ChoiceResult:
     generator, wrong, count = np.random.default_rng(8), 0, 0
     for settings in SETTINGS:
         for _ in range(DRAWN_FRAMES):
@@ -165,7 +165,7 @@ def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
     return ChoiceResult("codes of a recording", bool((equal | affected).all()), detail)
 
 
-def _start(stream: Stream, constants: Constants) -> QwenDecoder:
+def _start(stream: Stream, constants: QwenConstants) -> QwenDecoder:
     """A decoder that has read a fixed prompt without a speaker."""
     stream = standard_stream(stream, constants)
     ids = np.random.default_rng(5).integers(0, constants.text_vocab_size, PROMPT_IDS)
@@ -175,7 +175,7 @@ def _start(stream: Stream, constants: Constants) -> QwenDecoder:
     return decoder
 
 
-VERIFICATION = VerificationWorkload[Constants](
+VERIFICATION = VerificationWorkload[QwenConstants](
     teacher_forced_run,
     free_run,
     lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
@@ -203,7 +203,7 @@ class Request(Record):
 KINDS = {"x_vector": "base", "icl": "base", "speaker": "custom_voice", "design": "voice_design"}
 
 
-def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+def _inputs(constants: QwenConstants) -> dict[str, ArraySpec]:
     """A request as JSON; for clones a recording; for sampling the noise; optionally codes for the codec."""
     books = constants.n_codebooks
     others = ("frames", books - 1, constants.other_codes)
@@ -217,7 +217,7 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
 
 
 def _run(
-    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+    engine: Engine, constants: QwenConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
     """`live` has no effect: a frame is always one step."""
     request = _parse(str(inputs["request"]), constants)
@@ -239,7 +239,7 @@ def _run(
     return results
 
 
-def _parse(text: str, constants: Constants) -> Request:
+def _parse(text: str, constants: QwenConstants) -> Request:
     """Raises UsageError that names the wrong field."""
     try:
         request = Request.model_validate(json.loads(text))
@@ -258,7 +258,7 @@ def _parse(text: str, constants: Constants) -> Request:
     return request
 
 
-def _sampling(request: Request, constants: Constants) -> Sampling:
+def _sampling(request: Request, constants: QwenConstants) -> Sampling:
     """Raises UsageError that names a wrong setting."""
     found, penalty = request.sampling, constants.sampling_defaults.repetition_penalty
     if found is None:
@@ -267,7 +267,7 @@ def _sampling(request: Request, constants: Constants) -> Sampling:
 
 
 def _voice(
-    engine: Engine, constants: Constants, builder: PromptBuilder, request: Request, inputs: Arrays
+    engine: Engine, constants: QwenConstants, builder: PromptBuilder, request: Request, inputs: Arrays
 ) -> tuple[Arrays, Voice]:
     """The voice of a request, and the values that it was made from."""
     if constants.kind != "base":
@@ -301,7 +301,7 @@ def _frames(decoder: QwenDecoder, request: Request, inputs: Arrays) -> tuple[np.
     return np.reshape(hidden, (-1, dim)).astype(np.float32), np.reshape(codes, (-1, books)).astype(np.int64)
 
 
-def _noise(request: Request, inputs: Arrays, index: int, constants: Constants) -> FrameNoise | None:
+def _noise(request: Request, inputs: Arrays, index: int, constants: QwenConstants) -> FrameNoise | None:
     if request.sampling is None:
         return None
     for name in ("noise_c0", "noise_cp"):
@@ -324,10 +324,12 @@ def _audio(decoder: QwenDecoder, codes: np.ndarray, reference: Reference | None)
     return samples[int(frames / max(frames + len(codes), 1) * len(samples)) :]
 
 
-TRACE = TraceWorkload[Constants](_inputs, _run)
+TRACE = TraceWorkload[QwenConstants](_inputs, _run)
 
 
-def _begin(stream: Stream, constants: Constants, settings: BenchSettings) -> tuple[QwenDecoder, PromptRows]:
+def _begin(
+    stream: Stream, constants: QwenConstants, settings: BenchSettings
+) -> tuple[QwenDecoder, PromptRows]:
     ids = np.random.default_rng(0).integers(0, constants.text_vocab_size, settings.prompt_tokens)
     stream = standard_stream(stream, constants)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0])))

@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, LIVE_ENCODER, Constants
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, LIVE_ENCODER, RealtimeConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import load_pieces, tekken_path
@@ -125,7 +125,7 @@ class VoxtralSpeechToText(SpeechToText):
     def __init__(
         self,
         engine: Engine,
-        constants: Constants,
+        constants: RealtimeConstants,
         token_bytes: Callable[[int], bytes],
         is_live: bool,
         max_live: int = 1,
@@ -237,14 +237,14 @@ class VoxtralTranscription:
         yield self._transcript.end()
 
 
-def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeechToText:
+def _open(bundle: Bundle, engine: Engine, constants: RealtimeConstants) -> VoxtralSpeechToText:
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
     max_live = max_slots(bundle.components, BATCHED)
     token_bytes = load_pieces(tekken_path(tokenizer_paths(bundle)))
     return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live, bundle.job.languages)
 
 
-FAMILY = RuntimeFamily[Constants](
+FAMILY = RuntimeFamily[RealtimeConstants](
     name="voxtral_realtime",
     task=SpeechToText,
     calls=lambda job: {
@@ -253,7 +253,7 @@ FAMILY = RuntimeFamily[Constants](
         "prefill": replace(STEP, dims=frozenset({"S"})),
         "decode_step": STEP,
     },
-    constants=Constants,
+    constants=RealtimeConstants,
     voices=lambda bundle: {},
     open=_open,
     workloads="voxport.runtime.families.voxtral_realtime.workload",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Constants
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, RealtimeConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.engines.base import Arrays, Engine, Stream
@@ -28,7 +28,7 @@ FIRST_OUTPUT = "first_token_s"
 
 
 def teacher_forced_run(
-    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+    stream: Stream, constants: RealtimeConstants, steps: int, forced: np.ndarray | None = None
 ) -> ForcedRun:
     """The first `steps` tokens of noise.
 
@@ -49,30 +49,30 @@ def teacher_forced_run(
     return ForcedRun(logits=found, codes=np.array(tokens)[:, None], hidden=found)
 
 
-def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+def free_run(stream: Stream, constants: RealtimeConstants, steps: int) -> np.ndarray:
     """The tokens of a free run: int64 [steps]."""
     return teacher_forced_run(stream, constants, steps).codes[:, 0]
 
 
-def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
+def compare(found: np.ndarray, expected: np.ndarray, constants: RealtimeConstants) -> dict[str, float]:
     """The number of tokens, and the fraction of equal ones."""
     return {"tokens": float(len(found)), "tokens_equal": float((found == expected).mean())}
 
 
-VERIFICATION = VerificationWorkload[Constants](
+VERIFICATION = VerificationWorkload[RealtimeConstants](
     teacher_forced_run,
     free_run,
     compare,
 )
 
 
-def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+def _inputs(constants: RealtimeConstants) -> dict[str, ArraySpec]:
     """`audio` float32 [n] at `sample_rate`; optionally `delay` int64 [1], a number in `delays_ms`."""
     return {"audio": ArraySpec((None,)), "delay": ArraySpec((1,), (len(constants.delays),), is_optional=True)}
 
 
 def _run(
-    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+    engine: Engine, constants: RealtimeConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
     """All values at one delay, by default the first. `live` feeds and encodes 80 ms at a time."""
     delay = int(inputs["delay"][0]) if "delay" in inputs else 0
@@ -99,7 +99,7 @@ def _run(
     }
 
 
-TRACE = TraceWorkload[Constants](_inputs, _run)
+TRACE = TraceWorkload[RealtimeConstants](_inputs, _run)
 
 
 class LiveWorkload:
@@ -107,7 +107,7 @@ class LiveWorkload:
 
     prepared: Arrays | None = None
 
-    def __init__(self, stream: Stream, constants: Constants, chunk_tokens: int = 1):
+    def __init__(self, stream: Stream, constants: RealtimeConstants, chunk_tokens: int = 1):
         self._decoder = StreamingDecoder(stream, constants, DecodeOptions(chunk_tokens=chunk_tokens))
         self._rng = np.random.default_rng(1)
         self._samples = chunk_tokens * constants.samples_per_token
@@ -135,7 +135,11 @@ def _check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, .
 
 
 def _batched(
-    engine: Engine, constants: Constants, settings: BenchSettings, prepared: Arrays | None, time: TimeSteps
+    engine: Engine,
+    constants: RealtimeConstants,
+    settings: BenchSettings,
+    prepared: Arrays | None,
+    time: TimeSteps,
 ) -> list[Figures]:
     """Time per 80 ms with several chunks per encoder call, and the delay that they add."""
     rows = list[Figures]()
@@ -152,7 +156,7 @@ def _batched(
     return rows
 
 
-def _start_chunks(constants: Constants, count: int, stream: Stream) -> Callable[[], None]:
+def _start_chunks(constants: RealtimeConstants, count: int, stream: Stream) -> Callable[[], None]:
     return LiveWorkload(stream, constants, count).step
 
 
@@ -167,7 +171,7 @@ def _lines(result: Figures) -> list[str]:
     ]
 
 
-BENCH = BenchWorkload[Constants](
+BENCH = BenchWorkload[RealtimeConstants](
     first_output=FIRST_OUTPUT,
     options=("chunks",),
     voice=lambda bundle, constants: np.zeros((0, constants.dim), np.float32),

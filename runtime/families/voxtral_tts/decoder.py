@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, VoxtralConstants
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.speech_decoder import FrameLoop, SpeechDecoder, check_room
 
@@ -46,7 +46,7 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
 
     output: StepOutput
 
-    def __init__(self, stream: Stream, constants: Constants):
+    def __init__(self, stream: Stream, constants: VoxtralConstants):
         super().__init__(stream)
         self.constants = constants
         self.may_end = True  # whether the next frame may be END_AUDIO
@@ -117,7 +117,7 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
         return np.asarray(self.stream.run("acoustic_step", inputs)["velocity"][0])
 
 
-def draw_noise(generator: np.random.Generator, constants: Constants) -> np.ndarray:
+def draw_noise(generator: np.random.Generator, constants: VoxtralConstants) -> np.ndarray:
     """Noise of a frame: float32 [1, K - 1]."""
     return generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32)
 
@@ -134,7 +134,7 @@ def batched_frame(
 
 def _frames(
     stream: Stream,
-    constants: Constants,
+    constants: VoxtralConstants,
     outputs: Sequence[StepOutput],
     may_end: Sequence[bool],
     noise: np.ndarray,
@@ -161,7 +161,7 @@ def batched_step(stream: Stream, decoders: Sequence[VoxtralDecoder], codes: np.n
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 
-def semantic_codes(logits: np.ndarray, constants: Constants, may_end: bool = True) -> np.ndarray:
+def semantic_codes(logits: np.ndarray, constants: VoxtralConstants, may_end: bool = True) -> np.ndarray:
     """logits float32 [B, rows] -> codes int64 [B, 1], greedily; with `may_end` a code may be END_AUDIO.
 
     Rows beyond the codes are padding.
@@ -172,7 +172,7 @@ def semantic_codes(logits: np.ndarray, constants: Constants, may_end: bool = Tru
 
 
 def acoustic_values(
-    stream: Stream, constants: Constants, noise: np.ndarray, condition: np.ndarray
+    stream: Stream, constants: VoxtralConstants, noise: np.ndarray, condition: np.ndarray
 ) -> np.ndarray:
     """noise float32 [B, K - 1], condition [B, acoustic dim] -> float32 [B, K - 1], in all Euler steps."""
     x = noise

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
-from voxport.bundle.constants.voxtral_tts import LANGUAGES, Constants
+from voxport.bundle.constants.voxtral_tts import LANGUAGES, VoxtralConstants
 from voxport.bundle.errors import IntegrityError, UsageError, VoxportError
 from voxport.bundle.manifest import VOICE_KEY, Bundle
 from voxport.bundle.names import find_name
@@ -158,7 +158,7 @@ def open_tokenizer(paths: Sequence[Path]) -> SpeechTokenizer:
 class PromptBuilder:
     """Builds prompts for one bundle."""
 
-    def __init__(self, bundle: Bundle, tokenizer: SpeechTokenizer, constants: Constants):
+    def __init__(self, bundle: Bundle, tokenizer: SpeechTokenizer, constants: VoxtralConstants):
         self._bundle, self._tokenizer, self._constants = bundle, tokenizer, constants
         self._capacity = bundle.component("decode_step").signature.capacity or 0
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_tts import END_AUDIO, Constants
+from voxport.bundle.constants.voxtral_tts import END_AUDIO, VoxtralConstants
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
@@ -35,7 +35,7 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     end_code = END_AUDIO
 
-    def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
+    def __init__(self, bundle: Bundle, engine: Engine, constants: VoxtralConstants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self.languages = bundle.job.languages
@@ -90,14 +90,16 @@ class VoxtralTextToSpeech(TextToSpeech):
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.fits_prompt(voice)
 
-    def slot_decoder(self, slots: int) -> "SpeechSlots":
-        return SpeechSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
+    def slot_decoder(self, slots: int) -> "VoxtralSlots":
+        return VoxtralSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
 
 
-class SpeechSlots(UtteranceSlots[Constants, VoxtralDecoder, np.ndarray]):
+class VoxtralSlots(UtteranceSlots[VoxtralConstants, VoxtralDecoder, np.ndarray]):
     """The backbone and the acoustic head read weights once for all slots."""
 
-    def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
+    def __init__(
+        self, stream: Stream, constants: VoxtralConstants, prompts: PromptBuilder, prefixes: PrefixCache
+    ):
         super().__init__(stream, constants, FRAMES, estimated_frames)
         self._prompts, self._prefixes = prompts, prefixes
 
@@ -116,7 +118,7 @@ class SpeechSlots(UtteranceSlots[Constants, VoxtralDecoder, np.ndarray]):
         return read
 
 
-FAMILY = RuntimeFamily[Constants](
+FAMILY = RuntimeFamily[VoxtralConstants](
     name="voxtral_tts",
     task=TextToSpeech,
     calls=lambda job: {
@@ -127,8 +129,8 @@ FAMILY = RuntimeFamily[Constants](
         "acoustic_step": Call(frozenset({"x", "step", "condition"}), frozenset({"next_x", "velocity"})),
         "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
     },
-    constants=Constants,
-    voices=lambda bundle: count_rows(bundle, parse_constants(Constants, bundle.job.constants).dim),
+    constants=VoxtralConstants,
+    voices=lambda bundle: count_rows(bundle, parse_constants(VoxtralConstants, bundle.job.constants).dim),
     open=VoxtralTextToSpeech,
     workloads="voxport.runtime.families.voxtral_tts.workload",
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, VoxtralConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.comparison import compare_audio
@@ -32,7 +32,7 @@ MARKERS = 6  # rows of a prompt besides voice and text
 
 
 def teacher_forced_run(
-    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+    stream: Stream, constants: VoxtralConstants, steps: int, forced: np.ndarray | None = None
 ) -> ForcedRun:
     """Frames of a fixed prompt.
 
@@ -59,7 +59,7 @@ def teacher_forced_run(
     )
 
 
-def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+def free_run(stream: Stream, constants: VoxtralConstants, steps: int) -> np.ndarray:
     """Samples float32 [n] of the same prompt, up to END_AUDIO or `steps` frames."""
     decoder, noise = _start(stream, constants, steps)
     codes: list[np.ndarray] = []
@@ -72,7 +72,7 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def _start(stream: Stream, constants: Constants, frames: int) -> tuple[VoxtralDecoder, np.ndarray]:
+def _start(stream: Stream, constants: VoxtralConstants, frames: int) -> tuple[VoxtralDecoder, np.ndarray]:
     """A decoder that has read a fixed prompt without a voice, and fixed noise float32 [frames, 1, K - 1]."""
     generator = np.random.default_rng(SEED)
     text = generator.integers(0, constants.vocab_size, PROMPT_IDS)
@@ -83,14 +83,14 @@ def _start(stream: Stream, constants: Constants, frames: int) -> tuple[VoxtralDe
     return decoder, noise
 
 
-VERIFICATION = VerificationWorkload[Constants](
+VERIFICATION = VerificationWorkload[VoxtralConstants](
     teacher_forced_run,
     free_run,
     lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
 )
 
 
-def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+def _inputs(constants: VoxtralConstants) -> dict[str, ArraySpec]:
     """A prompt and noise; optionally codes to feed back, codes for the codec alone, the point of the
     velocities.
     """
@@ -107,7 +107,7 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
 
 
 def _run(
-    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+    engine: Engine, constants: VoxtralConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
     """Given `codes` replace the fed-back codes (teacher forcing).
 
@@ -149,10 +149,12 @@ def _frames(decoder: VoxtralDecoder, noise: np.ndarray, forced: np.ndarray | Non
     }
 
 
-TRACE = TraceWorkload[Constants](_inputs, _run)
+TRACE = TraceWorkload[VoxtralConstants](_inputs, _run)
 
 
-def _begin(stream: Stream, constants: Constants, settings: BenchSettings) -> tuple[VoxtralDecoder, Prompt]:
+def _begin(
+    stream: Stream, constants: VoxtralConstants, settings: BenchSettings
+) -> tuple[VoxtralDecoder, Prompt]:
     """The voice, and random text ids; [BEGIN_AUDIO] replaces all markers."""
     audio, marker = constants.audio_id, constants.begin_audio_id
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
@@ -164,7 +166,7 @@ def _begin(stream: Stream, constants: Constants, settings: BenchSettings) -> tup
     return VoxtralDecoder(stream, constants), prompt
 
 
-def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:
+def _voice(bundle: Bundle, constants: VoxtralConstants) -> np.ndarray:
     if bundle.manifest.voices:
         return choose_voice(bundle, None, constants.dim)
     return np.zeros((0, constants.dim), np.float32)

@@ -13,7 +13,7 @@ from voxport.runtime.batching import BatchedDecoder, Status
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from voxport.runtime.families.qwen3_tts.task import SpeechSlots
+from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.speech_request import SpeechRequest
 
 CACHE = 96
@@ -40,7 +40,7 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
 
 
 def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
-    slots = SpeechSlots(
+    slots = QwenSlots(
         stream,
         engines.constants,
         lambda request: prompt_of(engines, request),
@@ -178,7 +178,7 @@ def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines: Engines
 def test_stored_rows_of_a_prefix_give_the_same_speech(engines: Engines) -> None:
     prefixes, results = private_prefix_cache(), []
     for _ in range(2):
-        slots = SpeechSlots(
+        slots = QwenSlots(
             engines.eager.stream(),
             engines.constants,
             lambda request: prompt_of(engines, request),
