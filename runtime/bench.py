@@ -15,10 +15,11 @@ import numpy as np
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
+from voxport.runtime.batching import max_slots
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.families.workload import BenchSettings, Figures, StartSteps, Workload
+from voxport.runtime.families.workload import BenchSettings, Figures, Workload
 from voxport.runtime.machine import describe_machine, resident_bytes
 from voxport.runtime.opening import check_engine
 
@@ -30,20 +31,21 @@ Start = Callable[[Stream, Arrays | None], Workload]  # on a stream, with the val
 
 
 def bench(
-    folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, counts: tuple[int, ...] = ()
+    folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, streams: tuple[int, ...] = ()
 ) -> Figures:
-    """Times a workload of `frames` steps of 80 ms, then batch sizes. Times in ms, sizes in bytes.
+    """Times a workload of `frames` steps of 80 ms, then batches of `streams`. Times in ms, sizes in bytes.
 
-    `counts`: see `BenchSettings`. Raises UsageError if prompt and frames do not fit the cache, or if the
-    bundle cannot run a batch size.
+    Raises UsageError if prompt and frames do not fit the cache, or if the bundle cannot run a batch.
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
     check_engine(bundle)
     job, constants = bundle.job, read_constants(bundle.job)
     workloads, threads = open_family(job.family).bench, options.thread_count(bundle)
-    workloads.check_counts({entry.name: entry for entry in bundle.components}, counts)
-    settings = BenchSettings(workloads.voice(bundle, constants), prompt_tokens, counts)
+    workloads.check(bundle)
+    if streams:
+        check_streams(streams, max_slots(bundle.components, workloads.batched))
+    settings = BenchSettings(workloads.voice(bundle, constants), prompt_tokens)
     rows = workloads.rows_needed(settings, frames + WARM_UP_STEPS)
     if rows > job.cache_length:
         raise UsageError(
@@ -63,7 +65,7 @@ def bench(
         "load_s": load,
         workloads.first_output: first_output,
         **_frames(stream, start(stream, prepared), frames, engine.bandwidth(threads), bundle),
-        "streams": workloads.batched(engine, constants, settings, prepared, partial(_time_batch, frames)),
+        "streams": [_batch(engine.batched(count), start, prepared, frames) for count in streams],
         "prompt_tokens": prompt_tokens,
         "voice_rows": len(settings.voice),
     }
@@ -115,11 +117,25 @@ def _frames(
     }
 
 
-def _time_batch(frames: int, batch: Stream, start: StartSteps) -> tuple[float, dict[str, float]]:
-    """Median seconds of a step, and median ms of a call of each component."""
-    timed = TimedStream(batch)
-    steps = _time_steps(timed, start(timed), frames).steps
-    return _ms(steps) / 1e3, {name: _ms(calls) for name, calls in timed.seconds.items()}
+def check_streams(streams: tuple[int, ...], limit: int) -> None:
+    """Raises UsageError if one call cannot serve so many streams."""
+    if not all(1 <= count <= limit for count in streams):
+        raise UsageError(
+            f"streams {','.join(map(str, streams))}: one call of this bundle serves 1 to {limit} streams",
+            field="streams",
+        )
+
+
+def _batch(stream: Stream, start: Start, prepared: Arrays | None, frames: int) -> Figures:
+    """Frames per second of all slots of a stream together."""
+    timed = TimedStream(stream)
+    seconds = _ms(_time_steps(timed, start(timed, prepared).step, frames).steps) / 1e3
+    return {
+        "streams": stream.batch,
+        "frames_per_s": stream.batch / seconds,
+        "pass_ms": seconds * 1e3,
+        "median_ms": {name: _ms(calls) for name, calls in timed.seconds.items()},
+    }
 
 
 class TimedStream(Stream):
@@ -234,7 +250,12 @@ def bench_text(result: Figures) -> str:
     bundle, machine, frame = result["bundle"], result["machine"], result["frame"]
     size = result["resident_bytes"]
     resident = "" if size is None else f", {_size(size)} resident after the last frame"
-    first, *batches = open_family(bundle["family"]).bench.lines(result)
+    first = open_family(bundle["family"]).bench.summary.format(**result)
+    batches = (
+        f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
+        f"{row['pass_ms']:.0f} ms for a frame of each"
+        for row in result["streams"]
+    )
     return "\n".join(
         (
             f"{bundle['name']} for {bundle['target']}, {bundle['recipe']}, {_size(bundle['bytes'])}; "

@@ -1,6 +1,6 @@
 """Runs of a family that verification, traces and the benchmark need. A bundle that speaks imports none."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -8,22 +8,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import Bundle, ComponentEntry, FamilyConstants
-from voxport.runtime.batching import max_slots
+from voxport.bundle.manifest import Bundle, FamilyConstants
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.speech_decoder import Decoder, FrameLoop, Noise, read_whole
 from voxport.runtime.trace import ArraySpec
 
-FIRST_SOUND = "first_sound_s"
 Constants = TypeVar("Constants", bound=FamilyConstants)
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
-StartSteps = Callable[[Stream], Callable[[], None]]
-"""`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
-TimeSteps = Callable[[Stream, StartSteps], tuple[float, dict[str, float]]]
-"""`time(stream, start)` returns the median seconds of a step, and the median ms of a call of each
-component.
-"""
 
 
 @dataclass(frozen=True)
@@ -58,14 +49,10 @@ class ChoiceResult:
 class BenchSettings:
     """Inputs of a benchmark: `voice` float32 [rows, dim] (no rows without voices), and `prompt_tokens` ids of
     text.
-
-    `counts` are the batch sizes to time as well: slots of a batched stream, or audio chunks of one encoder
-    call.
     """
 
     voice: np.ndarray
     prompt_tokens: int = 20
-    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,105 +112,73 @@ class Workload(Protocol):
     def step(self) -> None: ...
 
 
+def no_check(bundle: Bundle) -> None:
+    """Every bundle can be timed."""
+
+
+def no_voice(bundle: Bundle, constants: FamilyConstants) -> np.ndarray:
+    return np.zeros((0, 0), np.float32)
+
+
+def no_rows(settings: BenchSettings, steps: int) -> int:
+    """A sliding window has room for every step."""
+    return 0
+
+
 @dataclass(frozen=True)
 class BenchWorkload(Generic[Constants]):
-    """Workloads that the benchmark times.
+    """What the benchmark times.
 
     first_output: JSON key of the seconds until the first output.
-    options: names of the `bench` options that apply to the family.
-    voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows if the family or the bundle
-        has no voices.
-    rows_needed(settings, steps): rows of the decoder's cache for `steps` steps; 0 for a sliding window.
-    check_counts(components, counts): raises UsageError if the bundle cannot run one of the batch sizes.
+    summary: a format string with this key, for the text of the result.
     start(stream, constants, settings, prepared): a workload on an empty stream. `prepared` is that of an
         earlier workload, or None.
-    batched(engine, constants, settings, prepared, time): a row of figures for each batch size in
-        `settings.counts`, measured with `time`.
-    lines(result): text: the time to the first output, then a line for each row of `batched`.
+    options: names of the `bench` options that apply to the family.
+    batched: components that one call runs for all slots of a batch.
+    check(bundle): raises UsageError if the bundle cannot be timed.
+    voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows if the family or the bundle
+        has no voices.
+    rows_needed(settings, steps): rows of the decoder's cache for `steps` steps.
     """
 
     first_output: str
-    options: tuple[str, ...]
-    voice: Callable[[Bundle, Constants], np.ndarray]
-    rows_needed: Callable[[BenchSettings, int], int]
-    check_counts: Callable[[Mapping[str, ComponentEntry], tuple[int, ...]], None]
+    summary: str
     start: Callable[[Stream, Constants, BenchSettings, Arrays | None], Workload]
-    batched: Callable[[Engine, Constants, BenchSettings, Arrays | None, TimeSteps], list[Figures]]
-    lines: Callable[[Figures], list[str]]
+    options: tuple[str, ...] = ()
+    batched: tuple[str, ...] = ()
+    check: Callable[[Bundle], None] = no_check
+    voice: Callable[[Bundle, Constants], np.ndarray] = no_voice
+    rows_needed: Callable[[BenchSettings, int], int] = no_rows
 
 
-@dataclass(frozen=True)
-class SpeechBench(Generic[Constants, Decoder, Noise]):
-    """What the workloads of a family that speaks differ in.
+BeginSpeech = Callable[[Stream, Constants, BenchSettings], tuple[Decoder, Any]]
+"""`begin(stream, constants, settings)` returns a decoder and its prompt."""
 
-    begin(stream, constants, settings): a decoder and its prompt.
-    fixed_rows: rows of a prompt besides voice and text.
-    condition: of the time to the first sound, as text.
+
+def speech_bench(
+    loop: FrameLoop[Constants, Decoder, Noise],
+    begin: BeginSpeech[Constants, Decoder],
+    fixed_rows: int,
+    voice: Callable[[Bundle, Constants], np.ndarray] = no_voice,
+    condition: str = "",
+) -> BenchWorkload[Constants]:
+    """For a family that speaks.
+
+    `fixed_rows` are the rows of a prompt besides voice and text. `condition`: of the time to the first sound.
     """
 
-    loop: FrameLoop[Constants, Decoder, Noise]
-    begin: Callable[[Stream, Constants, BenchSettings], tuple[Decoder, Any]]
-    fixed_rows: int
-    condition: str = ""
+    def rows_needed(settings: BenchSettings, steps: int) -> int:
+        return len(settings.voice) + settings.prompt_tokens + steps + fixed_rows
 
-    def workload(self, voice: Callable[[Bundle, Constants], np.ndarray]) -> BenchWorkload[Constants]:
-        """`voice`: see `BenchWorkload`."""
-        return BenchWorkload(
-            first_output=FIRST_SOUND,
-            options=("streams", "prompt_tokens"),
-            voice=voice,
-            rows_needed=lambda settings, steps: (
-                len(settings.voice) + settings.prompt_tokens + steps + self.fixed_rows
-            ),
-            check_counts=self._check_counts,
-            start=partial(SpeechWorkload, self),
-            batched=self._time_batches,
-            lines=self._lines,
-        )
-
-    def _check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-        """Raises UsageError if one call of the bundle cannot serve so many streams."""
-        limit = max_slots(components.values(), self.loop.batched)
-        if not all(1 <= count <= limit for count in counts):
-            raise UsageError(
-                f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
-                field="streams",
-            )
-
-    def _time_batches(
-        self,
-        engine: Engine,
-        constants: Constants,
-        settings: BenchSettings,
-        prepared: Arrays | None,
-        time: TimeSteps,
-    ) -> list[Figures]:
-        """Frames per second of all slots together, for each number of slots in `settings.counts`."""
-        rows = list[Figures]()
-        for count in settings.counts:
-            seconds, calls = time(
-                engine.batched(count),
-                lambda stream: SpeechWorkload(self, stream, constants, settings, prepared).step,
-            )
-            rows.append(
-                {
-                    "streams": count,
-                    "frames_per_s": count / seconds,
-                    "pass_ms": seconds * 1e3,
-                    "median_ms": calls,
-                }
-            )
-        return rows
-
-    def _lines(self, result: Figures) -> list[str]:
-        return [
-            f"first sound {result[FIRST_SOUND]:.2f} s after {result['prompt_tokens']} ids{self.condition}",
-            *(
-                f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
-                f"{row['pass_ms']:.0f} ms for a frame of each"
-                for row in result["streams"]
-            ),
-        ]
+    return BenchWorkload(
+        first_output="first_sound_s",
+        summary=f"first sound {{first_sound_s:.2f}} s after {{prompt_tokens}} ids{condition}",
+        start=partial(SpeechWorkload, loop, begin),
+        options=("streams", "prompt_tokens"),
+        batched=loop.batched,
+        voice=voice,
+        rows_needed=rows_needed,
+    )
 
 
 class SpeechWorkload(Generic[Constants, Decoder, Noise]):
@@ -234,18 +189,19 @@ class SpeechWorkload(Generic[Constants, Decoder, Noise]):
 
     def __init__(
         self,
-        bench: SpeechBench[Constants, Decoder, Noise],
+        loop: FrameLoop[Constants, Decoder, Noise],
+        begin: BeginSpeech[Constants, Decoder],
         stream: Stream,
         constants: Constants,
         settings: BenchSettings,
         prepared: Arrays | None,
     ):
-        self._loop, self._stream, self.prepared = bench.loop, stream, prepared
+        self._loop, self._stream, self.prepared = loop, stream, prepared
         self._constants = constants
         self._decoders = list[Decoder]()
         for slot in range(stream.batch):
             part = stream.slot(slot) if stream.batch > 1 else stream
-            decoder, prompt = bench.begin(part, constants, settings)
+            decoder, prompt = begin(part, constants, settings)
             self.prepared = read_whole(decoder, prompt, self.prepared)
             self._decoders.append(decoder)
         if stream.batch == 1:

@@ -41,9 +41,9 @@ from voxport.runtime.families.workload import (
     ChoiceResult,
     ForcedRun,
     Rollout,
-    SpeechBench,
     TraceWorkload,
     VerificationWorkload,
+    speech_bench,
 )
 from voxport.runtime.sampler import GREEDY, SamplerSettings, may_be_drawn
 from voxport.runtime.speech_request import TextLayout
@@ -336,6 +336,4 @@ def _begin(
     return QwenDecoder(stream, constants), rows
 
 
-BENCH = SpeechBench(FRAMES, _begin, FIXED_ROWS).workload(
-    lambda bundle, constants: np.zeros((0, constants.dim), np.float32)
-)
+BENCH = speech_bench(FRAMES, _begin, FIXED_ROWS)

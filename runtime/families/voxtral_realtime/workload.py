@@ -1,30 +1,26 @@
 """Fixed runs of Voxtral-Realtime on noise: for verification, traces and the benchmark."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, RealtimeConstants
+from voxport.bundle.constants.voxtral_realtime import LIVE_ENCODER, RealtimeConstants
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ComponentEntry
+from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from voxport.runtime.families.workload import (
     BenchSettings,
     BenchWorkload,
-    Figures,
     ForcedRun,
-    TimeSteps,
     TraceWorkload,
     VerificationWorkload,
 )
 from voxport.runtime.trace import ArraySpec
 
 NOISE_LEVEL = 0.1  # standard deviation
-FIRST_OUTPUT = "first_token_s"
 
 
 def teacher_forced_run(
@@ -107,10 +103,11 @@ class LiveWorkload:
 
     prepared: Arrays | None = None
 
-    def __init__(self, stream: Stream, constants: RealtimeConstants, chunk_tokens: int = 1):
-        self._decoder = StreamingDecoder(stream, constants, DecodeOptions(chunk_tokens=chunk_tokens))
-        self._rng = np.random.default_rng(1)
-        self._samples = chunk_tokens * constants.samples_per_token
+    def __init__(
+        self, stream: Stream, constants: RealtimeConstants, settings: BenchSettings, prepared: Arrays | None
+    ):
+        self._decoder = StreamingDecoder(stream, constants, DecodeOptions(chunk_tokens=1))
+        self._rng, self._samples = np.random.default_rng(1), constants.samples_per_token
         # Half a window follows the silence and the delay: samples that the last mel frame needs.
         self._feed(constants.delays[0] * constants.samples_per_token + constants.window_size // 2)
 
@@ -122,62 +119,14 @@ class LiveWorkload:
         self._feed(self._samples)
 
 
-def _check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-    """Raises UsageError if the bundle has no live encoder, or a call cannot encode so many chunks."""
-    if LIVE_ENCODER not in components:
+def _check(bundle: Bundle) -> None:
+    if LIVE_ENCODER not in {entry.name for entry in bundle.components}:
         raise UsageError("this bundle is for recordings; export it with --streaming to time it")
-    limit = components[ENCODER].signature.dims["T"][1]
-    if not all(1 <= count <= limit for count in counts):
-        raise UsageError(
-            f"chunks {','.join(map(str, counts))}: one call encodes 1 to {limit} chunks of 80 ms",
-            field="chunks",
-        )
-
-
-def _batched(
-    engine: Engine,
-    constants: RealtimeConstants,
-    settings: BenchSettings,
-    prepared: Arrays | None,
-    time: TimeSteps,
-) -> list[Figures]:
-    """Time per 80 ms with several chunks per encoder call, and the delay that they add."""
-    rows = list[Figures]()
-    for count in settings.counts:
-        seconds, calls = time(engine.stream(), partial(_start_chunks, constants, count))
-        rows.append(
-            {
-                "chunks": count,
-                "step_ms": seconds * 1e3 / count,
-                "added_delay_ms": (count - 1) * constants.seconds_per_token * 1e3,
-                "median_ms": calls,
-            }
-        )
-    return rows
-
-
-def _start_chunks(constants: RealtimeConstants, count: int, stream: Stream) -> Callable[[], None]:
-    return LiveWorkload(stream, constants, count).step
-
-
-def _lines(result: Figures) -> list[str]:
-    return [
-        f"first token {result[FIRST_OUTPUT]:.2f} s after the start of a stream, with its silence",
-        *(
-            f"{row['chunks']} chunks per encoder call: {row['step_ms']:.1f} ms per 80 ms of audio, "
-            f"{row['added_delay_ms']:.0f} ms more delay"
-            for row in result["streams"]
-        ),
-    ]
 
 
 BENCH = BenchWorkload[RealtimeConstants](
-    first_output=FIRST_OUTPUT,
-    options=("chunks",),
-    voice=lambda bundle, constants: np.zeros((0, constants.dim), np.float32),
-    rows_needed=lambda settings, steps: 0,
-    check_counts=_check_counts,
-    start=lambda stream, constants, settings, prepared: LiveWorkload(stream, constants),
-    batched=_batched,
-    lines=_lines,
+    first_output="first_token_s",
+    summary="first token {first_token_s:.2f} s after the start of a stream, with its silence",
+    start=LiveWorkload,
+    check=_check,
 )

@@ -19,9 +19,9 @@ from voxport.runtime.families.voxtral_tts.prompt import choose_voice
 from voxport.runtime.families.workload import (
     BenchSettings,
     ForcedRun,
-    SpeechBench,
     TraceWorkload,
     VerificationWorkload,
+    speech_bench,
 )
 from voxport.runtime.trace import ArraySpec
 
@@ -172,4 +172,4 @@ def _voice(bundle: Bundle, constants: VoxtralConstants) -> np.ndarray:
     return np.zeros((0, constants.dim), np.float32)
 
 
-BENCH = SpeechBench(FRAMES, _begin, MARKERS, ", with the voice's prefix cached").workload(_voice)
+BENCH = speech_bench(FRAMES, _begin, MARKERS, _voice, ", with the voice's prefix cached")
