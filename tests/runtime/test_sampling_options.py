@@ -288,12 +288,8 @@ def test_options_of_say_reach_the_model(say: Callable[..., tuple[int, bytes, str
     ("options", "says"),
     [
         (("--temperature", "-1"), "--temperature -1.0: should be greater than or equal to 0"),
-        (("--sub-temperature", "nan"), "--sub-temperature nan: should be"),
-        (("--top-p", "0"), "--top-p 0.0: should be greater than 0"),
         (("--sub-top-p", "2"), "--sub-top-p 2.0: should be less than or equal to 1"),
         (("--top-k", "0.5"), "--top-k: expected an integer, found '0.5'"),
-        (("--sub-top-k", "-1"), "--sub-top-k: expected at least 0, found -1"),
-        (("--repetition-penalty", "0"), "--repetition-penalty 0.0: should be greater than 0"),
     ],
 )
 def test_a_wrong_option_of_say_is_one_line(

@@ -167,23 +167,6 @@ def test_another_delay_gives_other_tokens(eager: Eager) -> None:
     assert len(early) == len(late) and early != late
 
 
-def test_interleaved_streams_do_not_affect_each_other(eager: Eager) -> None:
-    engine, constants = eager
-    sounds = [noise(20 * 1280, seed) for seed in (1, 2)]
-    alone = [decode(eager, sound, 1280) for sound in sounds]
-    live = DecodeOptions(chunk_tokens=1)
-    pair, found = (
-        [StreamingDecoder(engine.stream(), constants, live) for _ in sounds],
-        [list[int](), list[int]()],
-    )
-    for start in range(0, 20 * 1280, 1280):
-        for decoder, sound, tokens in zip(pair, sounds, found, strict=True):
-            tokens += decoder.feed(sound[start : start + 1280])
-    for decoder, tokens in zip(pair, found, strict=True):
-        tokens += decoder.finish()
-    assert found == alone
-
-
 def test_a_stream_continues_beyond_both_windows(eager: Eager) -> None:
     """Windows of 256 and 10 tokens, 700 tokens of audio. `test_transformers.py` compares the values."""
     engine, constants = eager
