@@ -129,8 +129,8 @@ def read_whole(decoder: SpeechDecoder[PromptOf], prompt: PromptOf, stored: Array
 
 @dataclass(frozen=True)
 class StoredPrefix:
-    """What the rows of a prompt's prefix are computed from, whether they may be stored on disk, and `rows`
-    that were stored before; a request that waits holds them.
+    """The prefix of a prompt: `key` is what its rows are computed from. `rows` were stored before, or are
+    None. A request that waits holds them.
     """
 
     key: bytes

@@ -148,8 +148,10 @@ class Stream(ABC):
         """Empties every state."""
 
     def save(self, component: str | None = None, positions: int | None = None) -> Arrays:
-        """Copies of the states of a component by name (None: of all components). Of each cache, the rows of
-        the first `positions` positions (None: all rows). An engine may return another type of floats.
+        """Copies of the states of a component by name (None: of all components).
+
+        A cache has the rows of its first `positions` positions (None: all rows). An engine may return another
+        type of floats.
         """
         signatures = self.signatures.values() if component is None else [self.signatures[component]]
         with self.lock:

@@ -1,6 +1,7 @@
 """ONNX Runtime on the processor or on CUDA. One session per graph.
 
-Attention reads and writes the caches in place. On CUDA, states stay in the memory of the device.
+Attention reads and writes the caches in place. On CUDA, states stay in the memory of the device. No other
+module imports onnxruntime: this package imports `bundle` first, which turns off its telemetry.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnxruntime as ort
 
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension, Signature, StateSpec
 from voxport.runtime.engines import CUDA_PRECISION
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
-from voxport.runtime.engines.ort import ort
 from voxport.runtime.engines.states import HostStates, States
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.cuda import Device
 
+__all__ = ["CPU", "CUDA", "OnnxEngine", "OnnxStream", "check_session", "load_cuda", "open_device", "ort"]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DEVICES = ("auto", "cpu", "cuda")
 INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime"

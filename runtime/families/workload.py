@@ -131,8 +131,8 @@ class BenchWorkload(Generic[Constants]):
 
     first_output: JSON key of the seconds until the first output.
     summary: a format string with this key, for the text of the result.
-    start(stream, constants, settings, prepared): a workload on an empty stream. `prepared` is that of an
-        earlier workload, or None.
+    start(stream, constants, settings, prepared): a workload on an empty stream. `prepared` comes from an
+        earlier workload, or is None.
     options: names of the `bench` options that apply to the family.
     batched: components that one call runs for all slots of a batch.
     check(bundle): raises UsageError if the bundle cannot be timed.

@@ -12,8 +12,7 @@ from support.stand_ins import stand_in
 import voxport.runtime.engines.onnx
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engines.onnx import CPU, CUDA, check_session, open_device
-from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import CPU, CUDA, check_session, open_device, ort
 
 FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_precision="float32")
 
