@@ -30,10 +30,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     calls = []
     manifest = stand_in(tokenizer=(), verification=stand_in(status="unverified"))
     bundle = stand_in(
-        job=stand_in(family="toy", licence="own"),
-        manifest=manifest,
-        folder=tmp_path,
-        is_verified=False,
+        job=stand_in(family="toy", licence="own"), manifest=manifest, folder=tmp_path, is_verified=False
     )
     bundle.check_hashes = lambda: calls.append("hashes")
     bundle.remarks = list

@@ -53,9 +53,7 @@ def test_speech_from_stored_rows_is_bit_identical(copy: Path, monkeypatch: pytes
     prefilled = []
     run = VoxtralDecoder.prefill
     monkeypatch.setattr(
-        VoxtralDecoder,
-        "prefill",
-        noting(run, lambda self, ids, *_: prefilled.append(len(ids))),
+        VoxtralDecoder, "prefill", noting(run, lambda self, ids, *_: prefilled.append(len(ids)))
     )
     np.testing.assert_array_equal(spoken(copy), first)
     assert len(prefilled) == 1  # of the text alone

@@ -51,8 +51,7 @@ def read_recording(path: Path, rate: int) -> np.ndarray:
     samples = read_samples(path, rate, "cut it, 3 to 15 s are best")
     if len(samples) < MIN_S * rate:
         raise UsageError(
-            f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech",
-            field="recording",
+            f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech", field="recording"
         )
     if np.abs(samples).max() < MIN_PEAK:
         raise UsageError(f"{path}: silent; give a recording of speech", field="recording")

@@ -55,11 +55,7 @@ def compare(found: np.ndarray, expected: np.ndarray, constants: RealtimeConstant
     return {"tokens": float(len(found)), "tokens_equal": float((found == expected).mean())}
 
 
-VERIFICATION = VerificationWorkload[RealtimeConstants](
-    teacher_forced_run,
-    free_run,
-    compare,
-)
+VERIFICATION = VerificationWorkload[RealtimeConstants](teacher_forced_run, free_run, compare)
 
 
 def _inputs(constants: RealtimeConstants) -> dict[str, ArraySpec]:

@@ -10,11 +10,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.voxtral_tts.decoder import (
-    FRAMES,
-    Prompt,
-    VoxtralDecoder,
-)
+from voxport.runtime.families.voxtral_tts.decoder import FRAMES, Prompt, VoxtralDecoder
 from voxport.runtime.families.voxtral_tts.prompt import choose_voice
 from voxport.runtime.families.workload import (
     BenchSettings,

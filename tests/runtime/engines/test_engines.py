@@ -17,10 +17,7 @@ from voxport.bundle.spec import Kind, Signature, TensorSpec
 from voxport.runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
 from voxport.runtime.engines.base import Arrays, EngineOptions, check_inputs
 from voxport.runtime.engines.onnx import OnnxEngine
-from voxport.runtime.engines.states import (
-    PAGE_VALUES,
-    copy_pages,
-)
+from voxport.runtime.engines.states import PAGE_VALUES, copy_pages
 
 SIGNATURE = Signature(
     inputs=(

@@ -145,10 +145,7 @@ def test_an_engine_that_raises_with_one_text_ends_that_text(
 
 
 def test_work_of_one_slot_that_raises_ends_its_text(
-    task: TextToSpeech,
-    voice: str | None,
-    alone: list[np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
+    task: TextToSpeech, voice: str | None, alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = Utterance.noise
 

@@ -39,8 +39,7 @@ class SlotEngine(Engine):
     def batched(self, size: int) -> "SlotStream":
         states = unique_states(self.signatures.values())
         return self.stream_type(
-            self,
-            {name: np.zeros(batched_shape(state, size), state.dtype) for name, state in states.items()},
+            self, {name: np.zeros(batched_shape(state, size), state.dtype) for name, state in states.items()}
         )
 
 

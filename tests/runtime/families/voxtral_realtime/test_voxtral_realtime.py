@@ -79,11 +79,7 @@ def test_padding_and_prompt_equal_those_of_mistral_common(eager: Eager, count: i
 
 
 def decode(
-    eager: Eager,
-    samples: np.ndarray,
-    size: int,
-    delay: int = 0,
-    chunk_tokens: int | None = 1,
+    eager: Eager, samples: np.ndarray, size: int, delay: int = 0, chunk_tokens: int | None = 1
 ) -> list[int]:
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(delay, chunk_tokens))
@@ -99,9 +95,7 @@ def noise(count: int, seed: int = 0) -> np.ndarray:
     return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
 
 
-def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(
-    eager: Eager,
-) -> None:
+def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager: Eager) -> None:
     samples = noise(30 * 1280 + 77)
     whole = decode(eager, samples, len(samples), chunk_tokens=None)
     assert len(set(whole)) > 5
@@ -109,9 +103,7 @@ def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(
         assert decode(eager, samples, size, chunk_tokens=chunk_tokens) == whole
 
 
-def test_the_first_token_comes_as_soon_as_its_samples_arrived(
-    eager: Eager,
-) -> None:
+def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: Eager) -> None:
     """A token needs its 80 ms, the delay, and half a window after them, in blocks of a live source."""
     engine, constants = eager
     decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
@@ -132,16 +124,8 @@ def test_the_memory_of_a_stream_does_not_grow(eager: Eager) -> None:
             for token in decoder.feed(noise(1280)):
                 transcript.add(token)
             transcript.take_words()
-        not_own = (
-            "stream",
-            "_audio_stream",
-            "_stream",
-            "_observe",
-            "_mel",
-            "_encoder",
-            "_token_bytes",
-            "_utf8",
-        )
+        not_own = {"stream", "_audio_stream", "_stream", "_observe", "_mel", "_encoder"}
+        not_own |= {"_token_bytes", "_utf8"}
         parts = (decoder, decoder._encoder, decoder._encoder._mel, transcript)
         own = [{name: value for name, value in vars(part).items() if name not in not_own} for part in parts]
         return len(pickle.dumps(own))
@@ -150,9 +134,7 @@ def test_the_memory_of_a_stream_does_not_grow(eager: Eager) -> None:
     assert 1000 < bytes_after(1000) < first + 500
 
 
-def test_the_last_position_is_an_error_that_names_the_hours(
-    eager: Eager,
-) -> None:
+def test_the_last_position_is_an_error_that_names_the_hours(eager: Eager) -> None:
     engine, constants = eager
     stream = engine.stream()
     decoder = StreamingDecoder(stream, constants)
@@ -219,9 +201,7 @@ def test_a_word_ends_with_pads_or_where_it_is_too_long(eager: Eager) -> None:
     assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
 
 
-def test_a_recording_takes_the_last_delay_and_live_sound_the_first(
-    eager: Eager,
-) -> None:
+def test_a_recording_takes_the_last_delay_and_live_sound_the_first(eager: Eager) -> None:
     _, constants = eager
     assert constants.delay_index(None, live=True) == 0 and constants.delay_index(None, live=False) == 1
     assert constants.delay_index(480, live=False) == 0

@@ -133,19 +133,8 @@ def test_threads_that_share_a_task_do_not_affect_each_other(bundles: Path, targe
 
 
 def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles: Path, tmp_path: Path) -> None:
-    base = [
-        sys.executable,
-        "-m",
-        "runtime",
-        "say",
-        TEXT,
-        "--bundle",
-        str(bundles / "onnx"),
-        "--seed",
-        "7",
-        "--voice",
-        "fr_male",
-    ]
+    say = [sys.executable, "-m", "runtime", "say", TEXT, "--bundle", str(bundles / "onnx")]
+    base = [*say, "--seed", "7", "--voice", "fr_male"]
     streamed = subprocess.run(
         [*base, "--stream", "--chunk-frames", "2"], cwd=ROOT, check=True, capture_output=True
     ).stdout
