@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.families import open_family, read_constants
-    from voxport.runtime.text.tokenizer import tokenizer_files
     from voxport.runtime.trace import read_inputs, write_outputs
 
     if arguments.checkpoint and not arguments.eager:
@@ -42,9 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
-    outputs = trace.run(
-        _engine(bundle, arguments), constants, inputs, arguments.live, tokenizer_files(bundle)
-    )
+    tokenizer_files = [bundle.folder / name for name in bundle.manifest.tokenizer]
+    outputs = trace.run(_engine(bundle, arguments), constants, inputs, arguments.live, tokenizer_files)
     write_outputs(arguments.output, outputs)
     shapes = {name: array.shape for name, array in outputs.items()}
     print(json.dumps(shapes) if arguments.json else arguments.output)

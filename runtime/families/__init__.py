@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
-from voxport.bundle.errors import IntegrityError, UnknownFamily
+from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle, ExportJob, FamilyConstants, first_fault
 
@@ -74,21 +75,21 @@ class RuntimeFamily(Generic[Constants]):
 
 
 def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
-    """Raises UnknownFamily that lists the families, or if the name of one is not its key."""
+    """Raises UsageError that lists the families, or if the name of one is not its key."""
     if name not in FAMILIES:
-        raise UnknownFamily(
+        raise UsageError(
             f"manifest.json: family {name!r} is unknown; this runtime supports {', '.join(FAMILIES)}"
         )
     found = cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
     if found.name != name:
-        raise UnknownFamily(f"{FAMILIES[name]}: FAMILY.name is {found.name!r}, expected {name!r}, its key")
+        raise UsageError(f"{FAMILIES[name]}: FAMILY.name is {found.name!r}, expected {name!r}, its key")
     return found
 
 
 def read_constants(job: ExportJob) -> Any:  # Any: each family has constants of its own type
     """The constants of a job that has every component, input and output that its family calls.
 
-    Raises UnknownFamily or IntegrityError.
+    Raises UsageError or IntegrityError.
     """
     family = open_family(job.family)
     signatures = {entry.name: entry.signature for entry in job.components}
@@ -116,3 +117,12 @@ def parse_constants(record: type[Constants], values: Json) -> Constants:
         raise IntegrityError(
             f"manifest.json: constants: {first_fault(error)}; export the bundle again"
         ) from None
+
+
+def tokenizer_paths(bundle: Bundle) -> list[Path]:
+    """The tokenizer files of a bundle. Raises UsageError without any."""
+    if not bundle.manifest.tokenizer:
+        raise UsageError(
+            f"{bundle.folder}: the bundle has no tokenizer; export from a checkpoint with its tokenizer files"
+        )
+    return [bundle.folder / name for name in bundle.manifest.tokenizer]

@@ -9,8 +9,8 @@ from support.stand_ins import noting, stand_in
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime import opening
+from voxport.runtime.families import tokenizer_paths
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 
 

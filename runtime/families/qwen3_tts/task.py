@@ -15,7 +15,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families import Call, RuntimeFamily, parse_constants
+from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_tts.cloning import (
     SPEECH_ENCODER,
     encode_reference,
@@ -59,7 +59,6 @@ from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_decoder import StoredPrefix, read_prompt
 from voxport.runtime.speech_request import SpeechRequest, TextLayout
 from voxport.runtime.text.language import AUTO
-from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 from voxport.runtime.utterance import UtteranceSlots
 

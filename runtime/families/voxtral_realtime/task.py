@@ -13,12 +13,11 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.tekken import load_pieces, tekken_path
 from voxport.runtime.batching import max_slots
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families import Call, RuntimeFamily
+from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 from voxport.runtime.slots import Slots, move_states
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.transcription import LiveBatch, LiveStream, TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]

@@ -8,7 +8,7 @@ from voxport.bundle.constants.voxtral_tts import END_AUDIO, VoxtralConstants
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families import Call, RuntimeFamily, parse_constants
+from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
 from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAMES, VoxtralDecoder
 from voxport.runtime.families.voxtral_tts.prompt import (
     PromptBuilder,
@@ -22,7 +22,6 @@ from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_decoder import StoredPrefix, read_prompt
 from voxport.runtime.speech_request import SpeechRequest
 from voxport.runtime.text.preparation import TextRules
-from voxport.runtime.text.tokenizer import tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 from voxport.runtime.utterance import UtteranceSlots
 

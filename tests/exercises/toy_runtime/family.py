@@ -8,8 +8,7 @@ from exercises.toy_runtime.task import ToyTextToSpeech
 
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families import Call, RuntimeFamily
-from voxport.runtime.text.tokenizer import tokenizer_paths
+from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 
 DECODER = Call(frozenset({"x", "position"}), frozenset({"y"}))

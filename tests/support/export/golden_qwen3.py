@@ -19,10 +19,9 @@ from voxport.export.targets import open_target
 from voxport.export.verify.eager import EagerEngine
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.families import RuntimeFamily, open_family, read_constants
+from voxport.runtime.families import RuntimeFamily, open_family, read_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_tts.cloning import speaker_embedding
 from voxport.runtime.families.qwen3_tts.decoder import QwenDecoder
-from voxport.runtime.text.tokenizer import tokenizer_files
 from voxport.runtime.trace import read_inputs
 
 MODES = {"base": "x_vector", "custom_voice": "speaker", "voice_design": "design"}
@@ -106,7 +105,7 @@ def golden_bundle(name: str, target: str, folder: Path, *options: str) -> Golden
         assert export([*arguments, *OPTIONS, *options]) == 0
     bundle = Bundle(folder)
     engine = open_engine(bundle, EngineOptions(compute_precision=precision))
-    return Golden(name, engine, read_constants(bundle.job), tokenizer_files(bundle))
+    return Golden(name, engine, read_constants(bundle.job), tokenizer_paths(bundle))
 
 
 def partly_lowered(name: str, target_name: str, graphs: Sequence[str], folder: Path) -> Golden:
