@@ -75,7 +75,7 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
     def embed_ids(
         self, ids: np.ndarray, voice: np.ndarray | None = None, voice_positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """ids int64 [P] -> float32 [P, dim]. `voice` float32 [N, dim] replaces rows int64 [N]."""
+        """ids int64 [P] -> float32 [P, dim]. `voice` float32 [N, dim] replaces the rows `voice_positions`."""
         embeddings = self.stream.run_rows("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
             embeddings[voice_positions] = voice
@@ -88,16 +88,16 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
         super().advance(outputs)
         self.may_end = True
 
-    def frame(self, noise: np.ndarray, output: StepOutput | None = None) -> np.ndarray:
-        """noise float32 [1, K - 1] -> codes int64 [1, K] from `output` (default: the last); column 0 may be
-        END_AUDIO.
-        """
-        return self.frame_and_values(noise, output)[0]
+    def frame(self, noise: np.ndarray) -> np.ndarray:
+        """noise float32 [1, K - 1] -> codes int64 [1, K]; column 0 may be END_AUDIO."""
+        return self.frame_and_values(noise)[0]
 
     def frame_and_values(
         self, noise: np.ndarray, output: StepOutput | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The codes of `frame`, and the values float32 [1, K - 1] that acoustic codes were rounded from."""
+        """The codes of a frame from `output` (default: the last), and the values float32 [1, K - 1] that
+        acoustic codes were rounded from.
+        """
         return _frames(self.stream, self.constants, [output or self.output], [self.may_end], noise)
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
@@ -108,13 +108,6 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
         """Runs one decode step on a frame's embedding float32 [1, 1, dim]."""
         inputs = {"embeddings": embeddings, "position": np.array([self.position])}
         self.advance(self.stream.run("decode_step", inputs))
-
-    def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
-        """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided
-        velocity.
-        """
-        inputs = {"x": x, "step": np.array([step]), "condition": condition}
-        return np.asarray(self.stream.run("acoustic_step", inputs)["velocity"][0])
 
 
 def draw_noise(generator: np.random.Generator, constants: VoxtralConstants) -> np.ndarray:

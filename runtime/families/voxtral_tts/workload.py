@@ -122,7 +122,8 @@ def _run(
     condition = results.pop("condition")[traced]
     results["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
     for step in range(constants.euler_steps):
-        velocity = decoder.velocity(results["vel_x"], step, condition)
+        point = {"x": results["vel_x"], "step": np.array([step]), "condition": condition}
+        velocity = decoder.stream.run("acoustic_step", point)["velocity"][0]
         results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
     if "codec_codes" in inputs:
         results["audio"] = VoxtralDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
