@@ -22,8 +22,7 @@ from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines.base import Arrays, EngineOptions
 from voxport.runtime.engines.onnx import OnnxStream
 from voxport.runtime.opening import open_task
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream, SpeechToText
 
 Capture = pytest.CaptureFixture[str]
 RUN_ACTIVE = OnnxStream.run_active

@@ -17,8 +17,7 @@ from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 from voxport.runtime.slots import Slots, move_states
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveBatch, LiveStream, TranscriptDelta
+from voxport.runtime.speech_to_text import LiveBatch, LiveStream, SpeechToText, TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams
@@ -222,7 +221,7 @@ class VoxtralSpeechToText(SpeechToText):
 
 
 class VoxtralTranscription:
-    """The tokens of one stream of audio, as text. Implements `runtime.transcription.Transcription`."""
+    """The tokens of one stream of audio, as text. Implements `runtime.speech_to_text.Transcription`."""
 
     def __init__(self, decoder: StreamingDecoder, transcript: Transcript):
         self._decoder, self._transcript = decoder, transcript

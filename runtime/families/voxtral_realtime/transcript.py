@@ -7,7 +7,7 @@ from math import inf
 
 from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces

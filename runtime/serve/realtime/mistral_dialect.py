@@ -6,7 +6,7 @@ from voxport.runtime.serve.realtime.connection import Message, SessionContext
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.realtime.utterances import Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 ENCODING = "pcm_s16le"
 MAX_APPEND = 262_144  # bytes

@@ -11,7 +11,7 @@ from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 RATES = (24000, 16000)
 MIN_COMMIT_S = 0.1  # least audio that can be committed

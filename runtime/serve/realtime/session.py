@@ -18,7 +18,7 @@ from voxport.runtime.serve.realtime.connection import (
 )
 from voxport.runtime.serve.realtime.utterances import Utterance, Utterances
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 log = logging.getLogger(__name__)
 

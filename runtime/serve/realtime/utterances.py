@@ -17,7 +17,7 @@ from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.realtime.connection import TRY_LATER, SessionContext, SocketClosed, SocketError
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 
 @dataclass

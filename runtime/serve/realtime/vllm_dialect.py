@@ -6,7 +6,7 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 RATE = 16000
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'

@@ -12,7 +12,7 @@ from voxport.runtime.audio.gain import reason_without_text
 from voxport.runtime.audio.levels import SpeechLevel
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.job import Job
-from voxport.runtime.transcription import TranscriptDelta, Transcription
+from voxport.runtime.speech_to_text import TranscriptDelta, Transcription
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)

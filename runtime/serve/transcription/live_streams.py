@@ -13,8 +13,7 @@ from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveBatch, LiveStream
+from voxport.runtime.speech_to_text import LiveBatch, LiveStream, SpeechToText
 
 MAX_LOAD = 0.8  # part of real time that live streams may take
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # batches that are measured

@@ -16,7 +16,7 @@ from voxport.runtime.families.voxtral_realtime import task as live_task
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.task import LiveSlots, SlotStream, VoxtralSpeechToText
 from voxport.runtime.slots import move_states
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream
 
 
 class Sound(NamedTuple):

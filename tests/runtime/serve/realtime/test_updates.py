@@ -9,7 +9,7 @@ from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 from support.serve.single_stream_batch import SingleStreamBatch
 
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 

@@ -14,7 +14,7 @@ from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 PART, WORDS = np.ones(10 * BLOCK, np.float32), 10  # a turn of a recording, and its words
 PARTS = 10
