@@ -12,7 +12,8 @@ from support.stand_ins import stand_in
 import voxport.runtime.engines.onnx
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engines.onnx import CPU, CUDA, check_session, open_device, ort
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.onnx import CPU, CUDA, OnnxEngine, check_session, open_device, ort
 
 FLOAT16, FLOAT32 = stand_in(compute_precision="float16"), stand_in(compute_precision="float32")
 
@@ -102,3 +103,20 @@ def test_a_manifest_that_does_not_describe_the_graph_is_refused(tmp_path: Path, 
     check_session(session, path, [entry()])
     with pytest.raises(IntegrityError, match="the manifest says"):
         check_session(session, path, [entry(), wrong])
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link"])
+def test_weights_outside_the_folder_of_the_bundle_are_refused(tmp_path: Path, location: str) -> None:
+    """By ONNX Runtime itself, also if a link leads there."""
+    (tmp_path / "secret").write_bytes(bytes(16))
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "secret")
+    weights = TensorProto(name="w", dims=[4], data_type=FLOATS, data_location=TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value=location)
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [X], [Y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (folder / "a.onnx").write_bytes(model.SerializeToString())
+    bundle = stand_in(folder=folder, job=FLOAT32, components=())
+    with pytest.raises(VoxportError, match=r"a\.onnx: ONNX Runtime cannot open it: .*External data path"):
+        OnnxEngine(bundle, EngineOptions()).session("a.onnx")
