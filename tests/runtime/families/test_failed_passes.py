@@ -157,18 +157,3 @@ def test_work_of_one_slot_that_raises_ends_its_text(
 
     monkeypatch.setattr(Utterance, "noise", fault)
     assert_the_others_are_right(task, voice, alone)
-
-
-def test_an_engine_that_raises_with_each_text_ends_all_of_them(
-    task: TextToSpeech, voice: str | None, family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes, run = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run
-
-    def fault(stream: OnnxStream, component: str, inputs: Arrays) -> Arrays:
-        if component == "decode_step" and passes.utterances:
-            raise RuntimeError("planted")
-        return run(stream, component, inputs)
-
-    monkeypatch.setattr(OnnxStream, "_run", fault)
-    found = spoken(task, voice, range(len(TEXTS)))
-    assert {ticket.status for ticket, _ in found.values()} == {Status.FAILED}
