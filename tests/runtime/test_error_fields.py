@@ -8,7 +8,7 @@ from support.stand_ins import stand_in
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.bench import check_streams
-from voxport.runtime.families.voxtral_tts.prompt import choose_voice
+from voxport.runtime.families.voxtral_tts.task import choose_voice
 from voxport.runtime.speech_request import SpeechRequest
 
 

@@ -23,7 +23,7 @@ from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates, sampling
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, Voice
 from voxport.runtime.families.qwen3_tts.task import QwenSlots, QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
-from voxport.runtime.families.voxtral_tts.prompt import PromptBuilder
+from voxport.runtime.families.voxtral_tts.task import PromptBuilder
 from voxport.runtime.speech_request import SAMPLING, SpeechRequest
 
 GREEDY: dict[str, Any] = {"temperature": 0, "sub_temperature": 0}

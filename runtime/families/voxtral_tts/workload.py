@@ -11,7 +11,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.comparison import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.voxtral_tts.decoder import FRAMES, Prompt, VoxtralDecoder
-from voxport.runtime.families.voxtral_tts.prompt import choose_voice
+from voxport.runtime.families.voxtral_tts.task import choose_voice
 from voxport.runtime.families.workload import (
     BenchSettings,
     ForcedRun,

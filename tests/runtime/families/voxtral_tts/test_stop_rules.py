@@ -11,7 +11,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.qwen3_tts.prompt import estimated_frames as estimated_frames_of_qwen
-from voxport.runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
+from voxport.runtime.families.voxtral_tts.task import FRAMES_PER_CHARACTER, estimated_frames
 from voxport.runtime.speech_request import SPARE_FRAMES, SpeechRequest
 
 ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
