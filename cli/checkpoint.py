@@ -204,10 +204,10 @@ def check_alone(bundle: Bundle) -> None:
 
     Raises UsageError or IntegrityError.
     """
-    from voxport.runtime.engines.trial import trial_run
+    from voxport.runtime.opening import check_engine
 
     bundle.check_hashes()
-    trial_run(bundle)
+    check_engine(bundle)
     _warn_of_no_verification(bundle)
 
 
@@ -219,12 +219,12 @@ def check_beside_checkpoint(bundle: Bundle, arguments: argparse.Namespace) -> tu
     """
     from voxport.export.targets import target_of_job
     from voxport.export.verify.manifest_check import check_manifest
-    from voxport.runtime.engines.trial import trial_run
+    from voxport.runtime.opening import check_engine
 
     bundle.check_hashes()
     source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
     resolved = check_manifest(bundle, source, target)
-    trial_run(bundle)
+    check_engine(bundle)
     _warn_of_no_verification(bundle)
     return resolved, target
 

@@ -7,7 +7,7 @@ is being read.
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Condition
@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from voxport.bundle.manifest import ComponentEntry
 from voxport.runtime.slots import Slots
 
 Request = TypeVar("Request")
@@ -32,7 +33,7 @@ class Status(StrEnum):
     """State of a request. All but the first two are final.
 
     END: the model ended the speech. BUDGET: it is longer than its text explains. REPETITION, SILENCE: see
-    `runtime.runaway`. CACHE: the cache is full. LIMIT: it has as many frames as were asked for.
+    `RunawayGuard`. CACHE: the cache is full. LIMIT: it has as many frames as were asked for.
     """
 
     QUEUED = "queued"
@@ -309,3 +310,9 @@ class BatchedDecoder(Generic[Request]):
             slots.append(self._reading.slot)
             self._reading = None
         return slots
+
+
+def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:
+    """Slots that one batch may have, if one call runs each of the components `batched` for all slots."""
+    found = {entry.name: entry.max_batch for entry in components}
+    return min(found.get(name, 1) for name in batched)

@@ -6,128 +6,135 @@ MBU is the time to read the weights of a frame at the measured memory bandwidth,
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
+from voxport.runtime.batching import max_slots
 from voxport.runtime.engines import ENGINES, open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.engines.trial import trial_run
 from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.families.base import (
-    BenchSettings,
-    Constants,
-    Figures,
-    RuntimeFamily,
-    StartSteps,
-    Workload,
-)
+from voxport.runtime.families.workload import BenchSettings, Figures, Workload
 from voxport.runtime.machine import describe_machine, resident_bytes
+from voxport.runtime.opening import check_engine
 
 FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted
-MEMORY_SAMPLES = 10  # readings of resident memory while steps are timed
 FIRST_OUTPUT_RUNS = 3
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class BenchTarget(Generic[Constants]):
-    """What is measured. `open` returns a new engine; `weight_bytes` are those that a call of each component
-    reads.
-
-    `cache_length` is in rows of the decoder's cache.
-    """
-
-    family: RuntimeFamily[Constants]
-    open: Callable[[], Engine]
-    constants: Constants
-    cache_length: int
-    weight_bytes: dict[str, int]
-    settings: BenchSettings
+Start = Callable[[Stream, Arrays | None], Workload]  # on a stream, with the values of an earlier workload
 
 
 def bench(
-    folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, counts: tuple[int, ...] = ()
+    folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, streams: tuple[int, ...] = ()
 ) -> Figures:
-    """`measure` of a bundle, with the machine and the bundle. Times in ms, sizes in bytes.
+    """Times a workload of `frames` steps of 80 ms, then batches of `streams`. Times in ms, sizes in bytes.
 
-    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError if prompt and frames
-    do not fit the cache, or if the bundle cannot run a batch size.
+    Raises UsageError if prompt and frames do not fit the cache, or if the bundle cannot run a batch.
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
-    trial_run(bundle)
-    job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
-    family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
-    target = BenchTarget(
-        family,
-        lambda: open_engine(bundle, options),
-        constants,
-        job.cache_length,
-        {entry.name: entry.weight_bytes for entry in bundle.components},
-        BenchSettings(family.bench.voice(bundle, constants), prompt_tokens, counts),
-    )
-    threads = options.thread_count(bundle)
+    check_engine(bundle)
+    job, constants = bundle.job, read_constants(bundle.job)
+    workloads, threads = open_family(job.family).bench, options.thread_count(bundle)
+    workloads.check(bundle)
+    if streams:
+        check_streams(streams, max_slots(bundle.components, workloads.batched))
+    settings = BenchSettings(workloads.voice(bundle, constants), prompt_tokens)
+    rows = workloads.rows_needed(settings, frames + WARM_UP_STEPS)
+    if rows > job.cache_length:
+        raise UsageError(
+            f"bench: a voice, {prompt_tokens} ids and {frames} frames need {rows} rows, "
+            f"the cache has {job.cache_length}; time fewer frames"
+        )
+
+    def start(stream: Stream, prepared: Arrays | None) -> Workload:
+        return workloads.start(stream, constants, settings, prepared)
+
+    engine, prepared, load = _open(partial(open_engine, bundle, options), start)
+    first_output, stream = _first_output(engine, start, prepared), TimedStream(engine.stream())
     return {
-        "bundle": {
-            "name": job.source.name,
-            "family": job.family,
-            "target": job.target,
-            "recipe": job.request.quant,
-            "bytes": bundle.size,
-        },
+        "bundle": _described(bundle),
         "machine": describe_machine(threads, ENGINES[job.target].packages[0]),
-        **measure(target, threads, frames),
+        "engine": engine.identity,
+        "load_s": load,
+        workloads.first_output: first_output,
+        **_frames(stream, start(stream, prepared), frames, engine.bandwidth(threads), bundle),
+        "streams": [_batch(engine.batched(count), start, prepared, frames) for count in streams],
+        "prompt_tokens": prompt_tokens,
+        "voice_rows": len(settings.voice),
     }
 
 
-def measure(target: BenchTarget[Constants], threads: int | None, frames: int) -> Figures:
-    """Times a workload of `frames` steps of 80 ms, then the batch sizes of the settings.
+def _described(bundle: Bundle) -> Figures:
+    job = bundle.job
+    found: Figures = {"name": job.source.name, "family": job.family, "target": job.target}
+    return found | {"recipe": job.request.quant, "bytes": bundle.size}
 
-    Raises UsageError.
+
+def _open(open: Callable[[], Engine], start: Start) -> tuple[Engine, Arrays | None, float]:
+    """An engine whose components were all called, the values that later workloads reuse, and seconds of
+    loading: the time that the first calls take beyond the same calls later.
     """
-    rows = target.family.bench.rows_needed(target.settings, frames + WARM_UP_STEPS)
-    if rows > target.cache_length:
-        raise UsageError(
-            f"bench: a voice, {target.settings.prompt_tokens} ids and {frames} frames need {rows} rows, "
-            f"the cache has {target.cache_length}; time fewer frames"
-        )
-    engine, prepared, load = _open(target)
-    bandwidth = engine.bandwidth(threads)
-    runs = [_timed(lambda: _start(engine.stream(), target, prepared, 1))[1] for _ in range(FIRST_OUTPUT_RUNS)]
-    stream = TimedStream(engine.stream())
-    times = _time_steps(stream, _start(stream, target, prepared, 0).step, frames)
+
+    def run() -> Workload:
+        workload = start(engine.stream(), None)
+        for _ in range(2):
+            workload.step()
+        return workload
+
+    engine, opening = _timed(open)
+    workload, first = _timed(run)
+    return engine, workload.prepared, opening + first - _timed(run)[1]
+
+
+def _first_output(engine: Engine, start: Start, prepared: Arrays | None) -> float:
+    """Seconds until the first output of a new stream."""
+    runs = [_timed(lambda: start(engine.stream(), prepared).step())[1] for _ in range(FIRST_OUTPUT_RUNS)]
+    return float(np.median(runs))
+
+
+def _frames(
+    stream: "TimedStream", workload: Workload, frames: int, bandwidth: float, bundle: Bundle
+) -> Figures:
+    """Figures of `frames` steps and of each component. `bandwidth` is in bytes per second."""
+    times = _time_steps(stream, workload.step, frames)
     components = {
-        name: _component(seconds, target.weight_bytes[name], name not in times.before)
+        name: _component(seconds, bundle.component(name).weight_bytes, name not in times.before)
         for name, seconds in stream.seconds.items()
     }
-
-    def time_batch(batch: Stream, start: StartSteps) -> tuple[float, dict[str, float]]:
-        timed = TimedStream(batch)
-        steps = _time_steps(timed, start(timed), frames).steps
-        return _ms(steps) / 1e3, {name: _ms(calls) for name, calls in timed.seconds.items()}
-
     return {
-        "engine": engine.identity,
         "bandwidth_gb_s": bandwidth / 1e9,
-        "load_s": load,
-        "resident_bytes": times.resident[-1],
-        "resident_over_time": times.resident,
+        "resident_bytes": resident_bytes(),
         "components": components,
         "frame": _frame(times, components, bandwidth),
         "rtf": _ms(times.steps) / FRAME_MS,
-        target.family.bench.first_output: float(np.median(runs)),
-        "streams": target.family.bench.batched(
-            engine, target.constants, target.settings, prepared, time_batch
-        ),
-        "prompt_tokens": target.settings.prompt_tokens,
-        "voice_rows": len(target.settings.voice),
+    }
+
+
+def check_streams(streams: tuple[int, ...], limit: int) -> None:
+    """Raises UsageError if one call cannot serve so many streams."""
+    if not all(1 <= count <= limit for count in streams):
+        raise UsageError(
+            f"streams {','.join(map(str, streams))}: one call of this bundle serves 1 to {limit} streams",
+            field="streams",
+        )
+
+
+def _batch(stream: Stream, start: Start, prepared: Arrays | None, frames: int) -> Figures:
+    """Frames per second of all slots of a stream together."""
+    timed = TimedStream(stream)
+    seconds = _ms(_time_steps(timed, start(timed, prepared).step, frames).steps) / 1e3
+    return {
+        "streams": stream.batch,
+        "frames_per_s": stream.batch / seconds,
+        "pass_ms": seconds * 1e3,
+        "median_ms": {name: _ms(calls) for name, calls in timed.seconds.items()},
     }
 
 
@@ -178,33 +185,13 @@ def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
     return result, time.perf_counter() - started
 
 
-def _open(target: BenchTarget[Constants]) -> tuple[Engine, Arrays | None, float]:
-    """An engine whose components were all called, the values that later workloads reuse, and seconds of
-    loading: the time that the first calls take beyond the same calls later.
-    """
-    engine, opening = _timed(target.open)
-    prepared, first = _timed(lambda: _start(engine.stream(), target, None, 2).prepared)
-    later = _timed(lambda: _start(engine.stream(), target, None, 2))[1]
-    return engine, prepared, opening + first - later
-
-
-def _start(stream: Stream, target: BenchTarget[Constants], prepared: Arrays | None, steps: int) -> Workload:
-    workload = target.family.bench.start(stream, target.constants, target.settings, prepared)
-    for _ in range(steps):
-        workload.step()
-    return workload
-
-
 class StepTimes(NamedTuple):
-    """Seconds of each step, and of each step outside the calls; resident bytes from the first step to the
-    last.
-
-    `before` are the components that were called before the first step only.
+    """Seconds of each step, and of each step outside the calls. `before` are the components that were called
+    before the first step only.
     """
 
     steps: "array[float]"
     outside: "array[float]"
-    resident: list[int | None]
     before: set[str]
 
 
@@ -217,17 +204,14 @@ def _time_steps(stream: TimedStream, step: Callable[[], None], count: int) -> St
     for _ in range(WARM_UP_STEPS):
         step()
     earlier, stream.seconds = stream.seconds, {}
-    steps, outside, resident = array("d"), array("d"), [resident_bytes()]
-    for index in range(count):
-        calls, started = stream.total, time.perf_counter()
-        step()
-        steps.append(time.perf_counter() - started)
+    steps, outside = array("d"), array("d")
+    for _ in range(count):
+        calls = stream.total
+        steps.append(_timed(step)[1])
         outside.append(steps[-1] - (stream.total - calls))
-        if (index + 1) * MEMORY_SAMPLES // count > index * MEMORY_SAMPLES // count:
-            resident.append(resident_bytes())
     before = earlier.keys() - stream.seconds.keys()
     stream.seconds = {name: earlier[name][-1:] for name in earlier if name in before} | stream.seconds
-    return StepTimes(steps, outside, resident, before)
+    return StepTimes(steps, outside, before)
 
 
 def _frame(times: StepTimes, components: dict[str, Figures], bandwidth: float) -> Figures:
@@ -262,18 +246,16 @@ def _ms(seconds: "array[float]", percentile: int = 50) -> float:
 
 
 def bench_text(result: Figures) -> str:
-    """Tables of the result of `bench`, and of eager if it was timed too."""
-    if "eager" not in result:
-        return _table(result)
-    ratio = result["frame"]["median_ms"] / result["eager"]["frame"]["median_ms"]
-    return "\n\n".join(
-        (_table(result), _table(result["eager"]), f"the bundle takes {ratio:.0%} of eager's time")
-    )
-
-
-def _table(result: Figures) -> str:
+    """A table of the result of `bench`."""
     bundle, machine, frame = result["bundle"], result["machine"], result["frame"]
-    first, *batches = open_family(bundle["family"]).bench.lines(result)
+    size = result["resident_bytes"]
+    resident = "" if size is None else f", {_size(size)} resident after the last frame"
+    first = open_family(bundle["family"]).bench.summary.format(**result)
+    batches = (
+        f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
+        f"{row['pass_ms']:.0f} ms for a frame of each"
+        for row in result["streams"]
+    )
     return "\n".join(
         (
             f"{bundle['name']} for {bundle['target']}, {bundle['recipe']}, {_size(bundle['bytes'])}; "
@@ -286,7 +268,7 @@ def _table(result: Figures) -> str:
             f"outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
             f"model bandwidth utilisation (MBU) {frame['mbu']:.0%}: "
             f"{_size(frame['weight_bytes'])} of weights take {frame['read_ms']:.1f} ms to read",
-            f"{first}; loaded in {result['load_s']:.1f} s{_resident_text(result['resident_over_time'])}",
+            f"{first}; loaded in {result['load_s']:.1f} s{resident}",
         )
     )
 
@@ -297,11 +279,6 @@ def _component_line(name: str, row: Figures) -> str:
         f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms "
         f"{row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}"
     )
-
-
-def _resident_text(sizes: list[int | None]) -> str:
-    texts = [_size(size) for size in sizes if size is not None]
-    return f", resident {texts[0]} before the first timed frame, {texts[-1]} after the last" if texts else ""
 
 
 def _size(size: int) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from voxport.runtime.engines import DEFAULT, open_engine
-from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.engines.trial import trial_run
+from voxport.runtime.engines import ENGINES, check_installed, open_engine
+from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families import open_family, read_constants
 
 if TYPE_CHECKING:
@@ -54,8 +53,20 @@ def open_task(
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
     if bundle.job.licence == NO_LICENCE_NEEDED:
         log.info("%s: its weights are random, so neither speech nor words mean anything", bundle.folder)
-    trial_run(bundle)
+    check_engine(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
+
+
+def check_engine(bundle: Bundle) -> None:
+    """Runs the components in another process, once, if the engine may abort.
+
+    Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
+    """
+    check_installed(bundle.job.target, str(bundle.folder))
+    if ENGINES[bundle.job.target].may_abort:
+        from voxport.runtime.engines.trial import trial_run
+
+        trial_run(bundle)
 
 
 def _words(task: type[object]) -> str:

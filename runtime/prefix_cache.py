@@ -46,7 +46,6 @@ class PrefixCache:
         """
         self._bundle = hashlib.sha256((bundle.folder / MANIFEST).read_bytes() + engine.encode()).digest()
         self._recent: OrderedDict[str, Arrays] = OrderedDict()  # by key; the last one was used last
-        self._checked: set[str] = set()  # keys of files whose hashes were compared
         self._unwritten: set[str] = set()  # keys
         self._lock, self._reading = Lock(), Lock()
         self._folder: Path | None = None
@@ -78,13 +77,12 @@ class PrefixCache:
         if not path or not path.exists():
             return None
         try:
-            rows = _read(path, key not in self._checked)
+            rows = _read(path)
         except (OSError, SafetensorError, ValueError, RecursionError) as error:
             log.warning("%s: damaged (%s); the rows of the voice are computed again", path, error)
             return None
         with suppress(OSError):
             path.touch()  # the files that are used stay
-        self._checked.add(key)
         self.keep(prefix, rows)
         return rows
 
@@ -135,14 +133,14 @@ def _size(rows: Arrays) -> int:
     return sum(array.nbytes for array in rows.values())
 
 
-def _read(path: Path, check_hashes: bool) -> Arrays:
+def _read(path: Path) -> Arrays:
     """Raises ValueError on a file that is not as it was written."""
     if not path.is_file():  # opening a pipe would wait for ever
         raise ValueError("not a file")
     with safe_open(path, framework="numpy") as file:
         expected = json.loads((file.metadata() or {}).get("sha256", "{}"))
         rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    if check_hashes and _digests(rows) != expected:
+    if _digests(rows) != expected:
         raise ValueError("its hash differs")
     return rows
 

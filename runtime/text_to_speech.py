@@ -13,13 +13,13 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
-from voxport.runtime.sampling_options import is_number
 from voxport.runtime.speech_request import (
     DEFAULT_SLOTS,
     PartOptions,
     SpeechOptions,
     SpeechRequest,
     TextLayout,
+    is_number,
 )
 from voxport.runtime.text.languages import check_language, readable_parts
 from voxport.runtime.text.markup import PAUSE

@@ -1,120 +1,74 @@
-"""What utterances of every family have: a prompt that is read in pieces, and frames that are spoken."""
+"""Utterances in the slots of a batch. Each is spoken until the model ends, a limit is reached, or the speech
+repeats itself or is silent.
+"""
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic
 
 import numpy as np
 
-from voxport.runtime.batching import Fill, RowLimit, SlotOutput, Status
-from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.prefix_cache import PrefixCache
-from voxport.runtime.runaway import RunawayGuard
+from voxport.runtime.batching import Fill, SlotOutput, Status
+from voxport.runtime.engines.base import Stream
 from voxport.runtime.slots import move_states
+from voxport.runtime.speech_decoder import Constants, Decoder, FrameLoop, Noise, SpeechDecoder
 from voxport.runtime.speech_request import SpeechRequest
 
-
-def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], object]) -> Iterator[None]:
-    """Calls `read` with all rows of a prompt, a piece at a time, and yields between the calls."""
-    while len(rows) > (count := limit()):
-        read(rows[:count])
-        yield
-        rows = rows[count:]
-    read(rows)
-
-
-PromptIn = TypeVar("PromptIn", contravariant=True)
-Prompt = TypeVar("Prompt")
+FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
+MAX_PERIOD = 13  # frames: a second, a long word
+# Root mean squares of frames. The level of the speech is one of its loudest frames, without single clicks.
+# Whispers and room tone may both be 22 dB below loud speech. Room tone is steady: its frames differ by less
+# than 4 dB, whispered syllables and gaps by 10 dB and more. Below 30 dB any sound counts as silence.
+SILENCE = 10 ** (-50 / 20)  # below it there is no speech, until a frame was louder than `MIN_SPEECH`
+MIN_SPEECH = 10 ** (-45 / 20)
+SILENCE_RATIO = 10 ** (-30 / 20)  # ratio of silence to the level of the speech before
+STEADY_RATIO, STEADY_RANGE = 10 ** (-18 / 20), 10 ** (6 / 20)  # ratio of steady sound; loudest to quietest
+LOUD_FRAMES, LOUD_PART = (3, 12), 10  # the level is the third to twelfth loudest frame, at most a tenth
 
 
-class PromptDecoder(Protocol[PromptIn]):
-    """Reads a prompt: its prefix, or stored cache rows of the prefix, and then its text."""
+class RunawayGuard:
+    """Follows the frames of one utterance.
 
-    stream: Stream
-
-    def read_prefix(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
-
-    def load_prefix(self, prompt: PromptIn, rows: Arrays, /) -> None: ...
-
-    def read_text(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
-
-
-def read_whole(
-    decoder: PromptDecoder[Prompt], prompt: Prompt, prefix_rows: int, stored: Arrays | None = None
-) -> Arrays:
-    """Reads a prompt whose prefix has so many rows. Returns the cache rows of its prefix.
-
-    `stored` are rows that were returned for a prompt with the same prefix, which is not read again.
-    """
-    if stored is None:
-        for _ in decoder.read_prefix(prompt, lambda: sys.maxsize):
-            pass
-        stored = decoder.stream.save("prefill", prefix_rows)
-    else:
-        decoder.load_prefix(prompt, stored)
-    for _ in decoder.read_text(prompt, lambda: sys.maxsize):
-        pass
-    return stored
-
-
-@dataclass(frozen=True)
-class PromptPrefix:
-    """The part of a prompt that does not depend on its text: what its rows are computed from, their number,
-    and whether they may be stored on disk. `stored` are rows that were stored before; a request that
-    waits holds them.
+    Whole frames are compared. The first code alone repeats in silence and in held sounds.
     """
 
-    key: bytes
-    rows: int
-    is_storable: bool = True
-    stored: Arrays | None = None
+    def __init__(self) -> None:
+        self._last: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
+        self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
+        self._recent: deque[float] = deque(maxlen=FRAMES)  # levels
+        self._levels: list[float] = []  # all frames, sorted
 
-    def load(self, cache: PrefixCache) -> "PromptPrefix":
-        """The prefix with its stored rows, if `cache` has them. May read a file."""
-        return replace(self, stored=cache.load(self.key))
+    def add_codes(self, codes: np.ndarray) -> Status | None:
+        """Takes the codes int64 [K] of the next frame. Returns REPETITION if the last ones are a cycle."""
+        equal = [np.array_equal(codes, earlier) for earlier in reversed(self._last)]
+        equal += [False] * (MAX_PERIOD - len(equal))
+        self._repeated = np.where(equal, self._repeated + 1, 0)
+        self._last.append(codes.copy())
+        return Status.REPETITION if self._repeated.max() >= FRAMES else None
 
+    def add_samples(self, samples: np.ndarray, frames: int) -> int | None:
+        """Takes the samples float32 [n] of the next `frames`. Returns how many of them precede the end of
+        `FRAMES` silent ones; None if the speech is not silent for so long.
+        """
+        for index, frame in enumerate(samples.reshape(frames, -1)):
+            level = float(np.sqrt(np.mean(frame**2)))
+            insort(self._levels, level)
+            self._recent.append(level)
+            if len(self._recent) == FRAMES and self._is_silent():
+                return index + 1
+        return None
 
-def read_prompt(
-    decoder: PromptDecoder[Prompt], prompt: Prompt, prefix: PromptPrefix, cache: PrefixCache, limit: RowLimit
-) -> Iterator[None]:
-    """Reads a prompt, and yields between pieces. Reads no file.
-
-    Rows of its prefix are those that it was loaded with, or those that `cache` has in memory. Others are
-    computed and added to `cache`.
-    """
-    rows = cache.kept(prefix.key) if prefix.stored is None else prefix.stored
-    if rows is None:
-        yield from decoder.read_prefix(prompt, limit)
-        keep = cache.save if prefix.is_storable else cache.keep
-        keep(prefix.key, decoder.stream.save("prefill", prefix.rows))
-        yield
-    else:
-        decoder.load_prefix(prompt, rows)
-    yield from decoder.read_text(prompt, limit)
-
-
-class UtteranceDecoder(Protocol):
-    """The decoder of an utterance: the stream of its slot, and the positions that it has used."""
-
-    stream: Stream
-    position: int
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the cache holds another frame."""
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """codes int64 [T, K] of the next frames -> samples float32 [n]."""
-
-
-def decode_frames(stream: Stream, codes: np.ndarray, position: int) -> np.ndarray:
-    """codes int64 [T, K] of the frames from `position` on -> samples float32 [T * samples_per_frame]."""
-    if not len(codes):
-        return np.zeros(0, np.float32)
-    inputs = {"codes": codes[None], "position": np.array([position])}
-    return np.asarray(stream.run_rows("codec_step", inputs)["audio"][0])
+    def _is_silent(self) -> bool:
+        """Whether the last `FRAMES` hold no speech, by all frames so far."""
+        least, most = LOUD_FRAMES
+        rank = min(max(least, len(self._levels) // LOUD_PART), most, len(self._levels))
+        speech, loudest = self._levels[-rank], max(self._recent)
+        if speech <= MIN_SPEECH:
+            return loudest < SILENCE
+        is_steady = loudest < STEADY_RANGE * min(self._recent)
+        return loudest < speech * (STEADY_RATIO if is_steady else SILENCE_RATIO)
 
 
 class FrameCollector:
@@ -124,7 +78,7 @@ class FrameCollector:
     """
 
     def __init__(
-        self, decoder: UtteranceDecoder, request: SpeechRequest, estimated_frames: Callable[[str], float]
+        self, decoder: SpeechDecoder[Any], request: SpeechRequest, estimated_frames: Callable[[str], float]
     ):
         """`estimated_frames`: see `TextToSpeech`."""
         self._decoder, self._request = decoder, request
@@ -159,31 +113,6 @@ class FrameCollector:
         if self._frames >= self._budget:
             return Status.BUDGET
         return Status.LIMIT if self._frames == self._request.max_frames else None
-
-
-Constants = TypeVar("Constants")
-Decoder = TypeVar("Decoder", bound=UtteranceDecoder)
-Noise = TypeVar("Noise")
-
-
-@dataclass(frozen=True)
-class FrameLoop(Generic[Constants, Decoder, Noise]):
-    """The loop of a family from frame to frame, for the slots of a batch. Each slot has a decoder.
-
-    draw(generator, constants): the noise of a frame of one slot.
-    frame(stream, decoders, noise): codes int64 [slots, K] of the next frames. A call that raises can be
-        repeated.
-    step(stream, decoders, codes): one decode step on these codes. One that raises can be repeated.
-    batched: components that one call runs for all slots.
-    end_code, first_code: code 0 with which the model ends the speech, and the least code of any other frame.
-    """
-
-    draw: Callable[[np.random.Generator, Constants], Noise]
-    frame: Callable[[Stream, Sequence[Decoder], Sequence[Noise]], np.ndarray]
-    step: Callable[[Stream, Sequence[Decoder], np.ndarray], None]
-    batched: tuple[str, ...]
-    end_code: int
-    first_code: int
 
 
 class Utterance(Generic[Decoder, Noise]):
@@ -243,23 +172,15 @@ class UtteranceSlots(ABC, Generic[Constants, Decoder, Noise]):
 
     def feed(self, count: int, first: int = 0) -> None:
         utterances = self._from(count, first)
-        codes = np.stack([utterance.codes for utterance in utterances])
-        self._step(self._view(count, first), utterances, codes)
-
-    def _step(
-        self, stream: Stream, utterances: Sequence[Utterance[Decoder, Noise]], codes: np.ndarray
-    ) -> None:
-        self._loop.step(stream, [utterance.decoder for utterance in utterances], codes)
+        decoders, codes = [each.decoder for each in utterances], [each.codes for each in utterances]
+        self._loop.step(self._view(count, first), decoders, np.stack(codes))
 
     def decode(self, count: int, first: int = 0) -> None:
         utterances = self._from(count, first)
-        codes = self._next_codes(self._view(count, first), utterances)
+        decoders, noise = [each.decoder for each in utterances], [each.noise() for each in utterances]
+        codes = self._loop.frame(self._view(count, first), decoders, noise)
         for utterance, row in zip(utterances, codes, strict=True):
             utterance.codes = row
-
-    def _next_codes(self, stream: Stream, utterances: Sequence[Utterance[Decoder, Noise]]) -> np.ndarray:
-        noise = [utterance.noise() for utterance in utterances]
-        return self._loop.frame(stream, [utterance.decoder for utterance in utterances], noise)
 
     def take(self, slot: int) -> SlotOutput:
         return self._utterances[slot].push(self._loop.end_code)

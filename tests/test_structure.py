@@ -25,7 +25,7 @@ LAYERS = {
     "voxport": {"cli", "bundle", "runtime"},
 }
 TORCH, WITHOUT_TORCH = {"torch", "torchao"}, {"bundle", "runtime"}
-ONNX_RUNTIME = "voxport.runtime.engines.ort"
+ONNX_RUNTIME = "voxport.runtime.engines.onnx"
 TORCH_ENGINE = "voxport.runtime.engines.executorch"  # the only module there that may import torch
 # Packages that only the named modules may import, besides their own.
 PRIVATE = {"voxport.runtime.serve": {"voxport.cli.commands.serve"}}

@@ -117,8 +117,7 @@ def measure_device(device: str) -> None:
     """Prints versions, and the bandwidth of the device."""
     import torch
 
-    from voxport.runtime.engines.onnx import load_cuda
-    from voxport.runtime.engines.ort import ort
+    from voxport.runtime.engines.onnx import load_cuda, ort
 
     found: Json = {
         "onnxruntime": ort.__version__,

@@ -27,7 +27,7 @@ class SamplingConstants(FamilyConstants):
     others_top_p: TopP
 
 
-class Constants(FamilyConstants):
+class QwenConstants(FamilyConstants):
     """`constants` of the manifest. Ids of `codec_*`, languages and speakers are rows of the talker's table.
 
     `vocab_size` is the number of these rows. `first_codes` and `other_codes` are the numbers of codes in the

@@ -22,7 +22,7 @@ LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
 
 
-class Constants(FamilyConstants):
+class RealtimeConstants(FamilyConstants):
     """`constants` of the manifest.
 
     A token covers `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
@@ -49,7 +49,7 @@ class Constants(FamilyConstants):
     delays: tuple[SilentTokens, ...]
 
     @model_validator(mode="after")
-    def _check_consistency(self) -> "Constants":
+    def _check_consistency(self) -> "RealtimeConstants":
         if self.samples_per_token % self.hop_length:
             raise ValueError(
                 f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "

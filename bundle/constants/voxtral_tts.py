@@ -11,7 +11,7 @@ LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 
 
-class Constants(FamilyConstants):
+class VoxtralConstants(FamilyConstants):
     """`constants` of the manifest."""
 
     sample_rate: SampleRate

@@ -32,13 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="text to speech: also time N utterances in one batch (ONNX, up to 8)",
     )
-    parser.add_argument(
-        "--chunks",
-        type=_counts,
-        default=(),
-        metavar="N,...",
-        help="speech to text: also time encoder calls of N steps of 80 ms",
-    )
     add_engine_arguments(parser)
     add_json(parser, "all figures")
 
@@ -55,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.families import open_family
 
     family = Bundle(arguments.bundle).job.family
-    for name in ("streams", "chunks", "prompt_tokens"):  # each is for some families
+    for name in ("streams", "prompt_tokens"):  # each is for some families
         if getattr(arguments, name) and name not in open_family(family).bench.options:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"bench: {flag} does not apply to a bundle of {family}; leave it out")
@@ -64,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         engine_options(arguments),
         arguments.frames,
         arguments.prompt_tokens or PROMPT_TOKENS,
-        arguments.streams or arguments.chunks,
+        arguments.streams,
     )
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))
     return 0

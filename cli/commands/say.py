@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, cast
 from voxport.bundle.errors import UsageError
 from voxport.cli.arguments import add_json, add_output, add_task_arguments, integer, open_task
 from voxport.cli.terminal import Progress
-from voxport.runtime.sampling_options import SAMPLING
-from voxport.runtime.speech_request import TEXT_LAYOUTS
+from voxport.runtime.speech_request import SAMPLING, TEXT_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

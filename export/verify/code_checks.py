@@ -22,7 +22,7 @@ from voxport.export.verify.context import Context
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.family import Approximation
 from voxport.runtime.families import open_family
-from voxport.runtime.families.base import ForcedRun
+from voxport.runtime.families.workload import ForcedRun
 
 OTHER_CODES = "other codes, teacher-forced"
 # The largest of a hundred normal errors or more is about three deviations, and right artifacts keep it within

@@ -20,7 +20,7 @@ from voxport.quantize.modules import QuantizedModule, float_activations
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.families.base import VerificationWorkload
+from voxport.runtime.families.workload import VerificationWorkload
 
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal
 

@@ -15,7 +15,8 @@ from voxport.model.graph import Component
 from voxport.model.layers.attention import ReferenceAttention, attention_kernel
 from voxport.quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from voxport.quantize.parallel import one_thread
-from voxport.runtime.engines.base import Arrays, Engine, Stream, copy_states, empty_states, write_states
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.engines.states import copy_states, empty_states, write_states
 
 # Weights of a module. With fewer, an operation takes about as long as it takes to share it. Torch's threads
 # wait for each other after every operation. Where another program has a core, that takes ten times as long.

@@ -13,8 +13,8 @@ from voxport.export.verify.modes import MAX_ROWS
 from voxport.export.verify.run_checks import check_drift
 from voxport.runtime.batching import Status
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import ForcedRun, Rollout
-from voxport.runtime.runaway import RunawayGuard
+from voxport.runtime.families.workload import ForcedRun, Rollout
+from voxport.runtime.utterance import RunawayGuard
 
 
 def check_long_codes(context: Context) -> Iterable[Assertion | Measurement]:

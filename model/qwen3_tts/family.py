@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from voxport.bundle.constants.qwen3_tts import LANGUAGES, WINDOW_CONTEXT, Constants
+from voxport.bundle.constants.qwen3_tts import LANGUAGES, WINDOW_CONTEXT, QwenConstants
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import NAMES
 from voxport.model.config import values_of
@@ -70,10 +70,10 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
     def default_cache(self, config: Qwen3TTSConfig, options: Options) -> int:
         return CACHE_ROWS if options.is_split_six else 2048  # 150 s of speech after a prompt of 170 rows
 
-    def constants(self, config: Qwen3TTSConfig, options: Options) -> Constants:
+    def constants(self, config: Qwen3TTSConfig, options: Options) -> QwenConstants:
         """Speakers and languages are in lower case, as the published package compares them."""
         talker = config.talker_config
-        return Constants(
+        return QwenConstants(
             sample_rate=config.codec.output_sample_rate,
             samples_per_frame=config.codec.decode_upsample_rate,
             dim=talker.hidden_size,

@@ -1,6 +1,6 @@
 """The family Voxtral-Realtime."""
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, LIVE_ENCODER, Constants
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LANGUAGES, LIVE_ENCODER, RealtimeConstants
 from voxport.bundle.json_types import Json
 from voxport.model.config import SHAPE, values_of
 from voxport.model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
@@ -54,9 +54,9 @@ class VoxtralRealtime(Family[VoxtralRealtimeWeights, VoxtralRealtimeConfig, Opti
     def default_cache(self, config: VoxtralRealtimeConfig, options: Options) -> int:
         return config.sliding_window
 
-    def constants(self, config: VoxtralRealtimeConfig, options: Options) -> Constants:
+    def constants(self, config: VoxtralRealtimeConfig, options: Options) -> RealtimeConstants:
         audio = config.audio
-        return Constants(
+        return RealtimeConstants(
             sample_rate=audio.sampling_rate,
             samples_per_token=config.samples_per_token,
             n_mels=audio.num_mel_bins,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from voxport.bundle.constants.voxtral_tts import LANGUAGES, Constants
+from voxport.bundle.constants.voxtral_tts import LANGUAGES, VoxtralConstants
 from voxport.bundle.json_types import Json
 from voxport.model.config import SHAPE, values_of
 from voxport.model.family import Approximation, ChunkedComponent, Decoder, Family, Release, VerificationPlan
@@ -64,8 +64,8 @@ class VoxtralTTS(Family[VoxtralTTSWeights, VoxtralTTSConfig, Options]):
     def default_cache(self, config: VoxtralTTSConfig, options: Options) -> int:
         return 2048  # 150 s of speech after a prompt of 170 rows
 
-    def constants(self, config: VoxtralTTSConfig, options: Options) -> Constants:
-        return Constants(
+    def constants(self, config: VoxtralTTSConfig, options: Options) -> VoxtralConstants:
+        return VoxtralConstants(
             sample_rate=config.codec.sampling_rate,
             samples_per_frame=config.codec.samples_per_frame,
             dim=config.dim,

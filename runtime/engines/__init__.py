@@ -1,4 +1,7 @@
-"""Engines run the components of a bundle: one row of `ENGINES` per target."""
+"""Engines run the components of a bundle: one row of `ENGINES` per target.
+
+Commands build their arguments from `ENGINE_OPTIONS`, so this module imports no NumPy.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,43 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import EngineUnavailable, UsageError
-from voxport.runtime.engine_options import ENGINE_OPTIONS
-from voxport.runtime.engines.base import CUDA_PRECISION, EngineOptions
 
 if TYPE_CHECKING:
     from voxport.bundle.manifest import Bundle
-    from voxport.runtime.engines.base import Engine
+    from voxport.runtime.engines.base import Engine, EngineOptions
 
-DEFAULT = EngineOptions()
+CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run
+MAX_THREADS = 1024  # an engine creates all of them when it opens
+
+
+@dataclass(frozen=True)
+class EngineOption:
+    """A field of `EngineOptions` that some engines read, and the argument of commands with its name.
+
+    `default` says what happens without it.
+    """
+
+    choices: tuple[str, ...]
+    help: str
+    default: str
+
+
+ENGINE_OPTIONS = {
+    "compute_precision": EngineOption(
+        ("float16", "float32"),
+        "Core ML bundles: rounding of the reference executor; float16 rounds where the program says, "
+        "float32 never",
+        "float16; on macOS, Core ML runs instead",
+    ),
+    "compute_units": EngineOption(
+        ("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), "Core ML bundles on macOS: processors to use", "all"
+    ),
+    "device": EngineOption(
+        ("auto", "cpu", "cuda"),
+        "ONNX bundles that compute in float16: device to use",
+        "auto, which is cuda if onnxruntime-gpu is installed and loads, else cpu",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -62,13 +94,12 @@ ENGINES: dict[str, EngineEntry] = {
 }
 
 
-MAX_THREADS = 1024  # an engine creates all of them when it opens
-
-
-def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
+def open_engine(bundle: Bundle, options: EngineOptions | None = None) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
+    from voxport.runtime.engines.base import EngineOptions
+
     check_installed(bundle.job.target, str(bundle.folder))
-    entry = ENGINES[bundle.job.target]
+    entry, options = ENGINES[bundle.job.target], options or EngineOptions()
     check_options(bundle, options)
     engine: Engine = getattr(import_module(entry.module), entry.attribute)(bundle, options)
     return engine

@@ -1,26 +1,22 @@
-"""`Engine` opens a bundle's components; `Stream` holds the states of one caller. Also helpers for states."""
+"""`Engine` opens a bundle's components; `Stream` holds the states of one caller.
 
-import math
-import mmap
+The inputs and outputs of every call are checked against the signature of its component.
+"""
+
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 
 import numpy as np
 
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
-from voxport.bundle.spec import Signature, StateSpec
-from voxport.runtime.engines.call_checks import check_inputs, check_outputs
-from voxport.runtime.engines.rows import divide, join
-from voxport.runtime.machine import measure_bandwidth
+from voxport.bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec, TensorSpec
 
 Arrays = dict[str, np.ndarray]
-CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run
-PAGE_VALUES = 1024  # float32 values of a memory page
+Sizes = dict[Dimension, int]  # of the named dimensions of a call
 # Of one component. With fewer, a second thread gains nothing for one stream, and makes a frame up to three
 # times longer while other programs use the cores (docs/performance.md).
 LEAST_BYTES_FOR_THREADS = 8 << 20
@@ -43,6 +39,9 @@ class EngineOptions:
         """Threads of an engine: by default, all cores, or one for a bundle with small components."""
         largest = max((entry.weight_bytes for entry in bundle.components), default=0)
         return self.threads or (1 if largest < LEAST_BYTES_FOR_THREADS else os.cpu_count() or 1)
+
+
+DEFAULT = EngineOptions()
 
 
 class Engine(ABC):
@@ -71,6 +70,8 @@ class Engine(ABC):
 
     def bandwidth(self, threads: int | None) -> float:
         """Bytes per second that the memory of the weights can be read at, measured."""
+        from voxport.runtime.machine import measure_bandwidth
+
         return measure_bandwidth(threads)
 
 
@@ -147,8 +148,10 @@ class Stream(ABC):
         """Empties every state."""
 
     def save(self, component: str | None = None, positions: int | None = None) -> Arrays:
-        """Copies of the states of a component by name (None: of all components). Of each cache, the rows of
-        the first `positions` positions (None: all rows). An engine may return another type of floats.
+        """Copies of the states of a component by name (None: of all components).
+
+        A cache has the rows of its first `positions` positions (None: all rows). An engine may return another
+        type of floats.
         """
         signatures = self.signatures.values() if component is None else [self.signatures[component]]
         with self.lock:
@@ -179,57 +182,9 @@ def batched_shape(state: StateSpec, batch: int) -> tuple[int, ...]:
     return (batch, *state.shape[1:])
 
 
-def empty_states(signatures: Iterable[Signature]) -> Arrays:
-    """Zeros for every state. A page of a cache uses no memory before a row is written to it."""
-    states = unique_states(signatures)
-    return {name: lazy_zeros(state.shape, state.dtype) for name, state in states.items()}
-
-
-def copy_states(arrays: Arrays, states: Iterable[StateSpec], positions: int | None = None) -> Arrays:
-    """Copies of some of the states in `arrays`, as `Stream.save` returns them."""
-    return {
-        state.name: copy_pages(arrays[state.name])
-        if positions is None
-        else arrays[state.name][first_rows(state, positions)].copy()
-        for state in states
-    }
-
-
-def write_states(arrays: Arrays, states: Arrays) -> None:
-    """Writes `states` to `arrays`: whole ones are replaced by copies, rows are written in place."""
-    for name, values in states.items():
-        if values.shape == arrays[name].shape:
-            arrays[name] = copy_pages(values.astype(arrays[name].dtype, copy=False))
-        else:
-            arrays[name][tuple(map(slice, values.shape))] = values
-
-
-def copy_pages(array: np.ndarray) -> np.ndarray:
-    """A copy. Pages of zeros, such as the unused rows of a cache, use no memory."""
-    copied = lazy_zeros(array.shape, array.dtype.name)
-    target, source = copied.reshape(-1), np.ascontiguousarray(array).reshape(-1)
-    paged = source.size - source.size % PAGE_VALUES  # the last page may be partial
-    pages = source[:paged].reshape(-1, PAGE_VALUES)
-    np.copyto(target[:paged].reshape(pages.shape), pages, where=pages.any(axis=1, keepdims=True))
-    target[paged:] = source[paged:]
-    return copied
-
-
-def lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Zeros mapped from the system.
-
-    NumPy may clear heap memory or use huge pages: 0.4 GB for the published caches.
-    """
-    count = math.prod(shape)
-    size = max(1, count * np.dtype(dtype).itemsize)
-    flags = {}
-    if hasattr(mmap, "MAP_PRIVATE"):  # shared pages would use memory when they are read
-        flags["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    pages = mmap.mmap(-1, size, **flags)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, dtype, count).reshape(shape)
+def row_axis(state: StateSpec) -> int | None:
+    """The axis of the rows of a cache; None for any other state."""
+    return state.cache.row_axis if state.cache else None
 
 
 def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1) -> None:
@@ -247,14 +202,104 @@ def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1
             raise UsageError(f"state {name} has shape {list(array.shape)}, this bundle has {expected}")
 
 
-def row_axis(state: StateSpec) -> int | None:
-    """The axis of the rows of a cache; None for any other state."""
-    return state.cache.row_axis if state.cache else None
+def divide(signature: Signature, inputs: Arrays) -> list[Arrays]:
+    """The inputs of consecutive calls, each at the position behind the rows before."""
+    dims = {spec.name: spec.shape[1] for spec in signature.inputs if _has_rows(spec)}
+    if not dims:
+        return [inputs]
+    (dim,) = set(dims.values())  # all inputs of a call have as many rows
+    most, count = signature.dims[str(dim)][1], max(inputs[name].shape[1] for name in dims)
+    return [_piece(inputs, dims, start, most) for start in range(0, count or 1, most)]
 
 
-def first_rows(state: StateSpec, positions: int | None) -> tuple[slice, ...]:
-    """Index of what the first `positions` positions use: rows of a cache, and all of any other state."""
-    if state.cache is None or positions is None:
-        return ()
-    count = min(positions * state.cache.rows_per_position, state.rows)
-    return (slice(None),) * state.cache.row_axis + (slice(count),)
+def join(signature: Signature, calls: list[Arrays]) -> Arrays:
+    """The outputs of consecutive calls. Those with rows are joined; of the others, the last are taken."""
+    if len(calls) == 1:
+        return calls[0]
+    return {
+        spec.name: np.concatenate([outputs[spec.name] for outputs in calls], axis=1)
+        if _has_rows(spec)
+        else calls[-1][spec.name]
+        for spec in signature.outputs
+    }
+
+
+def _has_rows(spec: TensorSpec) -> bool:
+    return len(spec.shape) > 1 and isinstance(spec.shape[1], str)
+
+
+def _piece(inputs: Arrays, divided: Iterable[str], start: int, most: int) -> Arrays:
+    piece = {**inputs, **{name: inputs[name][:, start : start + most] for name in divided}}
+    if "position" in inputs:
+        piece["position"] = inputs["position"] + start
+    return piece
+
+
+def check_inputs(name: str, signature: Signature, inputs: Mapping[str, np.ndarray], batch: int = 1) -> Sizes:
+    """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`.
+
+    Returns the sizes of the named dimensions. Engines check less than this, and one of them aborts on a
+    negative position. Raises UsageError.
+    """
+    if inputs.keys() != {spec.name for spec in signature.inputs}:
+        expected = ", ".join(spec.name for spec in signature.inputs)
+        raise UsageError(f"{name}: inputs {', '.join(sorted(inputs))}; expected {expected}")
+    sizes: Sizes = {}  # all inputs share them
+    for spec in signature.inputs:
+        array, what = inputs[spec.name], f"{name}: input {spec.name}"
+        if array.dtype != spec.dtype:
+            raise UsageError(f"{what} is {array.dtype}, expected {spec.dtype}")
+        shape = (batch, *spec.shape[1:]) if batch > 1 else spec.shape
+        fits = array.ndim == len(shape)
+        for size, dim in zip(array.shape, shape, strict=False):
+            low, high = signature.dims[dim] if isinstance(dim, str) else (dim, dim)
+            fits = fits and low <= size <= high and sizes.setdefault(dim, size) == size
+        if not fits:
+            bounds = ", ".join(f"{dim} from {low} to {high}" for dim, (low, high) in signature.dims.items())
+            raise UsageError(
+                f"{what} has shape {list(array.shape)}, expected {list(shape)} {bounds}".rstrip()
+            )
+    for position in inputs["position"].tolist() if "position" in inputs else ():
+        _check_position(name, signature, position, inputs[signature.inputs[0].name].shape[1])
+    return sizes
+
+
+def check_outputs(name: str, signature: Signature, outputs: Mapping[str, np.ndarray], sizes: Sizes) -> None:
+    """Raises IntegrityError if the outputs do not fit the signature: the manifest is wrong."""
+    for spec in signature.outputs:
+        found, expected = outputs.get(spec.name), [_size(dim, sizes) for dim in spec.shape]
+        fits = found is not None and found.dtype == spec.dtype and found.ndim == len(expected)
+        # axis 0 is the batch
+        if found is None or not fits or list(found.shape[1:]) != expected[1:]:
+            what = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
+            raise IntegrityError(
+                f"{name}: output {spec.name} {what}, the manifest says {spec.dtype} {list(spec.shape)}; "
+                "export the bundle again"
+            )
+
+
+def _size(dim: Dimension, sizes: Sizes) -> int | None:
+    """The size of an axis: a number, a named dimension of the inputs, or a multiple as in `1920*T`."""
+    if isinstance(dim, int):
+        return dim
+    factor, _, name = dim.rpartition("*")
+    size = sizes.get(name)
+    return None if size is None or not (factor or "1").isdecimal() else int(factor or "1") * size
+
+
+def _check_position(name: str, signature: Signature, position: int, rows: int) -> None:
+    """A call beyond the window of a sliding-window cache takes at most `max_call_rows` rows."""
+    state = signature.cache
+    if state is None or state.cache is None:
+        if position < 0:
+            raise UsageError(f"{name}: position {position}, expected 0 or more")
+        return
+    cache, limit = state.cache, state.rows
+    if cache.window is not None:
+        one_call = rows * cache.rows_per_position <= cache.max_call_rows
+        limit = MAX_ROW_POSITION if one_call else cache.window
+    positions = limit // cache.rows_per_position
+    if position < 0 or position + rows > positions:
+        raise UsageError(
+            f"{name}: position {position} with {rows} rows lies outside the cache of {positions}"
+        )

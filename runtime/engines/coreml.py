@@ -18,15 +18,8 @@ import numpy as np
 from voxport.bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
 from voxport.bundle.spec import StateSpec, TensorSpec, graph_state_name
-from voxport.runtime.engines.base import (
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    copy_states,
-    unique_states,
-    write_states,
-)
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
+from voxport.runtime.engines.states import copy_states, write_states
 from voxport.runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from voxport.runtime.mil.program import Function
 

@@ -8,7 +8,7 @@ those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 import os
 import sys
 import warnings
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from voxport.bundle.errors import VoxportError, first_line
+from voxport.bundle.errors import IntegrityError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
-from voxport.bundle.spec import READ_METHOD, WRITE_METHOD, StateSpec
-from voxport.runtime.engines.base import (
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    copy_states,
-    lazy_zeros,
-    unique_states,
-)
-from voxport.runtime.engines.executorch_program import check_file, check_method
+from voxport.bundle.spec import READ_METHOD, WRITE_METHOD, Bounds, StateSpec, TensorSpec
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
+from voxport.runtime.engines.states import copy_states, lazy_zeros
+
+DTYPES = {"int32": 3, "int64": 4, "float16": 5, "float32": 6}  # ScalarType of ExecuTorch
+TensorType = tuple[tuple[int, ...], int]  # sizes and ScalarType
 
 
 def _import_executorch() -> tuple[Any, Any]:
@@ -95,7 +90,6 @@ class ExecuTorchEngine(Engine):
         entries = [entry for entry in self.bundle.components if entry.file == file]
         try:
             if file not in self._programs:
-                check_file(path)
                 self._programs[file] = self._load_program(path)
             step = f"method {method}: ExecuTorch failed"
             check_method(path, self._programs[file].method_meta(method), entries)
@@ -245,3 +239,71 @@ def _written_rows(state: StateSpec, cache: np.ndarray) -> int:
         return int(cache.shape[1])
     used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
     return int(used[-1]) + 1 if len(used) else 0
+
+
+def check_method(path: Path, metadata: Any, entries: Collection[ComponentEntry]) -> None:
+    """Raises IntegrityError if a method does not take and return what the manifest says.
+
+    A tensor of another size than the program was made for would end the process.
+    `metadata` is ExecuTorch's, without types; its sizes are the largest that the program was made for.
+    `entries` are the components of the program.
+    """
+    name = metadata.name()
+    try:
+        inputs = _types(metadata.num_inputs(), metadata.input_tensor_meta)
+        outputs = _types(metadata.num_outputs(), metadata.output_tensor_meta)
+    except (IndexError, RuntimeError, ValueError) as error:  # a damaged program
+        raise IntegrityError(f"{path}: method {name}: {first_line(error)}; export the bundle again") from None
+    for entry in entries:
+        signature, states = entry.signature, [_block(entry, state) for state in entry.signature.states]
+        if name == entry.entry_point:
+            pairs = [
+                ("inputs", inputs, [_largest(spec, signature.dims) for spec in signature.inputs]),
+                ("outputs", outputs, [_largest(spec, signature.dims) for spec in signature.outputs]),
+            ]
+        elif name == entry.graph + READ_METHOD:
+            pairs = [("states", outputs, states)]
+        elif name == entry.graph + WRITE_METHOD:
+            pairs = [("states", inputs[-len(states) :], states)]
+        else:
+            continue
+        for what, found, expected in pairs:
+            if not _types_match(expected, found, exactly=what == "states"):
+                raise IntegrityError(
+                    f"{path}: method {name} has {what} {_text(found)}, the manifest says {_text(expected)} "
+                    f"for {entry.name}; export the bundle again"
+                )
+
+
+def _types(count: int, metadata: Callable[[int], Any]) -> list[TensorType]:
+    return [(tuple(metadata(index).sizes()), metadata(index).dtype()) for index in range(count)]
+
+
+def _largest(spec: TensorSpec, dims: dict[str, Bounds]) -> TensorType:
+    """The largest sizes. A multiple of a named dimension, as outputs have it, counts as 1."""
+    sizes = [dims.get(size, (1, 1))[1] if isinstance(size, str) else size for size in spec.shape]
+    return tuple(sizes), DTYPES[spec.dtype]
+
+
+def _block(entry: ComponentEntry, state: StateSpec) -> TensorType:
+    """What one call reads or writes of a state: some rows of a cache, the whole of any other."""
+    sizes = list(state.shape)
+    if state.cache:
+        sizes[state.cache.row_axis] = entry.state_rows_per_call
+    return tuple(sizes), DTYPES[state.dtype]
+
+
+def _types_match(expected: list[TensorType], found: list[TensorType], exactly: bool) -> bool:
+    if exactly or len(expected) != len(found):
+        return expected == found
+    return all(
+        dtype == found_dtype
+        and len(sizes) == len(found_sizes)
+        and all(size <= limit for size, limit in zip(sizes, found_sizes, strict=True))
+        for (sizes, dtype), (found_sizes, found_dtype) in zip(expected, found, strict=True)
+    )
+
+
+def _text(types: list[TensorType]) -> str:
+    names = {number: name for name, number in DTYPES.items()}
+    return ", ".join(f"{names.get(dtype, dtype)} {list(sizes)}" for sizes, dtype in types)[:500] or "none"

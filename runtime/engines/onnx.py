@@ -1,32 +1,32 @@
 """ONNX Runtime on the processor or on CUDA. One session per graph.
 
-Attention reads and writes the caches in place. On CUDA, states stay in the memory of the device.
+Attention reads and writes the caches in place. On CUDA, states stay in the memory of the device. No other
+module imports onnxruntime: this package imports `bundle` first, which turns off its telemetry.
 """
+
+from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnxruntime as ort
 
-from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
-from voxport.bundle.manifest import Bundle, ExportJob
-from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature, StateSpec
-from voxport.runtime.engines.base import (
-    CUDA_PRECISION,
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    unique_states,
-)
-from voxport.runtime.engines.cuda import Cuda
-from voxport.runtime.engines.onnx_graph import check_graph, check_session
-from voxport.runtime.engines.ort import ort
-from voxport.runtime.engines.state_memory import Device, DeviceStates, HostStates, States
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError, first_line
+from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension, Signature, StateSpec
+from voxport.runtime.engines import CUDA_PRECISION
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
+from voxport.runtime.engines.states import HostStates, States
 
+if TYPE_CHECKING:
+    from voxport.runtime.engines.cuda import Device
+
+__all__ = ["CPU", "CUDA", "OnnxEngine", "OnnxStream", "check_session", "load_cuda", "open_device", "ort"]
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DEVICES = ("auto", "cpu", "cuda")
 INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime"
@@ -67,6 +67,8 @@ def open_device(job: ExportJob, name: str | None) -> Device | None:
 
 def load_cuda() -> Device:
     """Loads the libraries of CUDA. Raises an exception of ONNX Runtime or of the system."""
+    from voxport.runtime.engines.cuda import Cuda
+
     with redirect_stdout(sys.stderr):  # the names of libraries that were not found
         ort.preload_dlls()
     ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
@@ -87,7 +89,6 @@ class OnnxEngine(Engine):
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         if file not in self._sessions:
             path = self.bundle.folder / file
-            check_graph(path, self.bundle.manifest.files)
             try:
                 session = ort.InferenceSession(
                     self.read_graph(path),
@@ -115,13 +116,15 @@ class OnnxEngine(Engine):
         options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed
         return options
 
-    def stream(self) -> "OnnxStream":
+    def stream(self) -> OnnxStream:
         return self.batched(1)
 
-    def batched(self, size: int) -> "OnnxStream":
+    def batched(self, size: int) -> OnnxStream:
         specs = unique_states(entry.signature for entry in self.bundle.components)
         dtype = self.bundle.job.compute_precision
         if self._device:
+            from voxport.runtime.engines.cuda import DeviceStates
+
             return OnnxStream(self, DeviceStates(self._device, specs, dtype, size))
         return OnnxStream(self, HostStates(specs, dtype, size))
 
@@ -137,21 +140,20 @@ class OnnxStream(Stream):
         self._engine, self._states, self.batch = engine, states, states.batch
         self._bindings: dict[str, _SessionBinding] = {}
         self._active: Sequence[int] = range(self.batch)  # slots of the call in progress
-        self._slots: dict[int, States] = {}
         self._first: dict[int, OnnxStream] = {}  # by number of slots; each has bindings for its batch
 
     def reset(self) -> None:
         self._states.clear()
         self._bindings = {}  # the addresses of states may have changed
 
-    def slot(self, index: int) -> "OnnxStream":
-        return OnnxStream(self._engine, self._states.slot(index))
+    def slot(self, index: int) -> OnnxStream:
+        return OnnxStream(self._engine, self._states.part(index, 1))
 
-    def first(self, count: int) -> "OnnxStream":
+    def first(self, count: int) -> OnnxStream:
         if count == self.batch:
             return self
         if count not in self._first:
-            self._first[count] = OnnxStream(self._engine, self._states.first(count))
+            self._first[count] = OnnxStream(self._engine, self._states.part(0, count))
         return self._first[count]
 
     def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
@@ -190,20 +192,12 @@ class OnnxStream(Stream):
     def _move_into_history(self, signature: Signature, inputs: Arrays) -> None:
         """Moves the new rows of the sliding-window caches of each active slot; see `bundle.spec.Layout`."""
         rows = inputs[signature.inputs[0].name].shape[1]
-        for state in signature.states:
-            if (cache := state.cache) and cache.window:
-                for slot in self._active:
+        for slot in self._active:
+            states = self._states.part(slot, 1) if self.batch > 1 else self._states
+            for state in signature.states:
+                if (cache := state.cache) and cache.window:
                     first = int(inputs["position"][slot]) * cache.rows_per_position
-                    self._slot_states(slot).move_into_history(
-                        state.name, first, rows * cache.rows_per_position
-                    )
-
-    def _slot_states(self, slot: int) -> States:
-        if self.batch == 1:
-            return self._states
-        if slot not in self._slots:
-            self._slots[slot] = self._states.slot(slot)
-        return self._slots[slot]
+                    states.move_into_history(state.name, first, rows * cache.rows_per_position)
 
 
 class _SessionBinding:
@@ -244,3 +238,39 @@ class _SessionBinding:
         self._session.run_with_iobinding(binding)
         self._states.keep_results(self._carried)
         return [value.numpy() for value in binding.get_outputs()[: len(self._outputs)]]
+
+
+def check_session(session: Any, path: Path, entries: Collection[ComponentEntry]) -> None:
+    """Raises IntegrityError if a session does not have the inputs and outputs of the components.
+
+    Names and fixed sizes are compared, except axis 0, the batch.
+    """
+    for entry in entries:
+        signature = entry.signature
+        states = {state.name: state.shape for state in signature.states}
+        inputs = {spec.name: spec.shape for spec in signature.inputs}
+        outputs = {spec.name: spec.shape for spec in signature.outputs}
+        inputs |= {ONNX_PAST + name: shape for name, shape in states.items()}
+        outputs |= {ONNX_PRESENT + name: shape for name, shape in states.items()}
+        _compare(f"{path}: input", inputs, session.get_inputs(), entry.name)
+        _compare(f"{path}: output", outputs, session.get_outputs(), entry.name)
+
+
+def _compare(
+    what: str, expected: Mapping[str, tuple[Dimension, ...]], values: Collection[Any], component: str
+) -> None:
+    found = {value.name: value.shape for value in values}
+    for name in sorted({*expected, *found}):
+        if not _shapes_match(expected.get(name), found.get(name)):
+            raise IntegrityError(
+                f"{what} {name} is {found.get(name, 'missing')}, the manifest says "
+                f"{list(expected[name]) if name in expected else 'nothing of it'} for {component}; "
+                "export the bundle again"
+            )
+
+
+def _shapes_match(expected: tuple[Dimension, ...] | None, found: list[Any] | None) -> bool:
+    if expected is None or found is None or len(expected) != len(found):
+        return False
+    pairs = list(zip(expected, found, strict=True))[1:]
+    return all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))

@@ -18,7 +18,7 @@ from voxport.bundle.errors import IntegrityError, VoxportError
 from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.spec import Signature
 from voxport.bundle.user_cache import private_folder
-from voxport.runtime.engines import ENGINES, check_installed, open_engine
+from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays
 
 PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
@@ -27,16 +27,6 @@ log = logging.getLogger(__name__)
 
 
 def trial_run(bundle: Bundle) -> None:
-    """Runs the components of a bundle in another process, once, if its engine may abort.
-
-    Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
-    """
-    check_installed(bundle.job.target, str(bundle.folder))
-    if ENGINES[bundle.job.target].may_abort:
-        trial_run_once(bundle)
-
-
-def trial_run_once(bundle: Bundle) -> None:
     """Returns immediately if these files had a trial run on this machine.
 
     Raises IntegrityError if the engine aborts or does not end, and an error of the engine as it is.

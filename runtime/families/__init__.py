@@ -1,17 +1,77 @@
 """The table of model families that the runtime can run. A family is imported when a bundle needs it."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from pydantic import ValidationError
 
 from voxport.bundle.errors import IntegrityError, UsageError
-from voxport.bundle.manifest import ExportJob
-from voxport.runtime.families.base import RuntimeFamily, parse_constants
+from voxport.bundle.json_types import Json
+from voxport.bundle.manifest import Bundle, ExportJob, FamilyConstants, first_fault
+
+if TYPE_CHECKING:
+    from voxport.runtime.engines.base import Engine
+    from voxport.runtime.families.workload import BenchWorkload, TraceWorkload, VerificationWorkload
+    from voxport.runtime.speech_to_text import SpeechToText
+    from voxport.runtime.text_to_speech import TextToSpeech
 
 FAMILIES = {  # name: the module that defines the object FAMILY
-    "voxtral_tts": "voxport.runtime.families.voxtral_tts.family",
-    "voxtral_realtime": "voxport.runtime.families.voxtral_realtime.family",
-    "qwen3_tts": "voxport.runtime.families.qwen3_tts.family",
+    "voxtral_tts": "voxport.runtime.families.voxtral_tts.task",
+    "voxtral_realtime": "voxport.runtime.families.voxtral_realtime.task",
+    "qwen3_tts": "voxport.runtime.families.qwen3_tts.task",
 }
+Constants = TypeVar("Constants", bound=FamilyConstants)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Names of the inputs, outputs and dimensions of a component that the runtime uses."""
+
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    dims: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class RuntimeFamily(Generic[Constants]):
+    """A model family.
+
+    name: key of the table of families.
+    task: the abstract task that `open` returns.
+    calls(job): the components that the runtime calls; they are checked when a bundle is opened.
+    constants: the record of the family's constants, which `model` writes.
+    voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
+    open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
+        raises UsageError if the bundle lacks tokenizer files that the task needs.
+    workloads: the module that defines TRACE, VERIFICATION and BENCH. A bundle that runs does not import it.
+    server_options: export options of bundles for a server, if they differ from the defaults.
+    """
+
+    name: str
+    task: type[TextToSpeech] | type[SpeechToText]
+    calls: Callable[[ExportJob], Mapping[str, Call]]
+    constants: type[Constants]
+    voices: Callable[[Bundle], dict[str, int]]
+    open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
+    workloads: str
+    server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
+
+    @property
+    def trace(self) -> TraceWorkload[Constants]:
+        return cast("TraceWorkload[Constants]", import_module(self.workloads).TRACE)
+
+    @property
+    def verification(self) -> VerificationWorkload[Constants]:
+        return cast("VerificationWorkload[Constants]", import_module(self.workloads).VERIFICATION)
+
+    @property
+    def bench(self) -> BenchWorkload[Constants]:
+        return cast("BenchWorkload[Constants]", import_module(self.workloads).BENCH)
 
 
 def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
@@ -47,3 +107,22 @@ def read_constants(job: ExportJob) -> Any:  # Any: each family has constants of 
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
     return parse_constants(family.constants, job.constants)
+
+
+def parse_constants(record: type[Constants], values: Json) -> Constants:
+    """The constants of a manifest. Raises IntegrityError that names a wrong one."""
+    try:
+        return record.model_validate(values)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"manifest.json: constants: {first_fault(error)}; export the bundle again"
+        ) from None
+
+
+def tokenizer_paths(bundle: Bundle) -> list[Path]:
+    """The tokenizer files of a bundle. Raises UsageError without any."""
+    if not bundle.manifest.tokenizer:
+        raise UsageError(
+            f"{bundle.folder}: the bundle has no tokenizer; export from a checkpoint with its tokenizer files"
+        )
+    return [bundle.folder / name for name in bundle.manifest.tokenizer]

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
-from voxport.runtime.engines import DEFAULT
-from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.opening import open_bundle
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import MIB, Limits

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from support.stand_ins import stand_in
 
-from voxport.bundle.constants.voxtral_tts import Constants
+from voxport.bundle.constants.voxtral_tts import VoxtralConstants
 from voxport.bundle.errors import IntegrityError
 from voxport.bundle.folder import check_links, unlisted
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, read_manifest
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engines.base import Arrays
-from voxport.runtime.engines.call_checks import check_outputs
-from voxport.runtime.families.base import parse_constants
+from voxport.runtime.engines.base import Arrays, check_outputs
+from voxport.runtime.families import parse_constants
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,9 @@ def test_unknown_keys_are_ignored_with_one_note(tmp_path: Path, caplog: pytest.L
         "a newer version of voxport knows it"
     )
     constants = content["job"]["constants"] | {"first_frame": "prefill", "loudness": 3}
-    assert parse_constants(Constants, constants) == parse_constants(Constants, {**constants, "loudness": 4})
+    assert parse_constants(VoxtralConstants, constants) == parse_constants(
+        VoxtralConstants, {**constants, "loudness": 4}
+    )
 
 
 @pytest.fixture

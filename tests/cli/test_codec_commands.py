@@ -19,7 +19,7 @@ from voxport.runtime.audio.files import pcm16
 from voxport.runtime.codes import check_codes, read_codes, write_codes
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.qwen3_tts.cloning import encode_reference
-from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.decoder import QwenDecoder
 from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE, SPAN = 24_000, 0.7  # of the recordings, in seconds
@@ -85,7 +85,7 @@ def test_decode_writes_the_speech_of_the_codes(
     assert codec("decode", "codes.npz", "out.wav") == (0, "")
     written, rate = soundfile.read("out.wav", dtype="int16")
     codes = read("codes.npz")["codes"]
-    expected = SpeechDecoder(engines.eager.stream(), engines.constants).decode(codes)
+    expected = QwenDecoder(engines.eager.stream(), engines.constants).decode(codes)
     assert rate == RATE and len(written) == 1920 * len(codes)
     assert written.astype("<i2").tobytes() == pcm16(expected)
 

@@ -22,8 +22,7 @@ from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines.base import Arrays, EngineOptions
 from voxport.runtime.engines.onnx import OnnxStream
 from voxport.runtime.opening import open_task
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream, SpeechToText
 
 Capture = pytest.CaptureFixture[str]
 RUN_ACTIVE = OnnxStream.run_active
@@ -197,13 +196,12 @@ def test_a_bundle_without_streaming_refuses_live_transcription(
 
 
 def test_bench_times_a_live_step(realtime_bundles: Path, capsys: Capture) -> None:
-    figures = ["--frames", "5", "--chunks", "2", "--threads", "1", "--json"]
+    figures = ["--frames", "5", "--threads", "1", "--json"]
     assert runtime(["bench", str(realtime_bundles / "onnx"), *figures]) == 0
     found = json.loads(capsys.readouterr().out)
     calls = {name: row["calls"] for name, row in found["components"].items() if row["per_frame"]}
     assert calls == {"encode_chunk": 5, "embed_tokens": 5, "decode_step": 5}
-    stream = found["streams"][0]
-    assert (stream["chunks"], stream["added_delay_ms"]) == (2, 80) and found["first_token_s"] > 0
+    assert found["first_token_s"] > 0
     assert runtime(["bench", str(realtime_bundles / "onnx"), "--frames", "2"]) == 0
     assert "first token" in capsys.readouterr().out
     for option in ("--streams", "--prompt-tokens"):

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from support.export.faulty_engines import Engines, failed
 from support.export.rounding import float32_bar
 
-from voxport.bundle.constants.voxtral_tts import Constants
+from voxport.bundle.constants.voxtral_tts import VoxtralConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Resolved, Source, resolve
@@ -36,7 +36,7 @@ def resolved(checkpoint: Path, **options: JsonValue) -> Resolved:
 
 def euler_steps_of(export: Resolved) -> int:
     constants = export.constants
-    assert isinstance(constants, Constants)
+    assert isinstance(constants, VoxtralConstants)
     return constants.euler_steps
 
 

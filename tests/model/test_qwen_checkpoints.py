@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import VoxportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import LayoutName
@@ -165,7 +165,7 @@ def test_the_defaults_of_sampling_are_those_of_the_checkpoint(folder: Path) -> N
 
 def sampling_defaults(folder: Path) -> tuple[dict[str, float], int]:
     constants = resolve(Source(folder), ExportRequest()).constants
-    assert isinstance(constants, Constants)
+    assert isinstance(constants, QwenConstants)
     return constants.sampling_defaults.model_dump(), constants.max_frames
 
 
@@ -205,7 +205,7 @@ def test_a_tuned_folder_is_accepted(folder: Path) -> None:
         speaker_encoder_config__mel_dim=80,
     )
     resolved = resolve(Source(folder), ExportRequest())
-    assert isinstance(resolved.constants, Constants) and resolved.constants.speakers == {"my_voice": 100}
+    assert isinstance(resolved.constants, QwenConstants) and resolved.constants.speakers == {"my_voice": 100}
     assert "speaker_encoder" not in resolved.graphs
 
 

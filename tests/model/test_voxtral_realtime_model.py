@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.bundle.errors import ConfigError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.resolve import Source, resolve
@@ -67,10 +67,10 @@ def edited_tokenizer(tmp_path: Path, edit: Callable[[Any], object]) -> Path:
     return folder
 
 
-def constants_of(folder: Path) -> Constants:
+def constants_of(folder: Path) -> RealtimeConstants:
     source = Source(folder)
     found = resolve(source, ExportRequest(options={"streaming": True})).constants
-    assert isinstance(found, Constants)
+    assert isinstance(found, RealtimeConstants)
     return found
 
 

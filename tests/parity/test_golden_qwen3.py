@@ -35,13 +35,10 @@ from voxport.model.qwen3_tts.modules import (
 )
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder
 from voxport.runtime.families.qwen3_tts.cloning import speaker_mel
-from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from voxport.runtime.families.qwen3_tts.sampling import Sampling
-from voxport.runtime.families.qwen3_tts.task import SpeechSlots
+from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, QwenDecoder, ReferenceStates, Sampling
+from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptBuilder, PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.sampler import GREEDY, SamplerSettings
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -177,7 +174,7 @@ def test_a_run_of_the_official_package(golden: GoldenModel, run: str) -> None:
     trailing = reference[f"{run}_trailing"]
     expected = [*rows.trailing, *[rows.padding] * (len(trailing) - len(rows.trailing))]
     near(np.stack(expected), trailing, 1e-5)
-    decoder = SpeechDecoder(golden.engine.stream(), golden.constants, SAMPLED.get(run, GREEDY_RUN))
+    decoder = QwenDecoder(golden.engine.stream(), golden.constants, SAMPLED.get(run, GREEDY_RUN))
     decoder.start(rows)
     codes, noise = reference[f"{run}_codes"], None
     for frame, chosen in enumerate(codes):
@@ -207,7 +204,7 @@ def test_speech_continues_the_sound_of_a_recording(base: GoldenModel, run: str) 
     """As in the official package, which decodes the codes of the recording in front. The second time, the
     states of the codec are those of the first time.
     """
-    slots = SpeechSlots(
+    slots = QwenSlots(
         base.engine.stream(),
         base.constants,
         lambda request: prompt_of(base, "base", run),

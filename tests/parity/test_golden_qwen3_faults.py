@@ -14,9 +14,8 @@ from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from torch import nn
 
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
-from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.decoder import QwenDecoder, sampling_of
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
-from voxport.runtime.families.qwen3_tts.sampling import sampling_of
 from voxport.runtime.sampler import SamplerSettings
 
 
@@ -28,7 +27,7 @@ def base() -> GoldenModel:
 def predicted(golden: GoldenModel) -> np.ndarray:
     """Codes that the predictor gives after the reference's hidden values."""
     reference = golden.reference
-    decoder = SpeechDecoder(golden.engine.stream(), golden.constants)
+    decoder = QwenDecoder(golden.engine.stream(), golden.constants)
     found = []
     for hidden, codes in zip(reference["xvector_hidden"], reference["xvector_codes"], strict=True):
         decoder.hidden = hidden
@@ -113,7 +112,7 @@ def spoken(golden: GoldenModel, run: str, **changes: Any) -> list[list[int]]:
     constants = golden.constants.model_copy(update=changes)
     rows = PromptEmbedder(golden.engine.stream(), constants).rows(prompt_of(golden, golden.name, run))
     sampling = replace(sampling_of(golden.constants), first=settings, others=SamplerSettings())
-    decoder = SpeechDecoder(golden.engine.stream(), constants, sampling)
+    decoder = QwenDecoder(golden.engine.stream(), constants, sampling)
     decoder.start(rows)
     found = []
     for _ in range(12):
@@ -148,12 +147,12 @@ def test_the_penalty_left_out_or_over_all_codes_of_a_frame(
     expected = base.reference[f"{run}_codes"].tolist()
     assert spoken(base, run) == expected
     assert spoken(base, run, settings=SamplerSettings()) != expected
-    step = SpeechDecoder.step
+    step = QwenDecoder.step
 
-    def remember_all(decoder: SpeechDecoder, codes: np.ndarray) -> np.ndarray:
+    def remember_all(decoder: QwenDecoder, codes: np.ndarray) -> np.ndarray:
         fed = step(decoder, codes)
         decoder._first_codes.extend(codes[1:].tolist())
         return fed
 
-    monkeypatch.setattr(SpeechDecoder, "step", remember_all)
+    monkeypatch.setattr(QwenDecoder, "step", remember_all)
     assert spoken(base, run) != expected

@@ -16,11 +16,11 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.decoder import QwenDecoder
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder
 from voxport.runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
 from voxport.runtime.families.qwen3_tts.workload import TRACE
-from voxport.runtime.utterance import read_whole
+from voxport.runtime.speech_decoder import read_whole
 
 FRAMES = 125  # of a call of the speech decoder
 SAMPLES = 1920
@@ -69,7 +69,7 @@ def test_core_ml_packages_give_runs_of_the_official_package(exports: ExportCache
 
 def decoded(codes: np.ndarray, size: int, calls: Stream | None = None) -> np.ndarray:
     """Samples of calls of `size` frames each."""
-    decoder = SpeechDecoder(calls or stream("base"), open_golden("base").constants)
+    decoder = QwenDecoder(calls or stream("base"), open_golden("base").constants)
     return np.concatenate([decoder.decode(codes[at : at + size]) for at in range(0, len(codes), size)])
 
 
@@ -92,11 +92,11 @@ def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls() -> None:
 def test_a_prefix_of_a_prompt_is_taken_from_saved_rows() -> None:
     golden = open_golden("base")
     rows = PromptEmbedder(stream("base"), golden.constants).rows(prompt_of(golden, "base", "xvector"))
-    first = SpeechDecoder(stream("base"), golden.constants)
-    saved = read_whole(first, rows, rows.fixed)
-    assert {array.shape[-1] for array in saved.values()} == {rows.fixed}
-    second = SpeechDecoder(stream("base"), golden.constants)
-    read_whole(second, rows, rows.fixed, saved)
+    first = QwenDecoder(stream("base"), golden.constants)
+    saved = read_whole(first, rows)
+    assert {array.shape[-1] for array in saved.values()} == {rows.prefix_rows}
+    second = QwenDecoder(stream("base"), golden.constants)
+    read_whole(second, rows, saved)
     np.testing.assert_array_equal(second.hidden, first.hidden)
 
 

@@ -10,7 +10,7 @@ from mistral_common.audio import mel_filter_bank
 from support.export.cache import ExportCache
 from support.export.eager_trace import trace_eager
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.bundle.manifest import Bundle, ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
@@ -71,12 +71,12 @@ def test_the_piece_size_does_not_change_the_tokens_of_eager(size: int, at_once: 
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     resolved = resolve(source, request)
     constants, model = resolved.constants, Model(resolved, "BSHD")
-    assert isinstance(constants, Constants)
+    assert isinstance(constants, RealtimeConstants)
     engine = EagerEngine(model.components, model.module, "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
 
-def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | None) -> list[int]:
+def fed(engine: Engine, constants: RealtimeConstants, size: int, chunk_tokens: int | None) -> list[int]:
     samples = np.load(GOLDEN / "audio.npy")
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=chunk_tokens))
     pieces = np.split(samples, range(size, len(samples), size))
@@ -119,7 +119,7 @@ def test_a_quiet_recording_with_gain_gives_the_tokens_of_the_original(tmp_path: 
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     resolved = resolve(source, request)
     constants, model = resolved.constants, Model(resolved, "BSHD")
-    assert isinstance(constants, Constants)
+    assert isinstance(constants, RealtimeConstants)
     engine = EagerEngine(model.components, model.module, "BSHD")
 
     def tokens(level_db: float, gain: str) -> list[int]:

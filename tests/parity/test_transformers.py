@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
@@ -176,7 +176,7 @@ class Ours:
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
         resolved = resolve(source, request)
         model, constants = Model(resolved, "BSHD"), resolved.constants
-        assert isinstance(constants, Constants)
+        assert isinstance(constants, RealtimeConstants)
         self.constants = constants
         self.engine = EagerEngine(model.components, model.module, "BSHD")
 

@@ -2,33 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_engine import Fault
-from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, ToyEngine
+from support.runtime.toy_speech import ROWS, Prompts, ToyEngine, toy_slots
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
 from voxport.runtime.speech_request import SpeechRequest
 
 MakeDecoder = Callable[..., BatchedDecoder[SpeechRequest]]  # of a number of slots, and a fault
 
 
-class Prompts:
-    """Replaces the tokenizer: prompts of two voice rows and one id per letter of the text."""
-
+class RefusingPrompts(Prompts):
     def build(self, request: SpeechRequest) -> Prompt:
         if request.text == "refused":
             raise UsageError("refused")
-        generator = np.random.default_rng(len(request.text))
-        voice = generator.standard_normal((2, DIM), dtype=np.float32)
-        return Prompt(np.array([1, 25, 24, 24, 26]), voice, generator.integers(0, 20, len(request.text)))
+        return super().build(request)
 
 
 def no_fault(component: str, inputs: Arrays) -> None: ...
@@ -40,8 +36,7 @@ def decoder() -> MakeDecoder:
     prefixes = private_prefix_cache()
 
     def make(slots: int, fault: Fault = no_fault) -> BatchedDecoder[SpeechRequest]:
-        stream = ToyEngine(fault).batched(slots)
-        return BatchedDecoder(SpeechSlots(stream, CONSTANTS, cast(Any, Prompts()), prefixes))
+        return BatchedDecoder(toy_slots(slots, ToyEngine(fault), RefusingPrompts(), prefixes))
 
     return make
 
@@ -72,14 +67,6 @@ def assert_same(found: Sequence[Any], expected: list[np.ndarray]) -> None:
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
 
 
-def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder: MakeDecoder) -> None:
-    many = decoder(1)
-    first, second = (many.submit(text) for text in requests(3, 3))
-    second.cancel()
-    found = run(many, first, second)
-    assert second.status is Status.CANCELLED and second.is_done and not found[1] and found[0]
-
-
 def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder: MakeDecoder) -> None:
     calls = []
     many = decoder(2, lambda component, inputs: calls.append(component))
@@ -95,16 +82,6 @@ def test_a_request_that_cannot_be_served_is_refused_when_it_is_submitted(decoder
     with pytest.raises(UsageError, match="refused"):
         many.submit(SpeechRequest("refused"))
     assert not many.unfinished()
-
-
-def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder: MakeDecoder) -> None:
-    texts, many = requests(3, 3, 3), decoder(1)
-    too_long = many.submit(SpeechRequest("a" * (ROWS + 5)))
-    tickets = [many.submit(text) for text in texts]
-    pieces = [pair for _ in range(20) for pair in many.step() if pair.samples is not None]
-    assert too_long.status is Status.FAILED and "leaves no room" in str(too_long.error)
-    for ticket, text in zip(tickets, texts, strict=True):
-        assert_same([samples for each, samples in pieces if each is ticket], single_request(decoder, text))
 
 
 def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder: MakeDecoder) -> None:
@@ -245,7 +222,7 @@ def test_a_slot_whose_release_fails_ends_its_request(
 
     many = decoder(1)
     ticket = many.submit(requests(1)[0])
-    monkeypatch.setattr(SpeechSlots, "free", fail)
+    monkeypatch.setattr(VoxtralSlots, "free", fail)
     reading, ((ended, samples),) = many.step(), many.step()  # the voice, then the text and a frame
     assert not reading and ended is ticket and samples is not None and not many.unfinished()
     assert ticket.status is Status.FAILED and "release" in str(ticket.error)

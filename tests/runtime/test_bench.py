@@ -13,22 +13,8 @@ from voxport.runtime.machine import measure_bandwidth
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
 def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        runtime(
-            [
-                "bench",
-                str(bundles / target),
-                "--frames",
-                "4",
-                "--prompt-tokens",
-                "5",
-                "--threads",
-                "1",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    bench = ["bench", str(bundles / target), "--prompt-tokens", "5", "--threads", "1", "--frames"]
+    assert runtime([*bench, "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {name: row["calls"] for name, row in found["components"].items()} == {
         "embed_text": 1,
@@ -50,29 +36,13 @@ def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.Captu
     )
     assert 0 < frame["outside_ms"] < frame["median_ms"]
     assert found["first_sound_s"] > 0 and found["load_s"] > 0 and found["resident_bytes"] > 1e7
-    assert runtime(["bench", str(bundles / target), "--frames", "2"]) == 0
+    assert runtime([*bench, "2"]) == 0
     assert "RTF" in capsys.readouterr().out
 
 
 def test_several_streams_are_timed_in_one_pass(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        runtime(
-            [
-                "bench",
-                str(bundles / "onnx"),
-                "--frames",
-                "3",
-                "--prompt-tokens",
-                "3",
-                "--threads",
-                "1",
-                "--streams",
-                "1,3",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    options = ["--frames", "3", "--prompt-tokens", "3", "--threads", "1", "--streams", "1,3", "--json"]
+    assert runtime(["bench", str(bundles / "onnx"), *options]) == 0
     rows = json.loads(capsys.readouterr().out)["streams"]
     assert [row["streams"] for row in rows] == [1, 3]
     for row in rows:

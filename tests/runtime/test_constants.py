@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from voxport.bundle.constants.voxtral_realtime import Constants
-from voxport.bundle.constants.voxtral_tts import Constants as SpeechConstants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
+from voxport.bundle.constants.voxtral_tts import VoxtralConstants
 from voxport.bundle.errors import IntegrityError
 from voxport.runtime.audio.mel import LogMel
-from voxport.runtime.families.base import parse_constants
+from voxport.runtime.families import parse_constants
 from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 
 SPEECH = {
@@ -48,11 +48,11 @@ TEXT = {
 
 
 def speech(**changes: object) -> Any:
-    return parse_constants(SpeechConstants, SPEECH | changes)
+    return parse_constants(VoxtralConstants, SPEECH | changes)
 
 
-def text(**changes: int) -> Constants:
-    return parse_constants(Constants, TEXT | changes)
+def text(**changes: int) -> RealtimeConstants:
+    return parse_constants(RealtimeConstants, TEXT | changes)
 
 
 def test_published_numbers_are_accepted() -> None:

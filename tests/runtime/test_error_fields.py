@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.stand_ins import stand_in
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.families.base import BenchSettings
-from voxport.runtime.families.voxtral_tts.decoder import BATCHED
-from voxport.runtime.families.voxtral_tts.voices import choose_voice
-from voxport.runtime.families.voxtral_tts.workload import BENCH
+from voxport.runtime.bench import check_streams
+from voxport.runtime.families.voxtral_tts.task import choose_voice
 from voxport.runtime.speech_request import SpeechRequest
 
 
@@ -32,8 +29,6 @@ def test_a_wrong_voice(asked: str | None, tmp_path: Path) -> None:
 
 
 def test_a_wrong_number_of_streams() -> None:
-    settings = BenchSettings(np.zeros((0, 8), np.float32), counts=(1, 9))
-    components = {name: stand_in(name=name, max_batch=4) for name in BATCHED}
     with pytest.raises(UsageError, match=r"^streams 1,9: one call of this bundle serves 1 to 4") as caught:
-        BENCH.check_counts(components, settings.counts)
+        check_streams((1, 9), 4)
     assert caught.value.field == "streams"

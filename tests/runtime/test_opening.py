@@ -9,7 +9,7 @@ from support.stand_ins import noting, stand_in
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime import opening
-from voxport.runtime.families.base import tokenizer_paths
+from voxport.runtime.families import tokenizer_paths
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -30,10 +30,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     calls = []
     manifest = stand_in(tokenizer=(), verification=stand_in(status="unverified"))
     bundle = stand_in(
-        job=stand_in(family="toy", licence="own"),
-        manifest=manifest,
-        folder=tmp_path,
-        is_verified=False,
+        job=stand_in(family="toy", licence="own"), manifest=manifest, folder=tmp_path, is_verified=False
     )
     bundle.check_hashes = lambda: calls.append("hashes")
     bundle.remarks = list
@@ -48,7 +45,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
     monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
-    monkeypatch.setattr(opening, "trial_run", log("trial", None))
+    monkeypatch.setattr(opening, "check_engine", log("trial", None))
     monkeypatch.setattr(opening, "open_engine", log("engine", None))
     return calls
 

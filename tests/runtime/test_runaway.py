@@ -1,15 +1,14 @@
 """Speech that repeats itself or stays silent is stopped; speech with pauses and held sounds is not."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from voxport.runtime.batching import Status
-from voxport.runtime.runaway import FRAMES, MAX_PERIOD, RunawayGuard
 from voxport.runtime.speech_request import SpeechRequest
-from voxport.runtime.utterance import FrameCollector
+from voxport.runtime.utterance import FRAMES, MAX_PERIOD, FrameCollector, RunawayGuard
 
 SAMPLES, BOOKS = 8, 4  # of a frame
 
@@ -17,8 +16,7 @@ SAMPLES, BOOKS = 8, 4  # of a frame
 class Codec:
     """Samples of a frame are as loud as its code 0."""
 
-    has_room, position = True, 0
-    stream: Any = None
+    has_room = True
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         return np.repeat(codes[:, 0] / 1000, SAMPLES).astype(np.float32)
@@ -29,7 +27,7 @@ def run(
 ) -> tuple[Status | None, int]:
     """The final status, and the number of frames that were spoken until then."""
     request = SpeechRequest("a", budget=budget, chunk_frames=chunk, **options)
-    spoken, samples = FrameCollector(Codec(), request, lambda text: 100), 0
+    spoken, samples = FrameCollector(cast(Any, Codec()), request, lambda text: 100), 0
     for codes in frames:
         output = spoken.push(codes)
         samples += 0 if output.samples is None else len(output.samples)

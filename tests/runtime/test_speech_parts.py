@@ -6,30 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 from support.runtime.prefix_caches import private_prefix_cache
-from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
+from support.runtime.toy_speech import CONSTANTS, FRAME, ROWS, Prompts, ToyEngine, toy_slots
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import Status
-from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots
-from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
+from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
+from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
 FIRST = "This is the first sentence, which is long enough to be spoken alone."
 SECOND = "And this is the second sentence; it is long enough as well, I think."
 TEXT = f"{FIRST} {SECOND} End."
-
-
-class Prompts:
-    """Replaces the tokenizer: two voice rows, and three ids that depend on the text."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def build(self, request: SpeechRequest) -> Prompt:
-        self.texts.append(request.text)
-        ids = np.random.default_rng(len(request.text)).integers(0, 20, 3)
-        return Prompt(np.array([1, 25, 24, 24, 26]), np.ones((2, DIM), np.float32), ids)
 
 
 class ToyTask(TextToSpeech):
@@ -39,7 +26,7 @@ class ToyTask(TextToSpeech):
 
     def __init__(self) -> None:
         self.longest = 1000
-        self.prompts: Any = Prompts()
+        self.prompts = Prompts(ids=3, is_constant=True)
         self._prefixes = private_prefix_cache()
 
     def estimated_frames(self, text: str) -> float:
@@ -51,8 +38,8 @@ class ToyTask(TextToSpeech):
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return lambda text: len(text) <= self.longest
 
-    def slot_decoder(self, slots: int) -> SpeechSlots:
-        return SpeechSlots(ToyEngine().batched(slots), CONSTANTS, self.prompts, self._prefixes)
+    def slot_decoder(self, slots: int) -> VoxtralSlots:
+        return toy_slots(slots, ToyEngine(), self.prompts, self._prefixes)
 
 
 @pytest.fixture

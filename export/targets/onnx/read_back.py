@@ -21,8 +21,7 @@ from voxport.export.targets.onnx.lowering import pack
 from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
 from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
 from voxport.quantize.modules import QuantizedLinear
-from voxport.runtime.engines.onnx import OnnxEngine
-from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import OnnxEngine, ort
 
 
 def check_graph(path: Path, graph: Graph, precision: Precision) -> str:

@@ -1,19 +1,81 @@
-"""From a recording to a voice: the vector of its speaker, and its codes."""
+"""From a recording to a voice: what is read and refused, the vector of its speaker, and its codes."""
+
+import logging
+from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.bounds import FRAME_SECONDS
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.sources import Recording
 from voxport.runtime.engines.base import Stream
 
+MIN_S, MAX_S, RECOMMENDED_S = 1.0, 30.0, 3.0  # published: clones need 3 s
+MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent
+TELEPHONE_RATE, MIN_RATE = 8000, 16_000  # `Recording` warns up to the first, this module up to the other
+MAX_LENGTH_RATIO = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
 SPEAKER_ENCODER, SPEECH_ENCODER = "speaker_encoder", "speech_encoder"
 WINDOW, HOP, BANDS, HIGHEST_HZ = 1024, 256, 128, 12_000.0  # samples, and bands up to this frequency
 MIN_POWER, MIN_MEL = 1e-9, 1e-5
 MIN_SAMPLES = 5 * HOP  # the encoder reflects four frames at the ends
+log = logging.getLogger(__name__)
+
+
+def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
+    """Samples float32 [n] at `rate` Hz. Raises UsageError, with `advice` above 30 s."""
+
+    def check(seconds: float) -> None:
+        if seconds > MAX_S:
+            raise UsageError(
+                f"{path}: longer than {MAX_S:g} s, which is all that the encoder takes; {advice}",
+                field="recording",
+            )
+
+    recording = Recording(path, rate)
+    if TELEPHONE_RATE < recording.file_rate < MIN_RATE:
+        log.warning(
+            "%s: %d samples per second hold no sound above %d Hz; %d or more give a better result",
+            path,
+            recording.file_rate,
+            recording.file_rate // 2,
+            MIN_RATE,
+        )
+    recording.peak_dbfs(check)
+    samples: np.ndarray = np.clip(np.concatenate(list(recording.blocks())), -1, 1).astype(np.float32)
+    return samples
+
+
+def read_recording(path: Path, rate: int) -> np.ndarray:
+    """As `read_samples`. Raises UsageError on a recording that no voice can be made from."""
+    samples = read_samples(path, rate, "cut it, 3 to 15 s are best")
+    if len(samples) < MIN_S * rate:
+        raise UsageError(
+            f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech", field="recording"
+        )
+    if np.abs(samples).max() < MIN_PEAK:
+        raise UsageError(f"{path}: silent; give a recording of speech", field="recording")
+    if len(samples) < RECOMMENDED_S * rate:
+        log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)
+    return samples
+
+
+def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames: float) -> None:
+    """Warns if the recording is much longer or shorter than its transcript explains: the model would then
+    speak the rest of one of them.
+    """
+    if not estimated_frames / MAX_LENGTH_RATIO <= frames <= estimated_frames * MAX_LENGTH_RATIO:
+        log.warning(
+            "transcript: its %d characters usually take %.1f s, the recording has %.1f s; "
+            "it must hold every word of the recording",
+            len(transcript),
+            estimated_frames * FRAME_SECONDS,
+            frames * FRAME_SECONDS,
+        )
 
 
 def speaker_embedding(
-    stream: Stream, constants: Constants, samples: np.ndarray
+    stream: Stream, constants: QwenConstants, samples: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """samples float32 [n] -> log-mel float32 [F, bands], vector float32 [dim]. Raises UsageError."""
     _check_component(stream, SPEAKER_ENCODER)

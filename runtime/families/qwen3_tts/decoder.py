@@ -1,25 +1,62 @@
-"""Utterances from prompt rows to codes and samples: one per stream, or one per slot of a batched stream.
+"""`QwenDecoder`: the frames of an utterance, and of all slots of a batch in one call; how codes are drawn."""
 
-Works on the streams of any engine.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
+from pydantic import ValidationError
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants, SamplingConstants
 from voxport.bundle.errors import UsageError
-from voxport.runtime.batching import RowLimit
+from voxport.bundle.manifest import first_fault
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
-from voxport.runtime.families.qwen3_tts.sampling import Sampling, sampling_of
-from voxport.runtime.sampler import gumbel_noise, sample
-from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
+from voxport.runtime.sampler import SamplerSettings, gumbel_noise, sample
+from voxport.runtime.speech_decoder import FrameLoop, SpeechDecoder
 
+OTHERS, SUB = "others_", "sub_"  # before a setting of the code predictor: in a manifest, in a request
+MIN_TEMPERATURE = 1e-3  # above 0; float32 logits divided by a far lower one are infinite
 MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
 BATCHED = ("embed_codes", "decode_step", "code_predictor")  # components that one call runs for all slots
+REFERENCE_FRAMES = 5  # one call decodes so many; other requests wait for it
+KEPT_REFERENCES = 8  # whose states are kept; the published codec has 9 MB
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The first code of a frame is drawn with `first`, the others with `others`, which has no penalty."""
+
+    first: SamplerSettings
+    others: SamplerSettings
+
+
+def sampling_of(constants: QwenConstants, changes: Mapping[str, float] | None = None) -> Sampling:
+    """The defaults with other values by name: as in `SamplingConstants`, with `sub_` for `others_`.
+
+    Raises UsageError that names a wrong one.
+    """
+    changes = changes or {}
+    names = {OTHERS + name.removeprefix(SUB) if name.startswith(SUB) else name: name for name in changes}
+    for key, name in names.items():
+        if key not in SamplingConstants.model_fields:
+            raise UsageError(f"{name} {changes[name]}: no such setting of sampling", field=name)
+    values = constants.sampling_defaults.model_dump() | {key: changes[name] for key, name in names.items()}
+    try:
+        found = SamplingConstants.model_validate(values)
+    except ValidationError as error:
+        key, _, reason = first_fault(error).partition(": ")
+        name, reason = names[key], reason.removeprefix("Input ")
+        raise UsageError(f"{name} {changes[name]}: {reason}", field=name) from None
+    for name, value in changes.items():
+        if name.endswith("temperature") and 0 < value < MIN_TEMPERATURE:
+            raise UsageError(f"{name} {value}: expected 0, or at least {MIN_TEMPERATURE}", field=name)
+    return Sampling(
+        SamplerSettings(found.temperature, found.top_k, found.top_p, found.repetition_penalty),
+        SamplerSettings(found.others_temperature, found.others_top_k, found.others_top_p),
+    )
 
 
 @dataclass(frozen=True)
@@ -30,69 +67,42 @@ class FrameNoise:
     others: np.ndarray
 
 
-def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
+def draw_noise(generator: np.random.Generator, constants: QwenConstants) -> FrameNoise:
     """Noise of the next frame."""
     others = (constants.n_codebooks - 1, constants.other_codes)
     return FrameNoise(gumbel_noise(generator, (constants.vocab_size,)), gumbel_noise(generator, others))
 
 
-class SpeechDecoder:
-    """Holds the positions of one utterance in the talker and the codec, and the output of the last step.
-
-    `hidden` float32 [dim] and `logits` float32 [V] are those from which the next frame is drawn.
-    """
+class QwenDecoder(SpeechDecoder[PromptRows]):
+    """`hidden` float32 [dim] and `logits` float32 [V] are the output of the last step."""
 
     hidden: np.ndarray
     logits: np.ndarray
 
-    def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
+    def __init__(self, stream: Stream, constants: QwenConstants, sampling: Sampling | None = None):
         """`sampling` None is the default of the model."""
-        self.stream, self.constants = stream, constants
-        self.sampling = sampling or sampling_of(constants)
-        self.position = 0
-        self._decoded = 0  # frames
+        super().__init__(stream)
+        self.constants, self.sampling = constants, sampling or sampling_of(constants)
         self._first_codes: list[int] = []
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
-    def start(self, rows: PromptRows) -> None:
+    def start(self, prompt: PromptRows) -> None:
         """Reads a prompt in one piece. Raises UsageError if it does not fit the cache."""
-        self._check_room(rows)
-        self._prefill(rows.prefill)
+        self.begin(prompt)
+        self.prefill(prompt.prefill)
 
-    def read_prefix(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
-        """Reads the fixed part of a prompt, and yields between pieces. Raises UsageError like `start`."""
-        self._check_room(rows)
-        yield from read_pieces(rows.prefill[: rows.fixed], limit, self._prefill)
+    def begin(self, prompt: PromptRows) -> None:
+        super().begin(prompt)
+        self._prompt = prompt
 
-    def load_prefix(self, rows: PromptRows, prefix_rows: Arrays) -> None:
-        """Takes the cache rows of the fixed part from an earlier prompt. Raises UsageError like `start`."""
-        self._check_room(rows)
-        self.stream.load(prefix_rows)
-        self.position = rows.fixed
+    def embed_prefix(self, prompt: PromptRows) -> np.ndarray:
+        return prompt.prefill[: prompt.prefix_rows]
 
-    def read_text(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
-        """Reads what follows the fixed part of a prompt, and yields between pieces."""
-        yield from read_pieces(rows.prefill[rows.fixed :], limit, self._prefill)
+    def embed_text(self, prompt: PromptRows) -> np.ndarray:
+        return prompt.prefill[prompt.prefix_rows :]
 
-    def _check_room(self, rows: PromptRows) -> None:
-        self._rows = rows
-        count, capacity = len(rows.prefill), self.stream.capacity("prefill")
-        if count >= capacity:
-            raise UsageError(
-                f"text: its prompt of {count} rows leaves no room in a cache of {capacity}; "
-                "shorten the text or export with a larger cache length"
-            )
-
-    def _prefill(self, embeddings: np.ndarray) -> None:
-        """Feeds embeddings float32 [P, dim] of the prompt from `position` on."""
-        inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        self._keep(self.stream.run_rows("prefill", inputs))
-        self.position += len(embeddings)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the cache holds another step."""
-        return self.position < self.stream.capacity("decode_step")
+    def keep(self, outputs: Arrays) -> None:
+        self.hidden, self.logits = outputs["hidden"][0, -1], outputs["logits"][0]
 
     def first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
         """Draws and takes code 0 of the next frame; END if the model ends the speech and `may_end`.
@@ -160,13 +170,8 @@ class SpeechDecoder:
     def next_input(self, frame: np.ndarray) -> np.ndarray:
         """The last frame's embedding float32 [dim] and the text that belongs to it, added: float32 [dim]."""
         index = len(self._first_codes) - 1
-        text = self._rows.trailing[index] if index < len(self._rows.trailing) else self._rows.padding
+        text = self._prompt.trailing[index] if index < len(self._prompt.trailing) else self._prompt.padding
         return np.asarray(frame + text)
-
-    def advance(self, outputs: Arrays) -> None:
-        """Takes the outputs of `decode_step` for this utterance."""
-        self.position += 1
-        self._keep(outputs)
 
     def force(self, code: int) -> None:
         """Takes code 0 of the next frame as given."""
@@ -179,12 +184,6 @@ class SpeechDecoder:
         if code != END:
             self.force(code)
 
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        samples = decode_frames(self.stream, codes, self._decoded)
-        self._decoded += len(codes)
-        return samples
-
     def save_codec(self) -> Arrays:
         """Copies of the states of the codec, for `load_codec`."""
         return self.stream.save("codec_step", self._decoded)
@@ -194,13 +193,8 @@ class SpeechDecoder:
         self.stream.load(states)
         self._decoded = frames
 
-    def _keep(self, outputs: Arrays) -> None:
-        self.hidden, self.logits = outputs["hidden"][0, -1], outputs["logits"][0]
 
-
-def batched_frame(
-    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
-) -> np.ndarray:
+def batched_frame(stream: Stream, decoders: Sequence[QwenDecoder], noise: Sequence[FrameNoise]) -> np.ndarray:
     """Codes int64 [slots, K]; code 0 is END if the model ends the speech. Each slot of the stream has a
     decoder.
 
@@ -223,7 +217,7 @@ def batched_frame(
     return codes
 
 
-def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.ndarray) -> None:
+def batched_step(stream: Stream, decoders: Sequence[QwenDecoder], codes: np.ndarray) -> None:
     """Runs one decode step on codes int64 [slots, K]. Each slot of the stream has a decoder."""
     frames = stream.run("embed_codes", {"codes": codes[:, None]})["embeddings"]
     fed = [decoder.next_input(frame[0]) for decoder, frame in zip(decoders, frames, strict=True)]
@@ -234,3 +228,32 @@ def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.nd
 
 
 FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END, first_code=0)
+
+
+class ReferenceStates:
+    """States of the codec behind the references that were used last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[bytes, Arrays] = OrderedDict()  # by codes; the last one was used last
+        self._lock = Lock()
+
+    def read(self, decoder: QwenDecoder, codes: np.ndarray) -> Iterator[None]:
+        """Decodes the codes int64 [F, K] of a reference without using the samples, and yields between calls.
+
+        States that were kept replace the calls.
+        """
+        key = codes.tobytes()
+        with self._lock:
+            if (states := self._states.get(key)) is not None:
+                self._states.move_to_end(key)
+        if states is not None:
+            decoder.load_codec(states, len(codes))
+            return
+        for start in range(0, len(codes), REFERENCE_FRAMES):
+            decoder.decode(codes[start : start + REFERENCE_FRAMES])
+            yield
+        states = decoder.save_codec()
+        with self._lock:
+            self._states[key] = states
+            while len(self._states) > KEPT_REFERENCES:
+                self._states.popitem(last=False)

@@ -1,4 +1,4 @@
-"""`QwenTextToSpeech`: the text-to-speech task on a Qwen3-TTS bundle."""
+"""The Qwen3-TTS family: text to speech, with cloned voices."""
 
 import json
 import logging
@@ -9,38 +9,41 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
-from voxport.runtime.batching import Fill, RowLimit
-from voxport.runtime.codes import check_codes
+from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.base import max_slots, tokenizer_paths
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
+from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
+from voxport.runtime.families.qwen3_tts.cloning import (
+    SPEECH_ENCODER,
+    encode_reference,
+    read_recording,
+    read_samples,
+    speaker_embedding,
+    warn_of_transcript_mismatch,
+)
 from voxport.runtime.families.qwen3_tts.decoder import (
     BATCHED,
     END,
     FRAMES,
     FrameNoise,
-    SpeechDecoder,
+    QwenDecoder,
+    ReferenceStates,
+    sampling_of,
 )
-from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from voxport.runtime.families.qwen3_tts.languages import (
+from voxport.runtime.families.qwen3_tts.prompt import (
+    Prompt,
+    PromptBuilder,
+    PromptEmbedder,
+    Reference,
+    Voice,
     code_of_name,
     estimated_frames,
     language_name,
 )
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from voxport.runtime.families.qwen3_tts.recording import (
-    read_recording,
-    read_samples,
-    warn_of_transcript_mismatch,
-)
-from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from voxport.runtime.families.qwen3_tts.sampling import sampling_of
-from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.families.qwen3_tts.split_stream import MASKS, standard_stream
 from voxport.runtime.families.qwen3_tts.voices import (
     bundle_voices,
     check_voice,
@@ -48,14 +51,16 @@ from voxport.runtime.families.qwen3_tts.voices import (
     count_rows,
     language_of_voice,
     model_digest,
+    read_foreign_voice,
     user_voices,
     voice_content,
 )
 from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.speech_decoder import StoredPrefix, read_prompt
 from voxport.runtime.speech_request import SpeechRequest, TextLayout
 from voxport.runtime.text.languages import AUTO
 from voxport.runtime.text_to_speech import TextToSpeech
-from voxport.runtime.utterance import PromptPrefix, UtteranceSlots, read_prompt
+from voxport.runtime.utterance import UtteranceSlots
 
 FIXED_ROWS = 16  # at most, in a prompt besides text, instruction and reference
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
@@ -67,7 +72,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     end_code = END
 
-    def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
+    def __init__(self, bundle: Bundle, engine: Engine, constants: QwenConstants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self.languages = bundle.job.languages
@@ -177,9 +182,11 @@ class QwenTextToSpeech(TextToSpeech):
         return encode_reference(stream, read_samples(recording, self.sample_rate))
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
+        from voxport.runtime.codes import check_codes
+
         codes = check_codes(codes, self.code_sizes())
         stream = standard_stream(self.engine.stream(), self._constants)
-        return SpeechDecoder(stream, self._constants).decode(codes)
+        return QwenDecoder(stream, self._constants).decode(codes)
 
     def language(self, voice: str | None) -> str:
         return language_of_voice(voice)
@@ -204,9 +211,9 @@ class QwenTextToSpeech(TextToSpeech):
             )
         return lambda text: len(self._builder.ids(text)) + estimated_frames(text) <= left
 
-    def slot_decoder(self, slots: int) -> "SpeechSlots":
+    def slot_decoder(self, slots: int) -> "QwenSlots":
         stream = standard_stream(self.engine.batched(slots), self._constants)
-        return SpeechSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
+        return QwenSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
 
     def _prompt(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on what the bundle cannot speak."""
@@ -219,13 +226,13 @@ class QwenTextToSpeech(TextToSpeech):
         )
 
 
-class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, FrameNoise]):
+class QwenSlots(UtteranceSlots[QwenConstants, QwenDecoder, FrameNoise]):
     """Each utterance has sampling settings and noise of its own."""
 
     def __init__(
         self,
         stream: Stream,
-        constants: Constants,
+        constants: QwenConstants,
         prompt: Callable[[SpeechRequest], Prompt],
         prefixes: PrefixCache,
         references: ReferenceStates,
@@ -239,11 +246,11 @@ class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, FrameNoise]):
         request = replace(request, max_frames=min(request.max_frames, self._constants.max_frames))
         rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(prompt)
         is_storable = request.store_prefix and request.instruct is None
-        key = rows.prefill[: rows.fixed].tobytes()
-        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes)
+        key = rows.prefill[: rows.prefix_rows].tobytes()
+        prefix = StoredPrefix(key, is_storable, self._prefixes.load(key))
 
         def read(slot: int, limit: RowLimit) -> Iterator[None]:
-            decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
+            decoder = QwenDecoder(self._stream.slot(slot), self._constants, sampling)
             self._begin(slot, decoder, request)
             yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
             if prompt.reference is not None:
@@ -254,3 +261,36 @@ class SpeechSlots(UtteranceSlots[Constants, SpeechDecoder, FrameNoise]):
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:
         self._utterances[slot].decoder.replace(int(self.codes(slot)[0]), int(codes[0]))
         super().replace_codes(slot, codes)
+
+
+TALKER = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "logits"}))
+DRAWING = frozenset({"hidden", "codes", "noise", "temperature", "top_k", "top_p"})
+
+CALLS = {
+    "embed_text": Call(frozenset({"ids"}), frozenset({"embeddings"})),
+    "embed_codes": Call(frozenset({"codes"}), frozenset({"embeddings"})),
+    "prefill": TALKER,
+    "decode_step": TALKER,
+    "code_predictor": Call(DRAWING, frozenset({"chosen", "logits"})),
+    "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"}), frozenset({"T"})),
+}
+EMBEDDER = Call(frozenset({"input_ids"}), frozenset({"input_embeds"}))
+ONE_POSITION = frozenset({"input_embeds", "cache_length", *MASKS})
+SPLIT_CALLS = {
+    "text_projector": EMBEDDER,
+    "code_embedder": EMBEDDER,
+    "multi_code_embedder": EMBEDDER,
+    "code_decoder": Call(ONE_POSITION, frozenset({"logits", "hidden_states"})),
+    "multi_code_decoder": Call(ONE_POSITION, frozenset({"all_logits"})),
+    "speech_decoder": Call(frozenset({"audio_codes"}), frozenset({"audio"})),
+}
+
+FAMILY = RuntimeFamily[QwenConstants](
+    name="qwen3_tts",
+    task=TextToSpeech,
+    calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
+    constants=QwenConstants,
+    voices=lambda bundle: count_rows(bundle, parse_constants(QwenConstants, bundle.job.constants)),
+    open=QwenTextToSpeech,
+    workloads="voxport.runtime.families.qwen3_tts.workload",
+)

@@ -1,28 +1,44 @@
-"""Voices of a bundle, and voice files of the user."""
+"""Voices of a bundle, voice files of the user, and voices that other programs wrote: the .pt file of the
+official demo, and bare vectors.
+"""
 
+import collections
 import hashlib
 import json
+import math
+import pickle
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from voxport.bundle.bounds import MAX_VOICE_BYTES
-from voxport.bundle.constants.qwen3_tts import Constants
-from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.constants.qwen3_tts import QwenConstants
+from voxport.bundle.errors import IntegrityError, UsageError, first_line
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
 from voxport.bundle.qwen_tokenizer import VOCABULARY
 from voxport.bundle.user_cache import user_data
 from voxport.runtime.audio.files import SOUNDS
-from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.prompt import Reference
+from voxport.runtime.families.qwen3_tts.prompt import Reference, Voice
 
 MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
 DTYPES = {EMBEDDING: "float32", CODES: "int64", TEXT_IDS: "int64"}
 MAX_TEXT_IDS, MAX_CODES = 4096, 4096
+STORAGES: dict[str, Any] = {  # class names of torch, and the type of their values in NumPy
+    "FloatStorage": np.dtype("<f4"),
+    "DoubleStorage": np.dtype("<f8"),
+    "HalfStorage": np.dtype("<f2"),
+    "BFloat16Storage": np.dtype("<u2"),
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+}
+FORMATS = (".pt", ".npy", ".safetensors")
 LANGUAGES = {  # published preset speakers; the others speak English best
     "dylan": "zh",
     "eric": "zh",
@@ -34,7 +50,7 @@ LANGUAGES = {  # published preset speakers; the others speak English best
 }
 
 
-def choose_voice(bundle: Bundle, constants: Constants, name: str | None) -> Voice:
+def choose_voice(bundle: Bundle, constants: QwenConstants, name: str | None) -> Voice:
     """A voice by name or file. Raises UsageError that lists the voices."""
     if name and name.lower() in constants.speakers:
         return Voice(name.lower())
@@ -70,7 +86,7 @@ def language_of_voice(voice: str | None) -> str:
     return LANGUAGES.get((voice or "").lower(), "en")
 
 
-def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
+def count_rows(bundle: Bundle, constants: QwenConstants) -> dict[str, int]:
     """Prompt rows of each voice: one for the speaker, others for its recording. Raises IntegrityError."""
     found = dict.fromkeys(sorted(constants.speakers), 1)
     for name, path in voice_paths(bundle).items():
@@ -79,7 +95,7 @@ def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
     return found
 
 
-def bundle_voices(bundle: Bundle, constants: Constants) -> list[str]:
+def bundle_voices(bundle: Bundle, constants: QwenConstants) -> list[str]:
     """Names of the preset speakers, and of the voice files of the bundle."""
     return [*sorted(constants.speakers), *bundle.manifest.voices]
 
@@ -124,7 +140,7 @@ def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: st
     return save(arrays, metadata={MODEL: digest, **hashes})
 
 
-def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
+def read_voice(path: Path, constants: QwenConstants, digest: str) -> Voice:
     """A voice file: `speaker_embedding` float32 [dim], and `codes` int64 [T, K] with `text_ids` int64 [n] if
     the speech continues a recording. Its metadata may name the model by its `digest`.
 
@@ -156,7 +172,7 @@ def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
     return voice
 
 
-def check_voice(voice: Voice, constants: Constants) -> None:
+def check_voice(voice: Voice, constants: QwenConstants) -> None:
     """Raises IntegrityError on a voice that is not one of this model."""
     vector, reference = np.asarray(voice.speaker), voice.reference
     if vector.shape != (constants.dim,):
@@ -185,3 +201,139 @@ def check_voice(voice: Voice, constants: Constants) -> None:
     ):
         if not ((values >= 0) & (values < limit)).all():
             raise IntegrityError(f"key {name!r} holds ids that the model does not have")
+
+
+@dataclass(frozen=True)
+class ForeignVoice:
+    """`vector` float32 [dim]; for speech that continues a recording its codes int64 [T, K] and transcript."""
+
+    vector: np.ndarray
+    codes: np.ndarray | None = None
+    transcript: str | None = None
+
+
+def read_foreign_voice(path: Path) -> ForeignVoice:
+    """Raises UsageError that names what is wrong. No code of the file runs."""
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{path}: expected a voice in one of {', '.join(FORMATS)}")
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise UsageError(f"{path}: is missing or is not a file")
+    if (size := path.stat().st_size) > MAX_VOICE_BYTES:
+        raise UsageError(f"{path}: {size} bytes, expected at most {MAX_VOICE_BYTES} for a voice")
+    try:
+        if path.suffix == ".pt":
+            return _from_demo(path, _unpickled(path))
+        found = _vector(path)
+    except UsageError:
+        raise
+    except Exception as error:  # pickle, zipfile and NumPy raise a dozen types
+        raise UsageError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
+    return ForeignVoice(_checked(path, found))
+
+
+def _vector(path: Path) -> np.ndarray:
+    if path.suffix == ".npy":
+        found: np.ndarray = np.load(path, allow_pickle=False)
+        return found
+    with safe_open(path, framework="numpy") as file:
+        names = list(file.keys())
+        if len(names) != 1:
+            raise UsageError(f"{path}: {len(names)} tensors, expected one vector")
+        try:
+            return np.asarray(file.get_tensor(names[0]))
+        except (TypeError, SafetensorError):  # NumPy has no bfloat16
+            raise UsageError(f"{path}: tensor {names[0]}: expected float32 or float16") from None
+
+
+def _checked(path: Path, array: Any) -> np.ndarray:
+    """As float32 [dim]."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        raise UsageError(f"{path}: its vector is not an array of floats")
+    if array.ndim == 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 1 or not np.isfinite(array).all():
+        raise UsageError(f"{path}: an array of shape {list(array.shape)}, expected a finite vector [dim]")
+    found: np.ndarray = array.astype(np.float32)
+    return found
+
+
+def _from_demo(path: Path, content: Any) -> ForeignVoice:
+    """{"items": [{ref_code, ref_spk_embedding, x_vector_only_mode, icl_mode, ref_text}]}"""
+    items = content.get("items") if isinstance(content, dict) else None
+    if not isinstance(items, list) or not items or not isinstance(items[0], dict):
+        raise UsageError(f'{path}: expected a voice of the official demo, {{"items": [...]}}')
+    if len(items) > 1:
+        raise UsageError(f"{path}: {len(items)} voices, expected one")
+    item = items[0]
+    vector, codes, text = (item.get(name) for name in ("ref_spk_embedding", "ref_code", "ref_text"))
+    missing = [name for name, value in (("ref_code", codes), ("ref_text", text)) if _is_blank(value)]
+    if item.get("x_vector_only_mode") or (len(missing) == 2 and not item.get("icl_mode")):
+        return ForeignVoice(_checked(path, vector))
+    if missing:
+        raise UsageError(
+            f"{path}: no {' and no '.join(missing)}; expected codes of a recording and its transcript, or "
+            "x_vector_only_mode for the vector alone"
+        )
+    if not isinstance(codes, np.ndarray) or codes.dtype.kind != "i" or codes.ndim != 2 or not len(codes):
+        raise UsageError(f"{path}: ref_code: expected integers [frames, code books]")
+    if not isinstance(text, str):
+        raise UsageError(f"{path}: ref_text: expected a text")
+    return ForeignVoice(_checked(path, vector), codes.astype(np.int64), text)
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _unpickled(path: Path) -> Any:
+    """The content of a file of torch.save; tensors are arrays."""
+    with zipfile.ZipFile(path) as archive:
+        names = {entry.filename: entry for entry in archive.infolist()}
+        if sum(entry.file_size for entry in names.values()) > MAX_VOICE_BYTES:
+            raise UsageError(f"{path}: unpacks to more than {MAX_VOICE_BYTES} bytes")
+        (main,) = (name for name in names if name.endswith("data.pkl"))
+        with archive.open(main) as file:
+            return _Unpickler(file, path, archive, main.removesuffix("data.pkl")).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads plain values and tensors. A name of anything else in the file is refused."""
+
+    def __init__(self, file: Any, path: Path, archive: zipfile.ZipFile, folder: str):
+        super().__init__(file)
+        self._path, self._archive, self._folder = path, archive, folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        match module, name:
+            case "collections", "OrderedDict":
+                return collections.OrderedDict
+            case "torch._utils", "_rebuild_tensor_v2":
+                return _rebuilt
+            case "torch", storage if storage in STORAGES:
+                return storage
+        raise UsageError(
+            f"{self._path}: names {module}.{name}, which is no part of a voice; nothing of it was run"
+        )
+
+    def persistent_load(self, identifier: Any) -> np.ndarray:
+        kind, storage, key, _, count = identifier
+        content = self._archive.read(f"{self._folder}data/{key}")
+        if kind != "storage" or storage not in STORAGES or not isinstance(count, int):
+            raise ValueError("an unknown storage")
+        values: np.ndarray = np.frombuffer(content, STORAGES[storage])
+        if storage == "BFloat16Storage":
+            values = (values.astype("<u4") << 16).view("<f4")
+        return values[:count]
+
+
+def _rebuilt(
+    storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
+) -> np.ndarray:
+    """A contiguous tensor as an array."""
+    count = math.prod(shape)
+    expected = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    if any(a != b for a, b, size in zip(strides, expected, shape, strict=True) if size > 1):
+        raise ValueError("a tensor that is not contiguous")
+    if offset < 0 or offset + count > len(storage):
+        raise ValueError("a tensor outside its storage")
+    return storage[offset : offset + count].reshape(shape).copy()

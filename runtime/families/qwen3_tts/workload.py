@@ -10,34 +10,41 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from voxport.bundle.constants.qwen3_tts import Constants
+from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Record, first_fault
 from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.audio.files import PCM16_SCALE
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import (
+from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
+from voxport.runtime.families.qwen3_tts.decoder import (
+    END,
+    FRAMES,
+    FrameNoise,
+    QwenDecoder,
+    Sampling,
+    draw_noise,
+    sampling_of,
+)
+from voxport.runtime.families.qwen3_tts.prompt import (
+    Prompt,
+    PromptBuilder,
+    PromptEmbedder,
+    PromptRows,
+    Reference,
+    Voice,
+)
+from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
+from voxport.runtime.families.workload import (
     BenchSettings,
     ChoiceResult,
     ForcedRun,
     Rollout,
     TraceWorkload,
     VerificationWorkload,
+    speech_bench,
 )
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
-from voxport.runtime.families.qwen3_tts.decoder import (
-    END,
-    FRAMES,
-    FrameNoise,
-    SpeechDecoder,
-    draw_noise,
-)
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, PromptRows, Reference
-from voxport.runtime.families.qwen3_tts.sampling import Sampling, sampling_of
-from voxport.runtime.families.qwen3_tts.split_stream import standard_stream
-from voxport.runtime.families.speech_workload import SpeechBench
 from voxport.runtime.sampler import GREEDY, SamplerSettings, may_be_drawn
 from voxport.runtime.speech_request import TextLayout
 from voxport.runtime.text.languages import AUTO
@@ -51,7 +58,7 @@ FIXED_ROWS = 12  # in a prompt besides text
 
 
 def teacher_forced_run(
-    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+    stream: Stream, constants: QwenConstants, steps: int, forced: np.ndarray | None = None
 ) -> ForcedRun:
     """Frames of a fixed prompt, each code the one with the largest logit.
 
@@ -79,7 +86,7 @@ def teacher_forced_run(
     return ForcedRun(codes, np.stack(logits), np.stack(hidden), other_logits=np.stack(others))
 
 
-def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+def free_run(stream: Stream, constants: QwenConstants, steps: int) -> np.ndarray:
     """Samples float32 [n] of the same prompt with the sampling of the checkpoint, up to the end or `steps`
     frames.
     """
@@ -95,7 +102,7 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def rollout(stream: Stream, constants: Constants, frames: int) -> Rollout:
+def rollout(stream: Stream, constants: QwenConstants, frames: int) -> Rollout:
     """As `free_run`, without the end."""
     decoder, generator = _start(stream, constants), np.random.default_rng(7)
     codes = np.zeros((frames, constants.n_codebooks), np.int64)
@@ -108,7 +115,7 @@ def rollout(stream: Stream, constants: Constants, frames: int) -> Rollout:
 
 
 def check_choices(
-    found: Stream, expected: Stream, constants: Constants, bar: float
+    found: Stream, expected: Stream, constants: QwenConstants, bar: float
 ) -> Iterable[ChoiceResult]:
     """The codes that the predictor draws follow from its own logits. The codes of a recording are equal but
     if two entries are about equally near.
@@ -118,7 +125,7 @@ def check_choices(
         yield _check_encoded(found, expected, bar)
 
 
-def _check_drawn(stream: Stream, constants: Constants, bar: float) -> ChoiceResult:
+def _check_drawn(stream: Stream, constants: QwenConstants, bar: float) -> ChoiceResult:
     generator, wrong, count = np.random.default_rng(8), 0, 0
     for settings in SETTINGS:
         for _ in range(DRAWN_FRAMES):
@@ -158,17 +165,17 @@ def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
     return ChoiceResult("codes of a recording", bool((equal | affected).all()), detail)
 
 
-def _start(stream: Stream, constants: Constants) -> SpeechDecoder:
+def _start(stream: Stream, constants: QwenConstants) -> QwenDecoder:
     """A decoder that has read a fixed prompt without a speaker."""
     stream = standard_stream(stream, constants)
     ids = np.random.default_rng(5).integers(0, constants.text_vocab_size, PROMPT_IDS)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0]), streaming=True))
-    decoder = SpeechDecoder(stream, constants)
+    decoder = QwenDecoder(stream, constants)
     decoder.start(rows)
     return decoder
 
 
-VERIFICATION = VerificationWorkload[Constants](
+VERIFICATION = VerificationWorkload[QwenConstants](
     teacher_forced_run,
     free_run,
     lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
@@ -196,7 +203,7 @@ class Request(Record):
 KINDS = {"x_vector": "base", "icl": "base", "speaker": "custom_voice", "design": "voice_design"}
 
 
-def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+def _inputs(constants: QwenConstants) -> dict[str, ArraySpec]:
     """A request as JSON; for clones a recording; for sampling the noise; optionally codes for the codec."""
     books = constants.n_codebooks
     others = ("frames", books - 1, constants.other_codes)
@@ -210,7 +217,7 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
 
 
 def _run(
-    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+    engine: Engine, constants: QwenConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
     """`live` has no effect: a frame is always one step."""
     request = _parse(str(inputs["request"]), constants)
@@ -221,18 +228,18 @@ def _run(
     rows = PromptEmbedder(stream, constants).rows(prompt)
     results["prefill"] = rows.prefill
     results["trailing"] = rows.trailing if len(rows.trailing) else rows.padding[None]
-    decoder = SpeechDecoder(stream, constants, _sampling(request, constants))
+    decoder = QwenDecoder(stream, constants, _sampling(request, constants))
     decoder.start(rows)
     results["hidden"], codes = _frames(decoder, request, inputs)
     results["codes"] = codes
     results["audio"] = _audio(decoder, codes, voice.reference)
     if "codec_codes" in inputs:
-        codec_decoder = SpeechDecoder(standard_stream(engine.stream(), constants), constants)
+        codec_decoder = QwenDecoder(standard_stream(engine.stream(), constants), constants)
         results["codec_audio"] = codec_decoder.decode(inputs["codec_codes"])
     return results
 
 
-def _parse(text: str, constants: Constants) -> Request:
+def _parse(text: str, constants: QwenConstants) -> Request:
     """Raises UsageError that names the wrong field."""
     try:
         request = Request.model_validate(json.loads(text))
@@ -251,7 +258,7 @@ def _parse(text: str, constants: Constants) -> Request:
     return request
 
 
-def _sampling(request: Request, constants: Constants) -> Sampling:
+def _sampling(request: Request, constants: QwenConstants) -> Sampling:
     """Raises UsageError that names a wrong setting."""
     found, penalty = request.sampling, constants.sampling_defaults.repetition_penalty
     if found is None:
@@ -260,7 +267,7 @@ def _sampling(request: Request, constants: Constants) -> Sampling:
 
 
 def _voice(
-    engine: Engine, constants: Constants, builder: PromptBuilder, request: Request, inputs: Arrays
+    engine: Engine, constants: QwenConstants, builder: PromptBuilder, request: Request, inputs: Arrays
 ) -> tuple[Arrays, Voice]:
     """The voice of a request, and the values that it was made from."""
     if constants.kind != "base":
@@ -277,7 +284,7 @@ def _voice(
     return results, Voice(vector, reference)
 
 
-def _frames(decoder: SpeechDecoder, request: Request, inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def _frames(decoder: QwenDecoder, request: Request, inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Hidden values float32 [frames, dim] and codes int64 [frames, K]."""
     hidden, codes = list[np.ndarray](), list[np.ndarray]()
     for index in range(request.max_new_tokens - 1):
@@ -294,7 +301,7 @@ def _frames(decoder: SpeechDecoder, request: Request, inputs: Arrays) -> tuple[n
     return np.reshape(hidden, (-1, dim)).astype(np.float32), np.reshape(codes, (-1, books)).astype(np.int64)
 
 
-def _noise(request: Request, inputs: Arrays, index: int, constants: Constants) -> FrameNoise | None:
+def _noise(request: Request, inputs: Arrays, index: int, constants: QwenConstants) -> FrameNoise | None:
     if request.sampling is None:
         return None
     for name in ("noise_c0", "noise_cp"):
@@ -308,7 +315,7 @@ def _noise(request: Request, inputs: Arrays, index: int, constants: Constants) -
     return FrameNoise(first[index], others[index] if index < len(others) else np.zeros(shape, np.float32))
 
 
-def _audio(decoder: SpeechDecoder, codes: np.ndarray, reference: Reference | None) -> np.ndarray:
+def _audio(decoder: QwenDecoder, codes: np.ndarray, reference: Reference | None) -> np.ndarray:
     """Samples of the codes. A reference is decoded in front of them and cut off, by the published rule."""
     if reference is None:
         return decoder.decode(codes)
@@ -317,18 +324,16 @@ def _audio(decoder: SpeechDecoder, codes: np.ndarray, reference: Reference | Non
     return samples[int(frames / max(frames + len(codes), 1) * len(samples)) :]
 
 
-TRACE = TraceWorkload[Constants](_inputs, _run)
+TRACE = TraceWorkload[QwenConstants](_inputs, _run)
 
 
 def _begin(
-    stream: Stream, constants: Constants, settings: BenchSettings
-) -> tuple[SpeechDecoder, PromptRows, int]:
+    stream: Stream, constants: QwenConstants, settings: BenchSettings
+) -> tuple[QwenDecoder, PromptRows]:
     ids = np.random.default_rng(0).integers(0, constants.text_vocab_size, settings.prompt_tokens)
     stream = standard_stream(stream, constants)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0])))
-    return SpeechDecoder(stream, constants), rows, rows.fixed
+    return QwenDecoder(stream, constants), rows
 
 
-BENCH = SpeechBench(FRAMES, _begin, FIXED_ROWS).workload(
-    lambda bundle, constants: np.zeros((0, constants.dim), np.float32)
-)
+BENCH = speech_bench(FRAMES, _begin, FIXED_ROWS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, Constants
+from voxport.bundle.constants.voxtral_realtime import ENCODER, RealtimeConstants
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_realtime.encoder import EncoderState, Observer, StreamingEncoder
 
@@ -58,7 +58,7 @@ class StreamingDecoder:
     def __init__(
         self,
         stream: Stream,
-        constants: Constants,
+        constants: RealtimeConstants,
         options: DecodeOptions = DecodeOptions(),
         observe: Observer = lambda name, values: None,
     ):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Constants
+from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, RealtimeConstants
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.audio.mel import LogMel, MelSettings
 from voxport.runtime.engines.base import Stream
@@ -37,7 +37,7 @@ class StreamingEncoder:
     def __init__(
         self,
         stream: Stream,
-        constants: Constants,
+        constants: RealtimeConstants,
         chunk_tokens: int | None = None,
         observe: Observer = lambda name, values: None,
     ):
@@ -137,7 +137,7 @@ class StreamingEncoder:
             raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")
 
 
-def mel_settings(constants: Constants) -> MelSettings:
+def mel_settings(constants: RealtimeConstants) -> MelSettings:
     """The front end of a model."""
     return MelSettings(
         constants.sample_rate,

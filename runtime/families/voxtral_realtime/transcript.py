@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces
@@ -25,7 +25,7 @@ class Transcript:
     be late. Tokens of the silence behind the audio have the times of its last 80 ms.
     """
 
-    def __init__(self, constants: Constants, token_bytes: Callable[[int], bytes]):
+    def __init__(self, constants: RealtimeConstants, token_bytes: Callable[[int], bytes]):
         """`token_bytes(id)` returns the bytes of a token."""
         self._constants, self._token_bytes = constants, token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,20 +1,13 @@
-"""Utterances from prompt to codes and samples: one per stream, or one per slot of a batched stream.
+"""`VoxtralDecoder`: the frames of an utterance, and of all slots of a batch in one call."""
 
-Works on the streams of any engine.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
-from voxport.bundle.errors import UsageError
-from voxport.runtime.batching import RowLimit
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, VoxtralConstants
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.sampler import sample
-from voxport.runtime.utterance import FrameLoop, decode_frames, read_pieces
+from voxport.runtime.speech_decoder import FrameLoop, SpeechDecoder, check_room
 
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
 BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
@@ -30,19 +23,13 @@ class Prompt:
     voice: np.ndarray
     text: np.ndarray
 
-    @cached_property
-    def voice_positions(self) -> np.ndarray:
-        """Positions in `prefix` whose embeddings are the rows of `voice`: int64 [N]."""
-        return np.arange(VOICE_START, VOICE_START + len(self.voice))
+    @property
+    def prefix_rows(self) -> int:
+        return len(self.prefix)
 
-
-def check_room(rows: int, capacity: int) -> None:
-    """Raises UsageError if a prompt of `rows` rows leaves no room for a frame in the cache."""
-    if rows >= capacity:
-        raise UsageError(
-            f"text: its prompt of {rows} rows leaves no room in a cache of {capacity}; "
-            "shorten the text or export with a larger cache length"
-        )
+    @property
+    def rows(self) -> int:
+        return len(self.prefix) + len(self.text)
 
 
 @dataclass(frozen=True)
@@ -54,81 +41,64 @@ class StepOutput:
     condition: np.ndarray  # float32 [1, acoustic dim]
 
 
-class SpeechDecoder:
-    """Holds the positions of one utterance in the backbone and the codec, and the output of the last step."""
+class VoxtralDecoder(SpeechDecoder[Prompt]):
+    """`output` is the output of the last step."""
 
     output: StepOutput
 
-    def __init__(self, stream: Stream, constants: Constants):
-        self.stream, self.constants = stream, constants
-        self.position = 0
+    def __init__(self, stream: Stream, constants: VoxtralConstants):
+        super().__init__(stream)
+        self.constants = constants
         self.may_end = True  # whether the next frame may be END_AUDIO
-        self._decoded = 0  # frames
 
-    def read_prefix(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
-        """Reads the prefix of a prompt, and yields between pieces."""
-        yield from read_pieces(self._embed_prefix(prompt), limit, self._prefill)
+    def begin(self, prompt: Prompt) -> None:
+        check_room(prompt.rows + len(self.constants.extra_ids), self.stream.capacity("prefill"))
 
-    def load_prefix(self, prompt: Prompt, rows: Arrays) -> None:
-        """Takes the cache rows of the prefix from an earlier utterance of the voice."""
-        self.stream.load(rows)
-        self.position = len(prompt.prefix)
+    def embed_prefix(self, prompt: Prompt) -> np.ndarray:
+        return self.embed_ids(prompt.prefix, prompt.voice, VOICE_START + np.arange(len(prompt.voice)))
 
-    def read_text(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
-        """Reads what follows the prefix of a prompt, and yields between pieces."""
-        yield from read_pieces(self._embed(self._extended(prompt.text)), limit, self._prefill)
+    def embed_text(self, prompt: Prompt) -> np.ndarray:
+        return self.embed_ids(np.concatenate((prompt.text, np.array(self.constants.extra_ids, np.int64))))
 
-    def prefill(
+    def read_ids(
         self, ids: np.ndarray, voice: np.ndarray | None = None, voice_positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """ids int64 [P] -> hidden float32 [1, P, dim]. These ids end the prompt, so the next frame follows
-        them.
+        """Reads a prompt of ids int64 [P] in one piece -> hidden float32 [1, P, dim].
 
-        `voice` float32 [N, dim] replaces the embeddings at `voice_positions` int64 [N]. Raises UsageError
-        if the prompt does not fit the cache.
+        Frame 0 from [AUDIO] is one more row of the prompt: the arithmetic of a separate step. Raises
+        UsageError if the prompt does not fit the cache.
         """
-        hidden = self._prefill(self._embed(self._extended(ids), voice, voice_positions))
-        return hidden[:, : len(ids)]
+        whole = np.concatenate((ids, np.array(self.constants.extra_ids, np.int64)))
+        check_room(len(whole), self.stream.capacity("prefill"))
+        return self.prefill(self.embed_ids(whole, voice, voice_positions))["hidden"][:, : len(ids)]
 
-    def _extended(self, ids: np.ndarray) -> np.ndarray:
-        """Frame 0 from [AUDIO] is one more row of the prompt: the arithmetic of a separate step."""
-        return np.concatenate((ids, np.array(self.constants.extra_ids, np.int64)))
-
-    def _embed_prefix(self, prompt: Prompt) -> np.ndarray:
-        return self._embed(prompt.prefix, prompt.voice, prompt.voice_positions)
-
-    def _embed(
-        self, ids: np.ndarray, voice: np.ndarray | None = None, positions: np.ndarray | None = None
+    def embed_ids(
+        self, ids: np.ndarray, voice: np.ndarray | None = None, voice_positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError if they do not fit."""
-        check_room(self.position + len(ids), self.stream.capacity("prefill"))
+        """ids int64 [P] -> float32 [P, dim]. `voice` float32 [N, dim] replaces the rows `voice_positions`."""
         embeddings = self.stream.run_rows("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
-            embeddings[positions] = voice
+            embeddings[voice_positions] = voice
         return np.asarray(embeddings)
 
-    def _prefill(self, embeddings: np.ndarray) -> np.ndarray:
-        """Feeds embeddings float32 [P, dim] from `position` on -> hidden float32 [1, P, dim]."""
-        inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        outputs = self.stream.run_rows("prefill", inputs)
-        self._keep(outputs)
-        self.position += len(embeddings)
-        return outputs["hidden"]
+    def keep(self, outputs: Arrays) -> None:
+        self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
 
-    def frame(self, noise: np.ndarray, output: StepOutput | None = None) -> np.ndarray:
-        """noise float32 [1, K - 1] -> codes int64 [1, K] from `output` (default: the last); column 0 may be
-        END_AUDIO.
-        """
-        return self.frame_and_values(noise, output)[0]
+    def advance(self, outputs: Arrays) -> None:
+        super().advance(outputs)
+        self.may_end = True
+
+    def frame(self, noise: np.ndarray) -> np.ndarray:
+        """noise float32 [1, K - 1] -> codes int64 [1, K]; column 0 may be END_AUDIO."""
+        return self.frame_and_values(noise)[0]
 
     def frame_and_values(
         self, noise: np.ndarray, output: StepOutput | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The codes of `frame`, and the values float32 [1, K - 1] that acoustic codes were rounded from."""
-        output = output or self.output
-        values = acoustic_values(self.stream, self.constants, noise, output.condition)
-        semantic = semantic_codes(output.semantic_logits, self.constants, self.may_end)
-        return np.concatenate((semantic, acoustic_codes(values, self.constants)), axis=1), values
+        """The codes of a frame from `output` (default: the last), and the values float32 [1, K - 1] that
+        acoustic codes were rounded from.
+        """
+        return _frames(self.stream, self.constants, [output or self.output], [self.may_end], noise)
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
@@ -139,55 +109,43 @@ class SpeechDecoder:
         inputs = {"embeddings": embeddings, "position": np.array([self.position])}
         self.advance(self.stream.run("decode_step", inputs))
 
-    def advance(self, outputs: Arrays) -> None:
-        """Takes the outputs of `decode_step` for this utterance."""
-        self._keep(outputs)
-        self.may_end = True
-        self.position += 1
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the cache holds another step."""
-        return self.position < self.stream.capacity("decode_step")
-
-    def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
-        """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided
-        velocity.
-        """
-        inputs = {"x": x, "step": np.array([step]), "condition": condition}
-        return np.asarray(self.stream.run("acoustic_step", inputs)["velocity"][0])
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        samples = decode_frames(self.stream, codes, self._decoded)
-        self._decoded += len(codes)
-        return samples
-
-    def _keep(self, outputs: Arrays) -> None:
-        self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
-
-
-def draw_noise(generator: np.random.Generator, constants: Constants) -> np.ndarray:
+def draw_noise(generator: np.random.Generator, constants: VoxtralConstants) -> np.ndarray:
     """Noise of a frame: float32 [1, K - 1]."""
     return generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32)
 
 
 def batched_frame(
-    stream: Stream, decoders: Sequence[SpeechDecoder], noise: Sequence[np.ndarray]
+    stream: Stream, decoders: Sequence[VoxtralDecoder], noise: Sequence[np.ndarray]
 ) -> np.ndarray:
     """noise float32 [1, K - 1] of each slot -> codes int64 [slots, K]. Each slot of the stream has a
     decoder.
     """
-    constants = decoders[0].constants
-    conditions = np.concatenate([decoder.output.condition for decoder in decoders])
+    outputs, may_end = [decoder.output for decoder in decoders], [decoder.may_end for decoder in decoders]
+    return _frames(stream, decoders[0].constants, outputs, may_end, np.concatenate(noise))[0]
+
+
+def _frames(
+    stream: Stream,
+    constants: VoxtralConstants,
+    outputs: Sequence[StepOutput],
+    may_end: Sequence[bool],
+    noise: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """noise float32 [B, K - 1] -> codes int64 [B, K] and the values float32 [B, K - 1] that acoustic codes
+    were rounded from.
+    """
     semantic = [
-        semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end) for decoder in decoders
+        semantic_codes(output.semantic_logits, constants, ends)
+        for output, ends in zip(outputs, may_end, strict=True)
     ]
-    values = acoustic_values(stream, constants, np.concatenate(noise), conditions)
-    return np.concatenate((np.concatenate(semantic), acoustic_codes(values, constants)), axis=1)
+    conditions = np.concatenate([output.condition for output in outputs])
+    values = acoustic_values(stream, constants, noise, conditions)
+    acoustic = quantize_levels(values, constants.acoustic_levels) + FIRST_CODE
+    return np.concatenate((np.concatenate(semantic), acoustic), axis=1), values
 
 
-def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.ndarray) -> None:
+def batched_step(stream: Stream, decoders: Sequence[VoxtralDecoder], codes: np.ndarray) -> None:
     """Runs one decode step on codes int64 [slots, K]. Each slot of the stream has a decoder."""
     embeddings = stream.run("embed_codes", {"codes": codes})["embeddings"]
     positions = np.array([decoder.position for decoder in decoders])
@@ -196,18 +154,18 @@ def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.nd
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 
-def semantic_codes(logits: np.ndarray, constants: Constants, may_end: bool = True) -> np.ndarray:
+def semantic_codes(logits: np.ndarray, constants: VoxtralConstants, may_end: bool = True) -> np.ndarray:
     """logits float32 [B, rows] -> codes int64 [B, 1], greedily; with `may_end` a code may be END_AUDIO.
 
     Rows beyond the codes are padding.
     """
     masked = logits[:, : FIRST_CODE + constants.semantic_codes].copy()
     masked[:, EMPTY_AUDIO if may_end else slice(EMPTY_AUDIO, FIRST_CODE)] = -np.inf
-    return sample(masked)[:, None]
+    return np.asarray(masked.argmax(axis=1))[:, None]
 
 
 def acoustic_values(
-    stream: Stream, constants: Constants, noise: np.ndarray, condition: np.ndarray
+    stream: Stream, constants: VoxtralConstants, noise: np.ndarray, condition: np.ndarray
 ) -> np.ndarray:
     """noise float32 [B, K - 1], condition [B, acoustic dim] -> float32 [B, K - 1], in all Euler steps."""
     x = noise
@@ -215,11 +173,6 @@ def acoustic_values(
         inputs = {"x": x, "step": np.full(len(x), step), "condition": condition}
         x = stream.run("acoustic_step", inputs)["next_x"]
     return x
-
-
-def acoustic_codes(values: np.ndarray, constants: Constants) -> np.ndarray:
-    """values float32 [B, K - 1] -> codes int64 [B, K - 1]."""
-    return quantize_levels(values, constants.acoustic_levels) + FIRST_CODE
 
 
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:

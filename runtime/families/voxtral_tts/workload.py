@@ -5,19 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
-from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, VoxtralConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import BenchSettings, ForcedRun, TraceWorkload, VerificationWorkload
-from voxport.runtime.families.speech_workload import SpeechBench
-from voxport.runtime.families.voxtral_tts.decoder import (
-    FRAMES,
-    Prompt,
-    SpeechDecoder,
+from voxport.runtime.families.voxtral_tts.decoder import FRAMES, Prompt, VoxtralDecoder
+from voxport.runtime.families.voxtral_tts.task import choose_voice
+from voxport.runtime.families.workload import (
+    BenchSettings,
+    ForcedRun,
+    TraceWorkload,
+    VerificationWorkload,
+    speech_bench,
 )
-from voxport.runtime.families.voxtral_tts.voices import choose_voice
 from voxport.runtime.trace import ArraySpec
 
 PROMPT_IDS = 16
@@ -27,13 +28,13 @@ MARKERS = 6  # rows of a prompt besides voice and text
 
 
 def teacher_forced_run(
-    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+    stream: Stream, constants: VoxtralConstants, steps: int, forced: np.ndarray | None = None
 ) -> ForcedRun:
     """Frames of a fixed prompt.
 
     With `forced` codes int64 [steps, K] each graph runs all steps before the next one.
     """
-    embed = SpeechDecoder(stream, constants).embed
+    embed = VoxtralDecoder(stream, constants).embed
     embedded = [] if forced is None else [embed(row[None]) for row in forced]
     decoder, noise = _start(stream, constants, steps)
     outputs, frames = [decoder.output], []
@@ -54,7 +55,7 @@ def teacher_forced_run(
     )
 
 
-def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+def free_run(stream: Stream, constants: VoxtralConstants, steps: int) -> np.ndarray:
     """Samples float32 [n] of the same prompt, up to END_AUDIO or `steps` frames."""
     decoder, noise = _start(stream, constants, steps)
     codes: list[np.ndarray] = []
@@ -67,25 +68,25 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def _start(stream: Stream, constants: Constants, frames: int) -> tuple[SpeechDecoder, np.ndarray]:
+def _start(stream: Stream, constants: VoxtralConstants, frames: int) -> tuple[VoxtralDecoder, np.ndarray]:
     """A decoder that has read a fixed prompt without a voice, and fixed noise float32 [frames, 1, K - 1]."""
     generator = np.random.default_rng(SEED)
     text = generator.integers(0, constants.vocab_size, PROMPT_IDS)
     ids = np.concatenate(([constants.bos_id, constants.begin_audio_id], text))
-    decoder = SpeechDecoder(stream, constants)
+    decoder = VoxtralDecoder(stream, constants)
     noise = generator.standard_normal((frames, 1, constants.n_codebooks - 1), dtype=np.float32)
-    decoder.prefill(ids[ids != constants.audio_id])
+    decoder.read_ids(ids[ids != constants.audio_id])
     return decoder, noise
 
 
-VERIFICATION = VerificationWorkload[Constants](
+VERIFICATION = VerificationWorkload[VoxtralConstants](
     teacher_forced_run,
     free_run,
     lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
 )
 
 
-def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+def _inputs(constants: VoxtralConstants) -> dict[str, ArraySpec]:
     """A prompt and noise; optionally codes to feed back, codes for the codec alone, the point of the
     velocities.
     """
@@ -102,33 +103,34 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
 
 
 def _run(
-    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+    engine: Engine, constants: VoxtralConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
     """Given `codes` replace the fed-back codes (teacher forcing).
 
     `live` has no effect: a frame is always one step.
     """
-    decoder = SpeechDecoder(engine.stream(), constants)
+    decoder = VoxtralDecoder(engine.stream(), constants)
     places = np.flatnonzero(inputs["ids"] == constants.audio_id)
     if len(places) != len(inputs["voice"]):
         raise UsageError(
             f"prompt: {len(places)} [AUDIO] ids for a voice of {len(inputs['voice'])} rows; "
             "expected equal numbers"
         )
-    results = {"prefill_hidden": decoder.prefill(inputs["ids"], inputs["voice"], places)}
+    results = {"prefill_hidden": decoder.read_ids(inputs["ids"], inputs["voice"], places)}
     results |= _frames(decoder, inputs["noise"], inputs.get("codes"))
     traced = min(TRACED_FRAME, len(inputs["noise"]) - 1)
     condition = results.pop("condition")[traced]
     results["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
     for step in range(constants.euler_steps):
-        velocity = decoder.velocity(results["vel_x"], step, condition)
+        point = {"x": results["vel_x"], "step": np.array([step]), "condition": condition}
+        velocity = decoder.stream.run("acoustic_step", point)["velocity"][0]
         results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
     if "codec_codes" in inputs:
-        results["audio"] = SpeechDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
+        results["audio"] = VoxtralDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
     return results
 
 
-def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
+def _frames(decoder: VoxtralDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
     """Frames with noise float32 [frames, K - 1]: codes, and the output of the backbone for each frame."""
     chosen, outputs = [], []
     for index in range(len(noise)):
@@ -144,12 +146,12 @@ def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None
     }
 
 
-TRACE = TraceWorkload[Constants](_inputs, _run)
+TRACE = TraceWorkload[VoxtralConstants](_inputs, _run)
 
 
 def _begin(
-    stream: Stream, constants: Constants, settings: BenchSettings
-) -> tuple[SpeechDecoder, Prompt, int]:
+    stream: Stream, constants: VoxtralConstants, settings: BenchSettings
+) -> tuple[VoxtralDecoder, Prompt]:
     """The voice, and random text ids; [BEGIN_AUDIO] replaces all markers."""
     audio, marker = constants.audio_id, constants.begin_audio_id
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
@@ -158,13 +160,13 @@ def _begin(
         settings.voice,
         np.array([*np.where(ids == audio, marker, ids), marker, marker]),
     )
-    return SpeechDecoder(stream, constants), prompt, len(prompt.prefix)
+    return VoxtralDecoder(stream, constants), prompt
 
 
-def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:
+def _voice(bundle: Bundle, constants: VoxtralConstants) -> np.ndarray:
     if bundle.manifest.voices:
         return choose_voice(bundle, None, constants.dim)
     return np.zeros((0, constants.dim), np.float32)
 
 
-BENCH = SpeechBench(FRAMES, _begin, MARKERS, ", with the voice's prefix cached").workload(_voice)
+BENCH = speech_bench(FRAMES, _begin, MARKERS, _voice, ", with the voice's prefix cached")

@@ -9,7 +9,7 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import NullIsMissing, parse_message
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.session import NORMAL, Connection, Message, Session, Utterance, decode_pcm
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 MAX_APPEND = 262_144  # bytes
 CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # error codes; the API documents only that they are ints

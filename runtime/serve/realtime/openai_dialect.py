@@ -10,7 +10,7 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import NullIsMissing, Unsupported, parse_message
 from voxport.runtime.serve.realtime.session import Message, Session, Utterance, decode_pcm
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"

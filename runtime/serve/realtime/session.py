@@ -25,7 +25,7 @@ from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock, SessionState
 from voxport.runtime.serve.transcription.job import TranscriptionJob, too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}

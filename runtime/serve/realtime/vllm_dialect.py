@@ -4,7 +4,7 @@ from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.session import Message, Session, Utterance, decode_pcm
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 RATE = 16000
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'

@@ -12,7 +12,7 @@ from voxport.runtime.audio.captions import Word
 from voxport.runtime.audio.gain import SpeechLevel, reason_without_text
 from voxport.runtime.serve.errors import ApiError, SessionEnds
 from voxport.runtime.serve.worker import Job
-from voxport.runtime.transcription import TranscriptDelta, Transcription
+from voxport.runtime.speech_to_text import TranscriptDelta, Transcription
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)

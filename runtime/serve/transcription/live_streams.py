@@ -12,8 +12,7 @@ import numpy as np
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveBatch, LiveStream
+from voxport.runtime.speech_to_text import LiveBatch, LiveStream, SpeechToText
 
 MAX_LOAD = 0.8  # part of real time that live streams may take
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # batches that are measured

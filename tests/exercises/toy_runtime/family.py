@@ -5,11 +5,10 @@ from __future__ import annotations
 from exercises.toy_constants import Constants
 from exercises.toy_runtime.decoder import Letters
 from exercises.toy_runtime.task import ToyTextToSpeech
-from exercises.toy_runtime.workloads import BENCH, TRACE, VERIFICATION
 
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Engine
-from voxport.runtime.families.base import Call, RuntimeFamily, tokenizer_paths
+from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.text_to_speech import TextToSpeech
 
 DECODER = Call(frozenset({"x", "position"}), frozenset({"y"}))
@@ -26,7 +25,5 @@ FAMILY = RuntimeFamily[Constants](
     constants=Constants,
     voices=lambda bundle: {},
     open=_open,
-    trace=TRACE,
-    verification=VERIFICATION,
-    bench=BENCH,
+    workloads="exercises.toy_runtime.workloads",
 )

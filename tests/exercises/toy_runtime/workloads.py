@@ -10,7 +10,7 @@ from exercises.toy_constants import Constants
 from exercises.toy_runtime.decoder import LetterDecoder
 
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.base import (
+from voxport.runtime.families.workload import (
     BenchSettings,
     BenchWorkload,
     ForcedRun,
@@ -74,11 +74,8 @@ TRACE = TraceWorkload[Constants](
 )
 BENCH = BenchWorkload[Constants](
     first_output="first_sound_s",
-    options=("prompt_tokens",),
-    voice=lambda bundle, constants: np.zeros((0, constants.dim), np.float32),
-    rows_needed=lambda settings, steps: settings.prompt_tokens + steps,
-    check_counts=lambda components, counts: None,  # no option of the family gives counts
+    summary="first sound {first_sound_s:.3f} s",
     start=ToyWorkload,
-    batched=lambda engine, constants, settings, prepared, time: [],
-    lines=lambda result: [f"first sound {result['first_sound_s']:.3f} s"],
+    options=("prompt_tokens",),
+    rows_needed=lambda settings, steps: settings.prompt_tokens + steps,
 )

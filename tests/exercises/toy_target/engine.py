@@ -8,15 +8,8 @@ import numpy as np
 
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
-from voxport.runtime.engines.base import (
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    copy_states,
-    empty_states,
-    write_states,
-)
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from voxport.runtime.engines.states import copy_states, empty_states, write_states
 
 
 class NumpyEngine(Engine):

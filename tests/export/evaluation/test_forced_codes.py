@@ -5,13 +5,13 @@ from support.serve.tone_speech import ToneSpeech
 
 from voxport.bundle.errors import UsageError
 from voxport.export.evaluation.speech import speak_part
-from voxport.runtime.families.qwen3_tts.decoder import END, SpeechDecoder
+from voxport.runtime.families.qwen3_tts.decoder import END, QwenDecoder
 from voxport.runtime.speech_request import SpeechRequest
 
 
-def _decoder(first_codes: list[int]) -> SpeechDecoder:
+def _decoder(first_codes: list[int]) -> QwenDecoder:
     """Only the codes that it has drawn."""
-    decoder = SpeechDecoder.__new__(SpeechDecoder)
+    decoder = QwenDecoder.__new__(QwenDecoder)
     decoder._first_codes = list(first_codes)
     return decoder
 

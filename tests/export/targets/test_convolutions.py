@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from voxport.export.targets.executorch.lowering import ConvolutionPartitioner, _keep_convolution_weights
 from voxport.export.targets.onnx.rewrites import widen_convolutions
-from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import ort
 
 CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels
 SETTINGS = [

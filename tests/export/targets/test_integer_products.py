@@ -14,8 +14,7 @@ from voxport.export.targets.onnx.read_back import FloatActivationsEngine
 from voxport.quantize.modules import QuantizedLinear, float_activations, int8_per_block, linear_kernel
 from voxport.quantize.schemes import IntegerScheme
 from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.engines.onnx import OnnxEngine
-from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import OnnxEngine, ort
 
 COLUMNS, CHANNELS = 96, 9000  # the exporter folds operators on constants of up to 8192 bytes
 

@@ -19,7 +19,7 @@ from voxport.export.targets.coreml.target import CoreMLTarget
 from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
 from voxport.export.targets.onnx.target import OnnxTarget
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.runtime.engines.ort import ort
+from voxport.runtime.engines.onnx import ort
 from voxport.runtime.mil import Executor, Package
 from voxport.runtime.mil.operations import FIXED
 from voxport.runtime.mil.types import MilError

@@ -10,7 +10,7 @@ from support.runtime.prefix_caches import private_prefix_cache
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
 from voxport.runtime.speech_request import SpeechRequest
 
 
@@ -33,7 +33,7 @@ def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> l
     """Pieces of each request, from the slots of the stream."""
     prefixes = private_prefix_cache()
     decoder = BatchedDecoder(
-        SpeechSlots(stream, engines.constants, cast(Any, Prompts(engines.constants)), prefixes)
+        VoxtralSlots(stream, engines.constants, cast(Any, Prompts(engines.constants)), prefixes)
     )
     pieces = {decoder.submit(request): list[np.ndarray]() for request in requests}
     for ticket, samples in decoder.run():

@@ -5,7 +5,7 @@ import pytest
 
 from voxport.export.verify.code_checks import compare_values
 from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, ROUNDING_FACTOR
-from voxport.runtime.families.base import ForcedRun
+from voxport.runtime.families.workload import ForcedRun
 
 CALLS = 8
 VALUES = np.random.default_rng(0).uniform(-1, 1, (40, 24)).astype(np.float32)

@@ -24,7 +24,7 @@ from voxport.export.verify.long_codes import check_long_codes
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families import open_family
-from voxport.runtime.runaway import FRAMES
+from voxport.runtime.utterance import FRAMES
 
 CACHE, STEPS = 128, 90
 

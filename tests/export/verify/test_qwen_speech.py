@@ -11,9 +11,9 @@ from voxport.export.verify.code_checks import check_codes
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.batching import BatchedDecoder, Status
 from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates
 from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from voxport.runtime.families.qwen3_tts.reference_audio import ReferenceStates
-from voxport.runtime.families.qwen3_tts.task import SpeechSlots
+from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.speech_request import SpeechRequest
 
 CACHE = 96
@@ -40,7 +40,7 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
 
 
 def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
-    slots = SpeechSlots(
+    slots = QwenSlots(
         stream,
         engines.constants,
         lambda request: prompt_of(engines, request),
@@ -167,16 +167,18 @@ def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines: Engines
         first = prompt_of(engines, SpeechRequest("a" * length))
         other = replace(first, text=np.array([9, 8, 7]))
         one, two = embedder.rows(first), embedder.rows(other)
-        assert one.fixed == two.fixed == fixed
+        assert one.prefix_rows == two.prefix_rows == fixed
         bar = one.prefill.shape[-1] * np.finfo(np.float32).eps * np.abs(one.prefill).max()
-        np.testing.assert_allclose(one.prefill[: one.fixed], two.prefill[: two.fixed], rtol=0, atol=bar)
-        assert not np.array_equal(one.prefill[one.fixed], two.prefill[two.fixed])
+        np.testing.assert_allclose(
+            one.prefill[: one.prefix_rows], two.prefill[: two.prefix_rows], rtol=0, atol=bar
+        )
+        assert not np.array_equal(one.prefill[one.prefix_rows], two.prefill[two.prefix_rows])
 
 
 def test_stored_rows_of_a_prefix_give_the_same_speech(engines: Engines) -> None:
     prefixes, results = private_prefix_cache(), []
     for _ in range(2):
-        slots = SpeechSlots(
+        slots = QwenSlots(
             engines.eager.stream(),
             engines.constants,
             lambda request: prompt_of(engines, request),

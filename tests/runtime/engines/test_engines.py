@@ -3,10 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,22 +13,11 @@ from support.stand_ins import stand_in
 
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
 from voxport.bundle.manifest import Bundle
-from voxport.bundle.spec import Kind, Signature, StateSpec, TensorSpec
-from voxport.runtime.engine_options import ENGINE_OPTIONS
-from voxport.runtime.engines import ENGINES, EngineEntry, open_engine
-from voxport.runtime.engines.base import (
-    PAGE_VALUES,
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    copy_pages,
-    copy_states,
-    empty_states,
-    write_states,
-)
-from voxport.runtime.engines.call_checks import check_inputs
+from voxport.bundle.spec import Kind, Signature, TensorSpec
+from voxport.runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
+from voxport.runtime.engines.base import Arrays, EngineOptions, check_inputs
 from voxport.runtime.engines.onnx import OnnxEngine
+from voxport.runtime.engines.states import PAGE_VALUES, copy_pages
 
 SIGNATURE = Signature(
     inputs=(
@@ -74,94 +62,25 @@ def test_inputs_of_several_streams_are_checked_as_of_one(
     inputs = {"x": np.zeros(x, np.float32), "position": np.array([0] * (position[0] - 1) + [-1])}
     with pytest.raises(UsageError, match=message):
         check_inputs("step", SIGNATURE, inputs, count)
+    with pytest.raises(UsageError, match="input x is float64, expected float32"):
+        check_inputs("step", SIGNATURE, {"x": np.zeros((1, 3)), "position": np.array([0])})
     for size in (1, 2, 4):
         values = {"x": np.zeros((size, 3), np.float32), "position": np.arange(size)}
         check_inputs("step", SIGNATURE, values, size)
 
 
-class NumpyEngine(Engine):
-    """The engine of a toy target: weights in an .npz, and a running sum as its state."""
-
-    identity = "numpy"
-
-    def __init__(self, bundle: Bundle, options: EngineOptions) -> None:
-        super().__init__()
-        self.bundle, self.options = bundle, options
-        self.weights = np.load(bundle.folder / "weights.npz")
-
-    def stream(self) -> Stream:
-        return NumpyStream(self)
-
-
-class NumpyStream(Stream):
-    def __init__(self, engine: NumpyEngine) -> None:
-        self.engine = engine
-        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
-        self.reset()
-
-    def _run(self, component: str, inputs: Arrays) -> Arrays:
-        self.states["sum"] += inputs["x"] @ self.engine.weights["w"]
-        return {"y": self.states["sum"].copy()}
-
-    def reset(self) -> None:
-        self.states = empty_states(self.signatures.values())
-
-    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
-        return copy_states(self.states, states, positions)
-
-    def _load(self, states: Arrays) -> None:
-        write_states(self.states, states)
-
-
-TOY = Signature(
-    inputs=(TensorSpec("x", "float32", (1, 3), Kind.HIDDEN),),
-    outputs=(TensorSpec("y", "float32", (1, 2), Kind.HIDDEN),),
-    states=(StateSpec("sum", "float32", (1, 2)),),
-)
-
-
-def toy_bundle(folder: Path, target: str) -> Any:
-    """The fields of a bundle that an engine reads."""
-    np.savez(folder / "weights.npz", w=np.arange(6, dtype=np.float32).reshape(3, 2))
-    entry = stand_in(name="step", signature=TOY)
-    return stand_in(folder=folder, job=stand_in(target=target), components=(entry,))
-
-
-def test_a_new_target_is_one_row_in_the_table_of_engines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(
-        ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",), ("compute_precision",))
-    )
-    options = EngineOptions(threads=1, compute_precision="float32")
-    engine = open_engine(toy_bundle(tmp_path, "npz"), options)
-    assert cast(NumpyEngine, engine).options == options
-    first, second = engine.stream(), engine.stream()
-    x = np.ones((1, 3), np.float32)
-    assert first.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    saved = first.save()
-    assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
-    assert second.run("step", {"x": x})["y"].tolist() == [[6, 9]]
-    first.load(saved)
-    assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
-    with pytest.raises(UsageError, match="expected float32"):
-        first.run("step", {"x": x.astype(np.float64)})
-    with pytest.raises(UsageError, match="one call serves one stream, not 2"):
-        engine.batched(2)
-
-
 def test_options_of_an_engine_are_checked_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = toy_bundle(tmp_path, "npz")
+    bundle = stand_in(folder=tmp_path, job=stand_in(target="npz"))
     with pytest.raises(UsageError, match="no engine runs target 'npz'; there are onnx, executorch, coreml"):
         open_engine(bundle)
-    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",)))
+    monkeypatch.setitem(ENGINES, "npz", EngineEntry("module", "Engine", ("numpy",)))
     with pytest.raises(UsageError, match="threads 0: expected 1 to 1024") as caught:
         open_engine(bundle, EngineOptions(threads=0))
     assert caught.value.field == "threads"
     with pytest.raises(UsageError, match="compute_units applies to bundles for coreml") as caught:
         open_engine(bundle, EngineOptions(compute_units="cpu"))
     assert caught.value.field == "compute_units"
-    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("no_such_package",)))
+    monkeypatch.setitem(ENGINES, "npz", EngineEntry("module", "Engine", ("no_such_package",)))
     with pytest.raises(EngineUnavailable, match=r"no_such_package not installed; .*pip install '\.\[npz\]'"):
         open_engine(bundle)
 

@@ -8,7 +8,8 @@ import pytest
 from support.runtime.host_device import HostDevice
 
 from voxport.bundle.spec import CacheSpec, StateSpec
-from voxport.runtime.engines.state_memory import DeviceStates, HostStates, States
+from voxport.runtime.engines.cuda import DeviceStates
+from voxport.runtime.engines.states import HostStates, States
 
 SPECS = {
     "whole": StateSpec("whole", "float32", (1, 2, 9, 3), CacheSpec("BHSD, staged")),
@@ -92,9 +93,9 @@ def test_slots_share_the_memory_of_the_whole() -> None:
     pair = HostStates(SPECS, "float16", 3), DeviceStates(device, SPECS, "float16", 3)
     for states in pair:
         write(states, noise(batch=3))
-        write(states.slot(1), noise(seed=2))
-        states.slot(2).clear()
-        states.slot(0).move_rows("whole", 6, 0, 2)
+        write(states.part(1, 1), noise(seed=2))
+        states.part(2, 1).clear()
+        states.part(0, 1).move_rows("whole", 6, 0, 2)
     assert_equal(*pair)
     assert not pair[1].read("whole")[2].any()
     del states, pair
@@ -124,7 +125,7 @@ def test_the_first_positions_of_a_state_are_read_and_written(
 def test_the_first_slots_share_the_memory_of_the_whole() -> None:
     for states in (HostStates(SPECS, "float32", 3), DeviceStates(HostDevice(), SPECS, "float32", 3)):
         write(states, noise(batch=3))
-        part = states.first(2)
+        part = states.part(0, 2)
         np.testing.assert_array_equal(part.read("whole"), noise(batch=3)["whole"][:2])
         part.clear()
         assert not states.read("whole")[:2].any() and states.read("whole")[2].all()

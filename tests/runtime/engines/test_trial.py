@@ -42,21 +42,21 @@ def test_a_bundle_is_tried_until_it_was_good_once(bundle: Any, tries: list[str])
     report = "import sys; print('a.pte: ExecuTorch cannot open it', end=''); sys.exit({})"
     tries += ["import os; os.abort()", report.format(3), report.format(5), "raise SystemExit(1)", ""]
     with pytest.raises(IntegrityError, match=f"the engine ended with signal {signal.SIGABRT:d}; fetch"):
-        trial.trial_run_once(bundle)
+        trial.trial_run(bundle)
     for error in (VoxportError, IntegrityError):
         with pytest.raises(error, match=r"^a\.pte: ExecuTorch cannot open it$"):
-            trial.trial_run_once(bundle)
-    trial.trial_run_once(bundle)  # not an error of the bundle: the caller meets it
-    trial.trial_run_once(bundle)
+            trial.trial_run(bundle)
+    trial.trial_run(bundle)  # not an error of the bundle: the caller meets it
+    trial.trial_run(bundle)
     assert not tries
-    trial.trial_run_once(bundle)  # would fail without another code
+    trial.trial_run(bundle)  # would fail without another code
 
 
 def test_a_changed_file_is_tried_again(bundle: Any, tries: list[str]) -> None:
     tries += ["", ""]
-    trial.trial_run_once(bundle)
+    trial.trial_run(bundle)
     os.utime(bundle.folder / "a.pte", (1, 1))
-    trial.trial_run_once(bundle)
+    trial.trial_run(bundle)
     assert not tries
 
 
@@ -66,7 +66,7 @@ def test_a_program_without_end_is_stopped(
     tries += ["import time; time.sleep(60)"]
     monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
     with pytest.raises(IntegrityError, match="does not end"):
-        trial.trial_run_once(bundle)
+        trial.trial_run(bundle)
 
 
 def test_no_module_is_imported_from_the_current_folder(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_no_module_is_imported_from_the_current_folder(bundle: Any, monkeypatch:
         (bundle.folder / name).write_text("open('imported', 'w')")
     monkeypatch.chdir(bundle.folder)
     with pytest.raises(IntegrityError, match="schema_version"):
-        trial.trial_run_once(bundle)
+        trial.trial_run(bundle)
     assert not (bundle.folder / "imported").exists()
 
 
@@ -91,7 +91,7 @@ def test_the_programs_are_called_in_another_process(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
-    trial.trial_run_once(Bundle(copy))
+    trial.trial_run(Bundle(copy))
     assert len(list((tmp_path / "cache" / "voxport" / "tried").iterdir())) == 1
 
 

@@ -13,7 +13,7 @@ import soundfile
 from support.export.cache import ExportCache
 
 from voxport.runtime.batching import Status, Ticket
-from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines.base import Arrays, EngineOptions
 from voxport.runtime.engines.onnx import OnnxStream
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_request import SpeechRequest
@@ -84,14 +84,14 @@ class Passes:
 
     def __init__(self, patch: pytest.MonkeyPatch, slots: type) -> None:
         self.utterances: list[Any] = []
-        for name in ("_step", "_next_codes"):
+        for name in ("feed", "decode"):
             patch.setattr(slots, name, self._watched(getattr(slots, name)))
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(slots: Any, stream: Stream, utterances: list[Any], *rest: Any) -> Any:
-            self.utterances = utterances
+        def watched(slots: Any, count: int, first: int = 0) -> Any:
+            self.utterances = slots._from(count, first)
             try:
-                return call(slots, stream, utterances, *rest)
+                return call(slots, count, first)
             finally:
                 self.utterances = []
 
@@ -145,10 +145,7 @@ def test_an_engine_that_raises_with_one_text_ends_that_text(
 
 
 def test_work_of_one_slot_that_raises_ends_its_text(
-    task: TextToSpeech,
-    voice: str | None,
-    alone: list[np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
+    task: TextToSpeech, voice: str | None, alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = Utterance.noise
 
@@ -160,18 +157,3 @@ def test_work_of_one_slot_that_raises_ends_its_text(
 
     monkeypatch.setattr(Utterance, "noise", fault)
     assert_the_others_are_right(task, voice, alone)
-
-
-def test_an_engine_that_raises_with_each_text_ends_all_of_them(
-    task: TextToSpeech, voice: str | None, family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes, run = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run
-
-    def fault(stream: OnnxStream, component: str, inputs: Arrays) -> Arrays:
-        if component == "decode_step" and passes.utterances:
-            raise RuntimeError("planted")
-        return run(stream, component, inputs)
-
-    monkeypatch.setattr(OnnxStream, "_run", fault)
-    found = spoken(task, voice, range(len(TEXTS)))
-    assert {ticket.status for ticket, _ in found.values()} == {Status.FAILED}

@@ -15,7 +15,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from support.runtime.tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
 from voxport.bundle.errors import IntegrityError, UsageError, VoxportError
-from voxport.runtime.families.voxtral_tts.prompt import SpeechTokenizer
+from voxport.runtime.families.voxtral_tts.task import SpeechTokenizer
 from voxport.runtime.text.cleanup import MAX_TEXT_CHARACTERS
 
 TEXTS = (

@@ -19,10 +19,9 @@ from voxport.export.targets import open_target
 from voxport.export.verify.eager import EagerEngine
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.families.base import RuntimeFamily, tokenizer_paths
+from voxport.runtime.families import RuntimeFamily, open_family, read_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_tts.cloning import speaker_embedding
-from voxport.runtime.families.qwen3_tts.decoder import SpeechDecoder
+from voxport.runtime.families.qwen3_tts.decoder import QwenDecoder
 from voxport.runtime.trace import read_inputs
 
 MODES = {"base": "x_vector", "custom_voice": "speaker", "voice_design": "design"}
@@ -80,7 +79,7 @@ class Golden:
         """
         stream, reference = self.engine.stream(), self.reference
         codes, tail = reference["codec_codes"], reference["codec_whole_tail"]
-        decoder = SpeechDecoder(stream, self.constants)
+        decoder = QwenDecoder(stream, self.constants)
         audio = [decoder.decode(codes[at : at + CODEC_CALL]) for at in range(0, CODEC_FRAMES, CODEC_CALL)]
         samples = np.concatenate(audio)
         found, recording = {}, reference["ref_pcm"].astype(np.float32) / PCM_SCALE

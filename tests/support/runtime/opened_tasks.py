@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import voxport
-from voxport.runtime.engines import DEFAULT
-from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 

@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 
 from voxport.bundle.spec import Signature, StateSpec
-from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, copy_states, unique_states
+from voxport.runtime.engines.base import Arrays, Engine, Stream, batched_shape, unique_states
+from voxport.runtime.engines.states import copy_states
 
 Fault = Callable[[str, Arrays], None]
 
@@ -38,8 +39,7 @@ class SlotEngine(Engine):
     def batched(self, size: int) -> "SlotStream":
         states = unique_states(self.signatures.values())
         return self.stream_type(
-            self,
-            {name: np.zeros(batched_shape(state, size), state.dtype) for name, state in states.items()},
+            self, {name: np.zeros(batched_shape(state, size), state.dtype) for name, state in states.items()}
         )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
@@ -15,7 +15,7 @@ DIM, VOCAB, MELS, TOKEN, WINDOW, FRAMES = 8, 24, 8, 1280, 12, 8
 DELAYS_MS = (80, 240)
 FREQUENT = 10  # the token that the random weights choose most often
 
-CONSTANTS = Constants(
+CONSTANTS = RealtimeConstants(
     sample_rate=16000,
     samples_per_token=TOKEN,
     n_mels=MELS,

@@ -1,15 +1,23 @@
-"""A speech engine in NumPy with random weights, and signatures of Voxtral-TTS."""
+"""A speech engine in NumPy with random weights and the signatures of Voxtral-TTS, and its decoder."""
+
+from typing import Any, cast
 
 import numpy as np
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_engine import Fault, SlotEngine, SlotStream, random_weights
 
-from voxport.bundle.constants.voxtral_tts import Constants
+from voxport.bundle.constants.voxtral_tts import VoxtralConstants
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
+from voxport.runtime.prefix_cache import PrefixCache
+from voxport.runtime.speech_request import SpeechRequest
 
 DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
 
-CONSTANTS = Constants(
+CONSTANTS = VoxtralConstants(
     sample_rate=1000,
     samples_per_frame=FRAME,
     dim=DIM,
@@ -122,3 +130,35 @@ class ToyEngine(SlotEngine):
             "audio": (BOOKS, FRAME),
         }
         self.weights = {name: array / np.float32(4) for name, array in random_weights(shapes).items()}
+
+
+class Prompts:
+    """Replaces the tokenizer: `voice_rows` rows of a voice, and `ids` ids, or one for each letter.
+
+    There is a voice for each length of a text, or one that `is_constant`.
+    """
+
+    def __init__(self, voice_rows: int = 2, ids: int | None = None, is_constant: bool = False) -> None:
+        self.voice_rows, self.ids, self.is_constant = voice_rows, ids, is_constant
+        self.texts: list[str] = []  # of the prompts that were built
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        self.texts.append(request.text)
+        generator = np.random.default_rng(len(request.text))
+        voice = np.ones((self.voice_rows, DIM), np.float32)
+        if not self.is_constant:
+            voice = generator.standard_normal(voice.shape, dtype=np.float32)
+        prefix = np.array([1, 25, *[24] * self.voice_rows, 26])
+        return Prompt(prefix, voice, generator.integers(0, 20, self.ids or len(request.text)))
+
+
+def toy_slots(
+    slots: int, engine: ToyEngine, prompts: object, prefixes: PrefixCache | None = None
+) -> VoxtralSlots:
+    """`prompts` is as `Prompts`. Without `prefixes` no voice has stored rows."""
+    prefixes = prefixes or private_prefix_cache()
+    return VoxtralSlots(engine.batched(slots), CONSTANTS, cast(Any, prompts), prefixes)
+
+
+def toy_decoder(slots: int, engine: ToyEngine, prompts: object) -> BatchedDecoder[SpeechRequest]:
+    return BatchedDecoder(toy_slots(slots, engine, prompts))

@@ -7,8 +7,7 @@ from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.transcription import LiveBatch, TranscriptDelta
+from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, TranscriptDelta
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1
 HALF_WAVE = 10  # samples of the sound of a word
@@ -21,7 +20,7 @@ def square_wave(count: int, value: float) -> np.ndarray:
 
 
 class LoudWords:
-    """Implements `runtime.transcription.Transcription`."""
+    """Implements `runtime.speech_to_text.Transcription`."""
 
     def __init__(self, task: "LoudToText") -> None:
         self._task, self._rest = task, np.zeros(0, np.float32)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from voxport.runtime.transcription import LiveStream, TranscriptDelta, Transcription
+from voxport.runtime.speech_to_text import LiveStream, TranscriptDelta, Transcription
 
 
 class SingleStreamBatch:
-    """Implements `runtime.transcription.LiveBatch`."""
+    """Implements `runtime.speech_to_text.LiveBatch`."""
 
     def __init__(self, begin: Callable[[int | None], Transcription]):
         self._begin, self._stream = begin, _SingleStream()

@@ -10,22 +10,27 @@ import pytest
 from safetensors.numpy import save_file
 from support.stand_ins import stand_in
 
-from voxport.bundle.constants.qwen3_tts import Constants, SamplingConstants
+from voxport.bundle.constants.qwen3_tts import QwenConstants, SamplingConstants
 from voxport.bundle.errors import UsageError
-from voxport.runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from voxport.runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
-from voxport.runtime.families.qwen3_tts.prompt import Reference
-from voxport.runtime.families.qwen3_tts.sampling import sampling_of
+from voxport.runtime.families.qwen3_tts.decoder import sampling_of
+from voxport.runtime.families.qwen3_tts.prompt import (
+    PromptBuilder,
+    Reference,
+    Voice,
+    code_of_name,
+    estimated_frames,
+    language_name,
+)
 from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
 from voxport.runtime.speech_request import TEXT_LAYOUTS
 
 DIM, BOOKS = 4, 3
 IDS = {
     name: index
-    for index, name in enumerate(Constants.model_fields)
+    for index, name in enumerate(QwenConstants.model_fields)
     if name.endswith("_id") and name != "codec_language_id"
 }
-BASE = Constants(
+BASE = QwenConstants(
     **IDS,
     sample_rate=24000,
     samples_per_frame=1920,
@@ -159,7 +164,7 @@ def test_a_recording_in_place_of_a_voice_is_named(name: str) -> None:
     ],
 )
 def test_what_a_model_does_not_take_is_refused_by_name(
-    constants: Constants, voice: Voice, fields: dict[str, str], says: str
+    constants: QwenConstants, voice: Voice, fields: dict[str, str], says: str
 ) -> None:
     arguments: dict[str, Any] = {"text": "1", "voice": voice} | fields
     with pytest.raises(UsageError, match=says):
@@ -178,7 +183,7 @@ def test_the_small_model_leaves_an_instruction_out_with_a_warning(caplog: pytest
 
 
 @pytest.mark.parametrize(("constants", "streams"), [(BASE, True), (CUSTOM, False)])
-def test_the_layout_of_the_published_package_is_the_default(constants: Constants, streams: bool) -> None:
+def test_the_layout_of_the_published_package_is_the_default(constants: QwenConstants, streams: bool) -> None:
     voice = VOICE if constants is BASE else Voice("ryan")
     assert PromptBuilder(TOKENIZER, constants).build("1", voice).streaming is streams
     for layout in TEXT_LAYOUTS:
@@ -223,5 +228,5 @@ def test_sampling_follows_the_checkpoint() -> None:
         (DESIGN, True),
     ],
 )
-def test_which_models_follow_instructions(constants: Constants, follows: bool) -> None:
+def test_which_models_follow_instructions(constants: QwenConstants, follows: bool) -> None:
     assert PromptBuilder(TOKENIZER, constants).follows_instructions is follows

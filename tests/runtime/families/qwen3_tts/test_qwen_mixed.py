@@ -1,6 +1,7 @@
 """Texts of one `speak_all` with voices, languages, instructions and lengths of their own."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 import soundfile
 from support.runtime.speech_tasks import CACHE, qwen_engines, qwen_task
 
+from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import write_checkpoint
-from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference, Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.speech_request import SpeechOptions
@@ -129,56 +130,49 @@ def test_amounts_are_read_in_the_language_of_the_text_or_the_voice(
     assert says in part
 
 
-def test_a_language_by_command(
-    custom: QwenTextToSpeech,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from voxport.__main__ import main as voxport
+Say = Callable[..., np.ndarray]
 
-    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: custom)
-    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "2", "-o", str(tmp_path / "a.wav"), "--language"]
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Say:
+    """Runs `say` on a task in place of a bundle; asserts the exit code and returns the samples."""
+
+    def run(task: QwenTextToSpeech, text: str, *options: str, code: int = 0) -> np.ndarray:
+        monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: task)
+        out = tmp_path / "a.wav"
+        fixed = ("--bundle", "none", "--max-frames", "3", "-o", str(out))
+        assert voxport(["say", text, *fixed, *options]) == code
+        return np.zeros(0) if code else np.asarray(soundfile.read(out, dtype="float32")[0])
+
+    return run
+
+
+def test_a_language_by_command(
+    custom: QwenTextToSpeech, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("auto", "english", "beijing_dialect", "zh", "zh-CN"):
-        assert voxport([*say, name]) == 0
+        say(custom, "Hi.", "--language", name)
     capsys.readouterr()
-    assert voxport([*say, "klingon"]) == 2
+    say(custom, "Hi.", "--language", "klingon", code=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert "--language 'klingon': this model does not speak it; it has auto, beijing_dialect, chinese" in line
 
 
-def test_a_speaker_and_a_description_by_command(
-    custom: QwenTextToSpeech, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from voxport.__main__ import main as voxport
-
-    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: custom)
-    say = ["say", "Good morning to you.", "--bundle", "none", "--max-frames", "3"]
-    say += ["-o", str(tmp_path / "a.wav")]
-    spoken = []
-    for speaker, description in (("ryan", "Calm."), ("vivian", "Calm."), ("ryan", "Cheerful.")):
-        assert voxport([*say, "--voice", speaker, "--instruct", description]) == 0
-        samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
-        options: SpeechOptions = {"voice": speaker, "instruct": description, "max_frames": 3}
-        expected = np.concatenate(list(custom.speak("Good morning to you.", **options)))
-        np.testing.assert_allclose(samples, expected, atol=1 / 32768)
-        spoken.append(samples)
-    assert all(np.abs(spoken[0] - other).max() > 0.01 for other in spoken[1:])
-
-
-def test_a_voice_by_its_description_by_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A VoiceDesign model speaks with the described voice, and needs a description."""
-    from voxport.__main__ import main as voxport
-
+def test_a_speaker_and_a_description_by_command(custom: QwenTextToSpeech, say: Say, tmp_path: Path) -> None:
+    """A VoiceDesign model speaks with the described voice."""
     write_checkpoint(tmp_path / "model", "tiny-voice-design", key="qwen3_tts")
     design = qwen_task(qwen_engines(tmp_path / "model"))
-    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: design)
-    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "3", "-o", str(tmp_path / "a.wav")]
-    spoken = []
-    for description in ("A calm old man with a low voice.", "A child."):
-        assert voxport([*say, "--instruct", description]) == 0
-        samples, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
-        expected = np.concatenate(list(design.speak("Hi.", instruct=description, max_frames=3)))
-        np.testing.assert_allclose(samples, expected, atol=1 / 32768)
-        spoken.append(samples)
-    assert np.abs(spoken[0] - spoken[1]).max() > 0.01
+    for task, text, first, second in (
+        (custom, "Good morning to you.", ("ryan", "Calm."), ("vivian", "Calm.")),
+        (custom, "Good morning to you.", ("ryan", "Calm."), ("ryan", "Cheerful.")),
+        (design, "Hi.", (None, "A calm old man with a low voice."), (None, "A child.")),
+    ):
+        spoken = []
+        for speaker, description in (first, second):
+            voice = ("--voice", speaker) if speaker else ()
+            samples = say(task, text, "--instruct", description, *voice)
+            options: SpeechOptions = {"voice": speaker, "instruct": description, "max_frames": 3}
+            expected = np.concatenate(list(task.speak(text, **options)))
+            np.testing.assert_allclose(samples, expected, atol=1 / 32768)
+            spoken.append(samples)
+        assert np.abs(spoken[0] - spoken[1]).max() > 0.01

@@ -18,11 +18,10 @@ from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.export.resolve import Source
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.runtime.families.qwen3_tts.builder import Voice
-from voxport.runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from voxport.runtime.families.qwen3_tts.recording import read_recording
+from voxport.runtime.families.qwen3_tts.cloning import read_recording
+from voxport.runtime.families.qwen3_tts.prompt import Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
-from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest
+from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, read_foreign_voice
 
 RATE = 24_000
 

@@ -53,8 +53,3 @@ def test_speech_is_no_longer_than_the_checkpoint_allows(
     task._constants = task._constants.model_copy(update={"max_frames": limit})
     samples = spoken(task, voice, max_frames=asked)
     assert len(samples) == frames * task.samples_per_frame
-
-
-def test_the_limit_is_that_of_the_generation_config(task: QwenTextToSpeech) -> None:
-    """The last of its tokens gives no frame."""
-    assert task._constants.max_frames == 8191

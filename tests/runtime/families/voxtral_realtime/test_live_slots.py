@@ -12,11 +12,11 @@ from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, Toy
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.voxtral_realtime import live
+from voxport.runtime.families.voxtral_realtime import task as live_task
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
-from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from voxport.runtime.families.voxtral_realtime.task import LiveSlots, SlotStream, VoxtralSpeechToText
 from voxport.runtime.slots import move_states
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream
 
 
 class Sound(NamedTuple):
@@ -102,7 +102,7 @@ def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> di
                 is_dropped = each.sound.dropped_at == step
                 if is_dropped or (each.is_finished and not each.stream.is_due):
                     batch.end(each.stream)
-                    found[number] = tokens.get(cast(live.SlotStream, each.stream).decoder, [])
+                    found[number] = tokens.get(cast(SlotStream, each.stream).decoder, [])
                     del running[number]
             step += 1
     return found
@@ -159,7 +159,7 @@ def all_slots(stream: Stream, component: str, inputs: Arrays, active: object) ->
     return stream.run(component, inputs)
 
 
-def swapped(slots: live.LiveSlots, chosen: list[int]) -> dict[int, np.ndarray]:
+def swapped(slots: LiveSlots, chosen: list[int]) -> dict[int, np.ndarray]:
     logits = DECODE(slots, chosen)
     return dict(zip(logits, reversed(list(logits.values())), strict=True))
 
@@ -168,13 +168,13 @@ def stale_delay(task: VoxtralSpeechToText, delay: object) -> Silence:
     return SILENCE(task, 0)
 
 
-MOVE, DECODE, SILENCE = move_states, live.LiveSlots._decode, VoxtralSpeechToText._silence
+MOVE, DECODE, SILENCE = move_states, LiveSlots._decode, VoxtralSpeechToText._silence
 FAULTS = [
-    (live, "move_states", another_direction),
-    (live, "move_states", half_of_the_rows),
-    (live, "move_states", not_at_all),
+    (live_task, "move_states", another_direction),
+    (live_task, "move_states", half_of_the_rows),
+    (live_task, "move_states", not_at_all),
     (ToyStream, "run_active", all_slots),
-    (live.LiveSlots, "_decode", swapped),
+    (LiveSlots, "_decode", swapped),
     (VoxtralSpeechToText, "_silence", stale_delay),
 ]
 
@@ -214,7 +214,7 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
     batch = task.live_batch(3)
     streams = [batch.begin(DELAYS_MS[sound.delay]) for sound in sounds]
     running = [Running(sound, stream) for sound, stream in zip(sounds, streams, strict=True)]
-    raise_for(monkeypatch, cast(live.SlotStream, streams[1]).decoder, where)
+    raise_for(monkeypatch, cast(SlotStream, streams[1]).decoder, where)
     tokens = dict[Any, list[int]]()
     note_tokens(monkeypatch, tokens)
     errors = []
@@ -230,7 +230,7 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
             batch.end(each.stream)
             running.remove(each)
     assert errors == [(streams[1], "planted")]
-    assert [tokens[cast(live.SlotStream, streams[index]).decoder] for index in (0, 2)] == [
+    assert [tokens[cast(SlotStream, streams[index]).decoder] for index in (0, 2)] == [
         expected[0],
         expected[2],
     ]

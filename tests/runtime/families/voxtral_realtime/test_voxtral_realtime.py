@@ -14,7 +14,7 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
-from voxport.bundle.constants.voxtral_realtime import Constants
+from voxport.bundle.constants.voxtral_realtime import RealtimeConstants
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
@@ -26,14 +26,16 @@ from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Str
 from voxport.runtime.families.voxtral_realtime.encoder import mel_settings
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 
+Eager = tuple[EagerEngine, RealtimeConstants]
+
 
 @pytest.fixture(scope="module")
-def eager() -> tuple[EagerEngine, Constants]:
+def eager() -> Eager:
     source = Source(random_checkpoint("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
     resolved = resolve(source, request)
     constants, model = resolved.constants, Model(resolved, "BSHD")
-    assert isinstance(constants, Constants)
+    assert isinstance(constants, RealtimeConstants)
     return EagerEngine(model.components, model.module, "BSHD"), constants
 
 
@@ -51,9 +53,7 @@ PUBLISHED = AudioConfig(
 
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
-def test_padding_and_prompt_equal_those_of_mistral_common(
-    eager: tuple[EagerEngine, Constants], count: int, delay: int
-) -> None:
+def test_padding_and_prompt_equal_those_of_mistral_common(eager: Eager, count: int, delay: int) -> None:
     """mistral-common pads the whole sound in one call. Each 80 ms give an embedding, and later a token."""
     engine, constants = eager
     published, milliseconds = (
@@ -79,11 +79,7 @@ def test_padding_and_prompt_equal_those_of_mistral_common(
 
 
 def decode(
-    eager: tuple[EagerEngine, Constants],
-    samples: np.ndarray,
-    size: int,
-    delay: int = 0,
-    chunk_tokens: int | None = 1,
+    eager: Eager, samples: np.ndarray, size: int, delay: int = 0, chunk_tokens: int | None = 1
 ) -> list[int]:
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(delay, chunk_tokens))
@@ -99,7 +95,7 @@ def noise(count: int, seed: int = 0) -> np.ndarray:
     return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
 
 
-def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager: tuple[EagerEngine, Constants]) -> None:
+def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager: Eager) -> None:
     samples = noise(30 * 1280 + 77)
     whole = decode(eager, samples, len(samples), chunk_tokens=None)
     assert len(set(whole)) > 5
@@ -107,7 +103,7 @@ def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager: tuple[Eag
         assert decode(eager, samples, size, chunk_tokens=chunk_tokens) == whole
 
 
-def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: tuple[EagerEngine, Constants]) -> None:
+def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: Eager) -> None:
     """A token needs its 80 ms, the delay, and half a window after them, in blocks of a live source."""
     engine, constants = eager
     decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
@@ -117,7 +113,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager: tuple[Eager
 
 
 @pytest.mark.slow
-def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constants]) -> None:
+def test_the_memory_of_a_stream_does_not_grow(eager: Eager) -> None:
     """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1))
@@ -128,16 +124,8 @@ def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constant
             for token in decoder.feed(noise(1280)):
                 transcript.add(token)
             transcript.take_words()
-        not_own = (
-            "stream",
-            "_audio_stream",
-            "_stream",
-            "_observe",
-            "_mel",
-            "_encoder",
-            "_token_bytes",
-            "_utf8",
-        )
+        not_own = {"stream", "_audio_stream", "_stream", "_observe", "_mel", "_encoder"}
+        not_own |= {"_token_bytes", "_utf8"}
         parts = (decoder, decoder._encoder, decoder._encoder._mel, transcript)
         own = [{name: value for name, value in vars(part).items() if name not in not_own} for part in parts]
         return len(pickle.dumps(own))
@@ -146,7 +134,7 @@ def test_the_memory_of_a_stream_does_not_grow(eager: tuple[EagerEngine, Constant
     assert 1000 < bytes_after(1000) < first + 500
 
 
-def test_the_last_position_is_an_error_that_names_the_hours(eager: tuple[EagerEngine, Constants]) -> None:
+def test_the_last_position_is_an_error_that_names_the_hours(eager: Eager) -> None:
     engine, constants = eager
     stream = engine.stream()
     decoder = StreamingDecoder(stream, constants)
@@ -155,30 +143,13 @@ def test_the_last_position_is_an_error_that_names_the_hours(eager: tuple[EagerEn
         list(decoder.feed(noise(1280)))
 
 
-def test_another_delay_gives_other_tokens(eager: tuple[EagerEngine, Constants]) -> None:
+def test_another_delay_gives_other_tokens(eager: Eager) -> None:
     samples = noise(20 * 1280)
     early, late = (decode(eager, samples, 1280, delay) for delay in (1, 0))
     assert len(early) == len(late) and early != late
 
 
-def test_interleaved_streams_do_not_affect_each_other(eager: tuple[EagerEngine, Constants]) -> None:
-    engine, constants = eager
-    sounds = [noise(20 * 1280, seed) for seed in (1, 2)]
-    alone = [decode(eager, sound, 1280) for sound in sounds]
-    live = DecodeOptions(chunk_tokens=1)
-    pair, found = (
-        [StreamingDecoder(engine.stream(), constants, live) for _ in sounds],
-        [list[int](), list[int]()],
-    )
-    for start in range(0, 20 * 1280, 1280):
-        for decoder, sound, tokens in zip(pair, sounds, found, strict=True):
-            tokens += decoder.feed(sound[start : start + 1280])
-    for decoder, tokens in zip(pair, found, strict=True):
-        tokens += decoder.finish()
-    assert found == alone
-
-
-def test_a_stream_continues_beyond_both_windows(eager: tuple[EagerEngine, Constants]) -> None:
+def test_a_stream_continues_beyond_both_windows(eager: Eager) -> None:
     """Windows of 256 and 10 tokens, 700 tokens of audio. `test_transformers.py` compares the values."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=32))
@@ -186,7 +157,7 @@ def test_a_stream_continues_beyond_both_windows(eager: tuple[EagerEngine, Consta
     assert len(tokens) == 711 and decoder.position == 749 and len(set(tokens[600:])) > 5
 
 
-def test_eos_does_not_stop_a_stream(eager: tuple[EagerEngine, Constants]) -> None:
+def test_eos_does_not_stop_a_stream(eager: Eager) -> None:
     """One of the chosen tokens becomes EOS; the tokens after it stay the same."""
     samples = noise(20 * 1280)
     engine, constants = eager
@@ -196,7 +167,7 @@ def test_eos_does_not_stop_a_stream(eager: tuple[EagerEngine, Constants]) -> Non
 
 
 def transcript(
-    constants: Constants, pieces: dict[int, bytes], tokens: list[int]
+    constants: RealtimeConstants, pieces: dict[int, bytes], tokens: list[int]
 ) -> tuple[list[str], list[Any]]:
     made = Transcript(constants, pieces.__getitem__)
     texts = [made.add(token) for token in tokens]
@@ -204,14 +175,14 @@ def transcript(
     return texts, made.take_words()
 
 
-def test_characters_that_span_tokens_are_joined(eager: tuple[EagerEngine, Constants]) -> None:
+def test_characters_that_span_tokens_are_joined(eager: Eager) -> None:
     pieces = {1000: "é".encode()[:1], 1001: "é".encode()[1:], 1002: b" ok", 1003: "🙂".encode()[:2]}
     texts, words = transcript(eager[1], pieces, [33, 1000, 1001, 32, 33, 1002, 33, 1003])
     assert texts == ["", "", "é", "", "", " ok", "", "", "�"]
     assert [word.text for word in words] == ["é", "ok", "�"]
 
 
-def test_word_times_follow_from_token_positions(eager: tuple[EagerEngine, Constants]) -> None:
+def test_word_times_follow_from_token_positions(eager: Eager) -> None:
     _, words = transcript(
         eager[1], {1000: b" one", 1001: b" two", 1002: b"!"}, [32, 32, 33, 1000, 32, 33, 1001, 1002, 2]
     )
@@ -221,7 +192,7 @@ def test_word_times_follow_from_token_positions(eager: tuple[EagerEngine, Consta
     ]
 
 
-def test_a_word_ends_with_pads_or_where_it_is_too_long(eager: tuple[EagerEngine, Constants]) -> None:
+def test_a_word_ends_with_pads_or_where_it_is_too_long(eager: Eager) -> None:
     made = Transcript(eager[1], {1000: b"word", 1001: "あ".encode() * 10}.__getitem__)
     seen = []
     for token in (33, 1000, 32, 32, 32, *[1001] * 9):
@@ -230,9 +201,7 @@ def test_a_word_ends_with_pads_or_where_it_is_too_long(eager: tuple[EagerEngine,
     assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
 
 
-def test_a_recording_takes_the_last_delay_and_live_sound_the_first(
-    eager: tuple[EagerEngine, Constants],
-) -> None:
+def test_a_recording_takes_the_last_delay_and_live_sound_the_first(eager: Eager) -> None:
     _, constants = eager
     assert constants.delay_index(None, live=True) == 0 and constants.delay_index(None, live=False) == 1
     assert constants.delay_index(480, live=False) == 0
@@ -247,7 +216,7 @@ def test_a_recording_takes_the_last_delay_and_live_sound_the_first(
     [(3.0, True, 207), (6.75, True, 214), (7.5, True, None), (3.0, False, None)],
 )
 def test_a_long_run_of_pads_is_penalised(
-    eager: tuple[EagerEngine, Constants], margin: float, penalised: bool, expected: int | None
+    eager: Eager, margin: float, penalised: bool, expected: int | None
 ) -> None:
     """Planted logits: [STREAMING_PAD] is always ahead of token 1000 by the same margin."""
     engine, constants = eager

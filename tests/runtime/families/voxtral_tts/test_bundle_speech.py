@@ -15,7 +15,6 @@ from support.paths import ROOT
 from support.runtime.opened_tasks import open_speech
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.batching import Status
 
 TEXT = "Hello there, this is a sentence."
 
@@ -42,19 +41,6 @@ def test_the_chunk_size_does_not_change_the_speech(bundles: Path, chunk: int) ->
     pieces = list(task.speak(TEXT, seed=3, chunk_frames=chunk))
     assert all(len(piece) == chunk * 1920 for piece in pieces[:-1])
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
-
-
-def test_interleaved_utterances_do_not_affect_each_other(bundles: Path) -> None:
-    for target in ("onnx", "executorch"):
-        task = open_speech(bundles / target)
-        separate = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
-        mixed = zip(
-            *(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
-            strict=False,
-        )
-        for pair, first, second in zip(mixed, *separate, strict=False):
-            np.testing.assert_array_equal(pair[0], first)
-            np.testing.assert_array_equal(pair[1], second)
 
 
 TEXTS = [
@@ -146,32 +132,9 @@ def test_threads_that_share_a_task_do_not_affect_each_other(bundles: Path, targe
             np.testing.assert_array_equal(batched, expected)
 
 
-def test_speech_stops_at_the_frame_limit(bundles: Path) -> None:
-    """One frame, because the rounding of random weights decides whether they end the speech at the next."""
-    pieces = open_speech(bundles / "onnx").speak(TEXT, seed=3, max_frames=1)
-    samples, status = 0, None
-    while status is None:
-        try:
-            samples += len(next(pieces))
-        except StopIteration as end:
-            status = end.value
-    assert (samples, status) == (1920, Status.LIMIT)
-
-
 def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles: Path, tmp_path: Path) -> None:
-    base = [
-        sys.executable,
-        "-m",
-        "runtime",
-        "say",
-        TEXT,
-        "--bundle",
-        str(bundles / "onnx"),
-        "--seed",
-        "7",
-        "--voice",
-        "fr_male",
-    ]
+    say = [sys.executable, "-m", "runtime", "say", TEXT, "--bundle", str(bundles / "onnx")]
+    base = [*say, "--seed", "7", "--voice", "fr_male"]
     streamed = subprocess.run(
         [*base, "--stream", "--chunk-frames", "2"], cwd=ROOT, check=True, capture_output=True
     ).stdout

@@ -2,20 +2,18 @@
 
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.runtime.prefix_caches import private_prefix_cache
-from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine
+from support.runtime.toy_speech import DIM, Prompts, ToyEngine, toy_decoder
 
 from voxport.runtime import batching, utterance
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays, Stream
-from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
 from voxport.runtime.slots import move_states
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -33,20 +31,8 @@ class Job(NamedTuple):
         return SpeechRequest("a" * self.letters, seed=self.frames, max_frames=self.frames, chunk_frames=1)
 
 
-class Prompts:
-    """Replaces the tokenizer: a voice for each length of the text, and one id per letter."""
-
-    def build(self, request: SpeechRequest) -> Prompt:
-        generator = np.random.default_rng(len(request.text))
-        voice = generator.standard_normal((3, DIM), dtype=np.float32)
-        return Prompt(np.array([1, 25, 24, 24, 24, 26]), voice, generator.integers(0, 20, len(request.text)))
-
-
 def new_decoder(slots: int, engine: ToyEngine) -> BatchedDecoder[SpeechRequest]:
-    """No voice has stored rows."""
-    return BatchedDecoder(
-        SpeechSlots(engine.batched(slots), CONSTANTS, cast(Any, Prompts()), private_prefix_cache())
-    )
+    return toy_decoder(slots, engine, Prompts(voice_rows=3))
 
 
 @cache
@@ -121,7 +107,7 @@ def not_at_all(batch: Stream, source: int, target: int, positions: int) -> Strea
     return batch.slot(target)
 
 
-def also_the_slot_behind(slots: SpeechSlots, count: int) -> None:
+def also_the_slot_behind(slots: VoxtralSlots, count: int) -> None:
     """The step of a batch with a row for each slot: it writes to row 0 of the slots that have no frame."""
     FEED(slots, count)
     if count in slots._utterances:
@@ -129,7 +115,7 @@ def also_the_slot_behind(slots: SpeechSlots, count: int) -> None:
         slots._stream.slot(count).run("decode_step", inputs)
 
 
-def swapped(slots: SpeechSlots, count: int) -> None:
+def swapped(slots: VoxtralSlots, count: int) -> None:
     """The codes of each slot go to another one."""
     DECODE(slots, count)
     spoken = slots._from(count, 0)
@@ -138,14 +124,14 @@ def swapped(slots: SpeechSlots, count: int) -> None:
         each.codes = other
 
 
-MOVE, FEED, DECODE = move_states, SpeechSlots.feed, SpeechSlots.decode
+MOVE, FEED, DECODE = move_states, VoxtralSlots.feed, VoxtralSlots.decode
 FAULTS = [
     (utterance, "move_states", another_direction),
     (utterance, "move_states", one_row_less),
     (utterance, "move_states", without_codec),
     (utterance, "move_states", not_at_all),
-    (SpeechSlots, "feed", also_the_slot_behind),
-    (SpeechSlots, "decode", swapped),
+    (VoxtralSlots, "feed", also_the_slot_behind),
+    (VoxtralSlots, "decode", swapped),
 ]
 
 

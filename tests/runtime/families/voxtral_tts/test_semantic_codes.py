@@ -2,29 +2,15 @@
 
 import numpy as np
 import pytest
+from support.runtime import toy_speech
 
-from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
+from voxport.bundle.constants.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE
 from voxport.runtime.families.voxtral_tts.decoder import semantic_codes
 
 CODES, ROWS = 6, 12  # 2 special rows, 6 codes and 4 rows of padding
 
 
-@pytest.fixture
-def constants() -> Constants:
-    return Constants(
-        sample_rate=24000,
-        samples_per_frame=1920,
-        dim=8,
-        vocab_size=100,
-        n_codebooks=3,
-        semantic_codes=CODES,
-        acoustic_levels=21,
-        euler_steps=7,
-        bos_id=1,
-        audio_id=24,
-        begin_audio_id=25,
-        first_frame="audio_token",
-    )
+CONSTANTS = toy_speech.CONSTANTS.model_copy(update={"semantic_codes": CODES})
 
 
 def logits_with(*winners: int) -> np.ndarray:
@@ -36,27 +22,27 @@ def logits_with(*winners: int) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize("winner", [END_AUDIO, FIRST_CODE, FIRST_CODE + CODES - 1])
-def test_the_end_and_every_code_can_be_chosen(constants: Constants, winner: int) -> None:
-    assert semantic_codes(logits_with(winner), constants).tolist() == [[winner]]
+LAST = FIRST_CODE + CODES - 1
 
 
-def test_a_frame_that_may_not_end_the_speech_has_another_code(constants: Constants) -> None:
-    assert semantic_codes(logits_with(END_AUDIO), constants, may_end=False).tolist() == [[FIRST_CODE + 1]]
+@pytest.mark.parametrize(
+    ("winner", "may_end", "chosen"),
+    [
+        (END_AUDIO, True, END_AUDIO),
+        (END_AUDIO, False, FIRST_CODE + 1),
+        (FIRST_CODE, True, FIRST_CODE),
+        (LAST, True, LAST),
+        (EMPTY_AUDIO, True, FIRST_CODE + 1),
+        (LAST + 1, True, FIRST_CODE + 1),  # padding
+        (ROWS - 1, True, FIRST_CODE + 1),
+    ],
+)
+def test_codes_and_the_end_can_be_chosen_and_no_other_row(winner: int, may_end: bool, chosen: int) -> None:
+    logits = logits_with(winner)
+    assert semantic_codes(logits, CONSTANTS, may_end).tolist() == [[chosen]]
+    np.testing.assert_array_equal(logits, logits_with(winner))
 
 
-@pytest.mark.parametrize("winner", [EMPTY_AUDIO, FIRST_CODE + CODES, ROWS - 1])
-def test_empty_audio_and_padding_are_never_chosen(constants: Constants, winner: int) -> None:
-    assert semantic_codes(logits_with(winner), constants).tolist() == [[FIRST_CODE + 1]]
-
-
-def test_each_row_of_a_batch_is_masked(constants: Constants) -> None:
-    found = semantic_codes(logits_with(EMPTY_AUDIO, END_AUDIO, ROWS - 1), constants)
+def test_each_row_of_a_batch_is_masked() -> None:
+    found = semantic_codes(logits_with(EMPTY_AUDIO, END_AUDIO, ROWS - 1), CONSTANTS)
     assert found.tolist() == [[FIRST_CODE + 1], [END_AUDIO], [FIRST_CODE + 1]]
-
-
-def test_the_logits_stay_unchanged(constants: Constants) -> None:
-    logits = logits_with(EMPTY_AUDIO)
-    before = logits.copy()
-    semantic_codes(logits, constants)
-    np.testing.assert_array_equal(logits, before)

@@ -1,31 +1,20 @@
 """Why speech ends, on planted logits: the model, the budget of its text, the cache, or a limit."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
-from support.runtime.prefix_caches import private_prefix_cache
-from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStream
+from support.runtime.toy_speech import FRAME, Prompts, ToyEngine, ToyStream, toy_decoder
 
 from voxport.bundle.constants.voxtral_tts import END_AUDIO
 from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.qwen3_tts.languages import estimated_frames as estimated_frames_of_qwen
-from voxport.runtime.families.voxtral_tts.decoder import Prompt
-from voxport.runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
-from voxport.runtime.families.voxtral_tts.task import SpeechSlots
+from voxport.runtime.families.qwen3_tts.prompt import estimated_frames as estimated_frames_of_qwen
+from voxport.runtime.families.voxtral_tts.task import FRAMES_PER_CHARACTER, estimated_frames
 from voxport.runtime.speech_request import SPARE_FRAMES, SpeechRequest
 
 ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
-
-
-class Prompts:
-    """Replaces the tokenizer: two voice rows and three ids, whatever the text is."""
-
-    def build(self, request: SpeechRequest) -> Prompt:
-        return Prompt(np.array([1, 25, 24, 24, 26]), np.zeros((2, DIM), np.float32), np.array([3, 4, 5]))
 
 
 @pytest.fixture
@@ -43,10 +32,7 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchedDecoder[Spe
 
         monkeypatch.setattr(ToyStream, "_prefill", planted)
         monkeypatch.setattr(ToyStream, "_decode_step", planted)
-        prefixes = private_prefix_cache()
-        return BatchedDecoder(
-            SpeechSlots(ToyEngine().batched(slots), CONSTANTS, cast(Any, Prompts()), prefixes)
-        )
+        return toy_decoder(slots, ToyEngine(), Prompts(ids=3))
 
     return make
 

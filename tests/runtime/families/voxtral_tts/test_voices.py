@@ -11,7 +11,7 @@ from support.stand_ins import stand_in
 
 from voxport.bundle.bounds import MAX_VOICE_ROWS
 from voxport.bundle.errors import UsageError
-from voxport.runtime.families.voxtral_tts.voices import choose_voice
+from voxport.runtime.families.voxtral_tts.task import choose_voice
 
 BUNDLE = stand_in(manifest=stand_in(voices={}), folder=None)
 ROWS = torch.linspace(-2, 2, 12).reshape(3, 4)

@@ -25,7 +25,7 @@ from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.transcription import LiveStream
+from voxport.runtime.speech_to_text import LiveStream
 
 
 def worker_of(server: RunningServer) -> TranscriptionWorker:

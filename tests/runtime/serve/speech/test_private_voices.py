@@ -11,7 +11,7 @@ from support.serve.http_server import RunningServer, running
 from wyoming.tts import SynthesizeVoice
 
 from voxport.runtime.families.qwen3_tts import voices
-from voxport.runtime.families.qwen3_tts.builder import Voice
+from voxport.runtime.families.qwen3_tts.prompt import Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.wyoming.server import describe

@@ -16,7 +16,7 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription import live_streams
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import RECORDING_TOKENS, TranscriptionWorker
-from voxport.runtime.transcription import LiveBatch, LiveStream, TranscriptDelta
+from voxport.runtime.speech_to_text import LiveBatch, LiveStream, TranscriptDelta
 
 ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names belong to live clients
 ARRIVALS = [(ANNA, BOB), (BOB, ANNA), (ANNA, BOB)]  # live audio in each turn of the recording

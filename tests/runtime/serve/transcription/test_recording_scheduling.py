@@ -12,7 +12,7 @@ from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import MAX_RECORDINGS, TranscriptionWorker
-from voxport.runtime.transcription import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta
 
 TURN, TURNS = np.ones(10 * BLOCK, np.float32), 5  # of a recording
 

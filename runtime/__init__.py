@@ -1,1 +1,0 @@
-"""Runs bundles: text to speech and speech to text, without torch if the engine needs none."""
