@@ -76,8 +76,8 @@ def check_export(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Ta
     IntegrityError.
     """
     from voxport.cli.checkpoint import model_name, resolve_arguments
-    from voxport.export.naming import bundle_name
-    from voxport.export.output_folder import check_output
+    from voxport.export.job import bundle_name
+    from voxport.export.staging import check_output
     from voxport.export.targets import check_recipes, open_target, parse_targets
 
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]

@@ -26,13 +26,11 @@ from voxport.bundle.manifest import (
 )
 from voxport.bundle.progress import advance, progress
 from voxport.export.card import bundle_card
-from voxport.export.job import graph_key
+from voxport.export.job import differences, graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
 from voxport.export.model import Export
-from voxport.export.naming import differences
-from voxport.export.output_folder import check_output, staging
 from voxport.export.resolve import Resolved, Source
-from voxport.export.resume import RECORD, FinishedGraph, ResumeCache
+from voxport.export.staging import RECORD, FinishedGraph, ResumeCache, check_output, staging
 from voxport.export.targets.base import Target
 from voxport.export.verify.checks import count_steps, verify, verify_graph
 from voxport.export.verify.comparison import Result

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     if arguments.alone and arguments.checkpoint:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
-    from voxport.export.evaluation.result import summary
+    from voxport.export.evaluation.figures import summary
     from voxport.export.evaluation.run import evaluate, evaluation_options
     from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
     from voxport.export.targets import target_of_job

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
-    from voxport.export.evaluation.result import sweep_table
+    from voxport.export.evaluation.figures import sweep_table
     from voxport.export.evaluation.run import evaluation_options
     from voxport.export.evaluation.sweep import sweep
     from voxport.export.evaluation.utterances import HELD_OUT, read_utterances

@@ -1,30 +1,22 @@
 """Converts a checkpoint folder: opens it, plans, and writes a new folder that gets its name when complete."""
 
-import hashlib
 import json
 import logging
+import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
+import torch
+
 from voxport.bundle.errors import UsageError
-from voxport.bundle.files import files_below
-from voxport.bundle.manifest import README, file_entry
+from voxport.bundle.manifest import README
 from voxport.bundle.progress import advance, progress
-from voxport.export.code_key import source_key
-from voxport.export.conversion.files import (
-    check_files,
-    conversion_card,
-    write_files,
-    write_index,
-    write_weights,
-)
-from voxport.export.conversion.outputs import Conversion, Output
-from voxport.export.conversion.plan import NO_GROUP, Plan, make_plan, shards
-from voxport.export.output_folder import staging
-from voxport.export.resume import RECORD, ResumeCache
-from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
+from voxport.export.conversion.files import check_files, conversion_card, write_files, write_json
+from voxport.export.conversion.outputs import STORED, Conversion, Output
+from voxport.export.conversion.plan import NO_GROUP, Plan, make_plan
+from voxport.export.staging import staging
+from voxport.model.checkpoint_layout import INDEX_SUFFIX, RANDOM_WEIGHTS
 from voxport.model.foreign import foreign_format_named
 from voxport.model.graph import GraphSpec
 from voxport.model.inspection import open_convertible
@@ -33,7 +25,8 @@ from voxport.model.other_weights import check_other_weights
 from voxport.model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
 from voxport.quantize.recipe import Recipe, Rule, find_recipe, with_min_bits
 
-HASHES = "SHA256SUMS"
+MAX_SHARD = 5e9  # bytes of a file
+SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
 log = logging.getLogger(__name__)
 
 
@@ -56,9 +49,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
     """Writes `folder` in another layout or precision to `out`, which must be free. `weights` names files to
     read in place of the usual ones.
 
-    Raises UsageError, CheckpointError or ExportError. After an interruption and on a full disk, the finished
-    files stay in a hidden folder beside `out`, and the next run continues with them. After another error
-    nothing is left.
+    Raises UsageError, CheckpointError or ExportError; then nothing is left.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
@@ -81,37 +72,12 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
     with staging(out) as staged, progress(plan.size / 1e6, "MB"):
-        _write_weights(plan, staged)
+        for path, outputs in plan.files.items():
+            _write_shards(staged / path, outputs, _metadata(plan, outputs))
         write_files(plan, staged)
         (staged / README).write_text(conversion_card(plan), encoding="utf-8")
-        names = sorted(set(files_below(staged)) - {RECORD})
-        sums = "".join(f"{file_entry(staged / name).sha256}  {name}\n" for name in names)
-        (staged / HASHES).write_text(sums, encoding="utf-8")
-        (staged / RECORD).unlink()  # last: after an interruption its files are used again
     tensors = sum(len(output.entries) for output in plan.outputs)
     return Converted(out, tensors, plan.size, plan.floats, source.computed)
-
-
-def _write_weights(plan: Plan, out: Path) -> None:
-    """The files of weights below `out`. A file of an earlier run is kept. An index is written last."""
-    cache = ResumeCache(out)
-    hashes = sorted(file_entry(file.path).sha256 for file in plan.source.files)
-    for path, outputs in plan.files.items():
-        metadata, parts = _metadata(plan, outputs), shards(path, outputs)
-        for name, part in parts.items():
-            key, entry = _key(hashes, part, metadata, plan.conversion), name.replace("/", ".")
-            if cache.find(entry, key):
-                log.info("%s: as in an earlier run", name)
-                advance(sum(output.size for output in part) / 1e6, name)
-            else:
-                cache.make(entry, key, partial(_write_file, name, part, metadata))
-        if len(parts) > 1:
-            write_index(out / path, parts)
-
-
-def _write_file(name: str, outputs: list[Output], metadata: dict[str, str], folder: Path) -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    write_weights(folder / name, outputs, metadata)
 
 
 def _with_family_rules(recipe: Recipe, graphs: Iterable[GraphSpec]) -> Recipe:
@@ -134,15 +100,49 @@ def _metadata(plan: Plan, outputs: list[Output]) -> dict[str, str]:
     return tags | ({RANDOM_WEIGHTS: "voxport synth"} if plan.source.is_random else {})
 
 
-def _key(hashes: list[str], outputs: list[Output], metadata: object, conversion: Conversion) -> str:
-    """Hash of everything that decides a file of weights."""
-    content = [
-        hashes,
-        conversion.to,
-        str(conversion.dtype),
-        conversion.recipe.to_entry().model_dump(mode="json"),
-        [output.entries for output in outputs],
-        metadata,
-        source_key("export/conversion", "model", "quantize"),
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+def _write_shards(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
+    """Writes one file of at most `MAX_SHARD` bytes, or several with an index."""
+    groups: list[list[Output]] = [[]]
+    size = 0
+    for output in outputs:
+        if groups[-1] and size + output.size > MAX_SHARD:
+            groups.append([])
+            size = 0
+        groups[-1].append(output)
+        size += output.size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if len(groups) == 1:
+        write_weights(path, outputs, metadata)
+        return
+    places: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        name = SHARD.format(stem=path.stem, number=number, count=len(groups), suffix=path.suffix)
+        write_weights(path.with_name(name), group, metadata)
+        places |= {entry.name: name for output in group for entry in output.entries}
+    total = sum(output.size for output in outputs)
+    content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    write_json(path.with_name(path.name + INDEX_SUFFIX), content)
+
+
+def write_weights(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
+    """Writes a safetensors file tensor by tensor: memory holds one tensor, whatever the size of the model."""
+    header = _header(outputs, metadata)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for output in outputs:
+            for entry, tensor in zip(output.entries, output.make(), strict=True):
+                assert tuple(tensor.shape) == entry.shape and tensor.dtype == STORED[entry.dtype], entry
+                flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+                file.write(flat.numpy().data)
+            advance(output.size / 1e6, output.published)
+
+
+def _header(outputs: list[Output], metadata: dict[str, str]) -> bytes:
+    """The JSON header, padded with blanks to a multiple of 8 bytes."""
+    entries: dict[str, object] = {"__metadata__": metadata}
+    end = 0
+    for entry in (entry for output in outputs for entry in output.entries):
+        start, end = end, end + entry.size
+        entries[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    return header + b" " * (-len(header) % 8)

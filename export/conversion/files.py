@@ -1,9 +1,8 @@
-"""Writes the files of a converted folder: weights, configuration, tokenizer, voices and README."""
+"""The files of a converted folder beside its weights: configuration, tokenizer, voices and README."""
 
 import json
 import logging
 import shutil
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from io import BytesIO
@@ -15,11 +14,9 @@ from safetensors.torch import save
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VOICE_KEY
-from voxport.bundle.progress import advance
 from voxport.export.card import front_matter
-from voxport.export.conversion.outputs import STORED, Output
 from voxport.export.conversion.plan import Plan
-from voxport.model.checkpoint_layout import INDEX_SUFFIX, not_json
+from voxport.model.checkpoint_layout import not_json
 from voxport.model.config import Config
 from voxport.model.download import unfinished
 from voxport.model.family import Family
@@ -32,43 +29,6 @@ LAYOUTS = {
     "pytorch": "in the published layout",
 }
 log = logging.getLogger(__name__)
-
-
-def write_index(path: Path, parts: dict[str, list[Output]]) -> None:
-    """Writes the index of shards that are beside `path`, by their names."""
-    names = {
-        entry.name: Path(shard).name
-        for shard, outputs in parts.items()
-        for output in outputs
-        for entry in output.entries
-    }
-    size = sum(output.size for outputs in parts.values() for output in outputs)
-    content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(names.items()))}
-    _write_json(path.with_name(path.name + INDEX_SUFFIX), content)
-
-
-def write_weights(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
-    """Writes a safetensors file tensor by tensor: memory holds one tensor, whatever the size of the model."""
-    header = _header(outputs, metadata)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header)
-        for output in outputs:
-            for entry, tensor in zip(output.entries, output.make(), strict=True):
-                assert tuple(tensor.shape) == entry.shape and tensor.dtype == STORED[entry.dtype], entry
-                flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-                file.write(flat.numpy().data)
-            advance(output.size / 1e6, output.published)
-
-
-def _header(outputs: list[Output], metadata: dict[str, str]) -> bytes:
-    """The JSON header, padded with blanks to a multiple of 8 bytes."""
-    entries: dict[str, object] = {"__metadata__": metadata}
-    end = 0
-    for entry in (entry for output in outputs for entry in output.entries):
-        start, end = end, end + entry.size
-        entries[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [start, end]}
-    header = json.dumps(entries, separators=(",", ":")).encode("ascii")
-    return header + b" " * (-len(header) % 8)
 
 
 def check_files(folder: Path, family: Family, config: Config) -> None:
@@ -100,11 +60,11 @@ def write_files(plan: Plan, out: Path) -> None:
             shutil.copyfile(folder / name, out / name)
     published = family.mlx.published_config
     if published and not (out / published).exists():
-        _write_json(out / published, family.mlx.restored(read_mlx_config(folder), str(folder / CONFIG)))
+        write_json(out / published, family.mlx.restored(read_mlx_config(folder), str(folder / CONFIG)))
     if is_mlx:
-        _write_json(out / CONFIG, _mlx_config(out, plan))
+        write_json(out / CONFIG, _mlx_config(out, plan))
     elif CONFIG in copied:
-        _write_json(out / CONFIG, without_integers(read_mlx_config(folder)))
+        write_json(out / CONFIG, without_integers(read_mlx_config(folder)))
     for name in family.layout.voice_files(folder):
         target = out / Path(name).with_suffix(".safetensors" if is_mlx else ".pt")
         target.parent.mkdir(exist_ok=True)
@@ -121,7 +81,7 @@ def _copied(folder: Path, family: Family) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*family.mlx.copied, *family.layout.config_files(folder))))
 
 
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -177,5 +137,4 @@ def conversion_card(plan: Plan) -> str:
         lines.append(f"{len(plan.integers)} layers have integers{recipe}: {kinds}. `config.json` lists them.")
         for reason, count in sorted(Counter(plan.floats.values()).items()):
             lines.append(f"{count} layers stay floats, because {reason}.")
-    lines += ["", "`sha256sum -c SHA256SUMS` checks the files.", ""]
-    return head + "\n".join(lines)
+    return head + "\n".join(lines) + "\n"

@@ -20,11 +20,10 @@ from voxport.export.verify.component_checks import (
     check_streaming,
 )
 from voxport.export.verify.context import Context, open_context
-from voxport.export.verify.long_codes import check_long_codes
 from voxport.export.verify.manifest_check import check_weight_errors
 from voxport.export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from voxport.export.verify.report import VerificationResult
-from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
+from voxport.export.verify.run_checks import check_free_run, check_long_codes, check_long_runs, check_replay
 
 log = logging.getLogger(__name__)
 

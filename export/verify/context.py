@@ -18,7 +18,7 @@ from voxport.model.family import VerificationPlan
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedModule, float_activations
 from voxport.runtime.engines import open_engine
-from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.families.base import VerificationWorkload
 
@@ -144,7 +144,7 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
     resolved, target, model, job = export.resolved, export.target, export.model, export.job
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     names = {entry.name for entry in bundle.components}
-    bars = _bars(graphs, target, target.runs_in_float16(mode.engine.compute_precision))
+    bars = _bars(graphs, target, target.runs_in_float16(mode.precision))
     if mode.float_activations:
         bars = replace(bars, integer_graphs=frozenset())
     return Context(
@@ -163,19 +163,21 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
 def _engines(bundle: Bundle, export: Export, mode: Mode) -> ComparedEngines:
     resolved, target, model, extent = export.resolved, export.target, export.model, mode.extent
     names = {entry.name for entry in bundle.components}
+    units = mode.options.compute_units if mode.precision is None else None
+    options = EngineOptions(compute_precision=mode.precision, compute_units=units, device=mode.options.device)
     components = tuple(component for component in model.components if component.name in names)
     unrounded = EagerEngine(components, model.module, target.layout, float_activations)
     if mode.float_activations:
-        artifact = target.open_with_float_activations(bundle, mode.engine)
+        artifact = target.open_with_float_activations(bundle, options)
         return ComparedEngines(artifact, unrounded, unrounded)
     kernel = target.linear_kernel
-    is_float16 = target.runs_in_float16(mode.engine.compute_precision)
+    is_float16 = target.runs_in_float16(mode.precision)
     other_sums = perturbed(kernel, torch.float16 if is_float16 else torch.float32)
     is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
     holds_full = extent.frames > 0 or not extent.is_sample
     reference = Model(resolved.in_full_precision(), target.layout)
     return ComparedEngines(
-        artifact=open_engine(bundle, mode.engine),
+        artifact=open_engine(bundle, options),
         eager=EagerEngine(components, model.module, target.layout, kernel),
         unrounded=unrounded,
         perturbed=EagerEngine(components, model.module, target.layout, other_sums)

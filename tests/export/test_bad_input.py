@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
-from voxport.export.output_folder import staging
+from voxport.export.staging import staging
 from voxport.model.mistral_layout import MistralLayout
 
 

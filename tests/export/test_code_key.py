@@ -9,7 +9,7 @@ import pytest
 from support.export.cache import SOURCES
 from support.paths import ROOT
 
-from voxport.export.code_key import LOWERING, lowering_key
+from voxport.export.job import LOWERING, lowering_key
 from voxport.export.targets import TARGETS
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
@@ -39,13 +39,13 @@ def keys(root: Path) -> dict[str, str]:
         ("model/voxtral_tts/modules.py", set(TARGETS)),
         ("quantize/search.py", set(TARGETS)),
         ("export/model.py", set(TARGETS)),
-        ("export/targets/tracing.py", set(TARGETS)),
+        ("export/targets/shared.py", set(TARGETS)),
         *((f"export/targets/{target}/lowering.py", {target}) for target in TARGETS),
         ("bundle/errors.py", set()),
         ("bundle/FORMAT.md", set()),
         ("export/build.py", set()),
         ("export/verify/checks.py", set()),
-        ("export/evaluation/words.py", set()),
+        ("export/evaluation/figures.py", set()),
         ("model/synthetic/checkpoint.py", set()),
         ("model/voxtral_tts/synthetic.py", set()),
         ("model/voxtral_tts/model.md", set()),

@@ -24,8 +24,7 @@ from voxport.bundle.manifest import Bundle, WeightError
 from voxport.export import build
 from voxport.export.__main__ import main as export
 from voxport.export.model import Export
-from voxport.export.output_folder import staging
-from voxport.export.resume import ResumeCache
+from voxport.export.staging import ResumeCache, staging
 
 
 @pytest.mark.parametrize("name", [".out.voxport-partial", ".out.voxport-old"])

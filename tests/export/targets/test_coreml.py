@@ -20,7 +20,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import dequantized_linear
-from voxport.export.targets.coreml.package import WEIGHTS, blob_values, merge
+from voxport.export.targets.coreml.lowering import WEIGHTS, blob_values, merge
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget
 from voxport.model.layers.attention import ReferenceAttention

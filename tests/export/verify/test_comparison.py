@@ -17,7 +17,7 @@ from voxport.export.verify.comparison import (
     most_by_chance,
 )
 from voxport.export.verify.manifest_check import check_weight_errors
-from voxport.export.verify.report import VerificationResult, details, failures, summary
+from voxport.export.verify.report import VerificationResult, failures, summary
 
 
 @pytest.mark.parametrize("field", ["searched", "min_max"])
@@ -230,20 +230,6 @@ def test_failures_are_named_below_the_verdict() -> None:
 
 def test_a_large_margin_is_not_spelled_out() -> None:
     assert "could be over 1000 times as far" in lines(compared("prefill", 0.0))[1]
-
-
-def test_details_have_a_line_for_every_result() -> None:
-    absent = Assertion("long run", True, "the family has no decoder", left_out=True)
-    rows = (compared("prefill", 2e-4), Assertion("free run", True, "finite"), absent)
-    found = details(VerificationResult(rows, {"codes": {"equal": 0.5}})).splitlines()
-    assert found[1].split()[:3] == ["prefill", "hidden", "outputs"] and found[1].endswith("FAILED")
-    assert "error 2.0e-04 of 1.0e-04" in found[1]
-    assert found[2:] == [
-        "ok     free run: finite",
-        "-      long run: left out, the family has no decoder",
-        "       codes: equal 0.500",
-    ]
-    assert absent.row()["left_out"] and "left_out" not in rows[1].row()
 
 
 def test_an_infinite_error_is_drawn_too() -> None:

@@ -20,7 +20,7 @@ from support.export.faulty_engines import (
 from voxport.__main__ import main as voxport
 from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import EagerEngine
-from voxport.export.verify.long_codes import check_long_codes
+from voxport.export.verify.run_checks import check_long_codes
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families import open_family

@@ -150,7 +150,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
 ) -> None:
     """The limit for references is 0 bytes, so every model counts as large."""
     monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
-    assert verify(bundles / "onnx", "--details") == 0
+    assert verify(bundles / "onnx", "--json") == 0
     out = capsys.readouterr().out
     sampled = "1 seed, up to 24 rows, 4 decode steps, 8 frames in chunks, runs of 3, no long codes"
     assert f"{sampled}; not compared with full precision" in out and "reset and replay" in out
