@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from support.bundle_options import WIDE
-from support.export.coreml_weights import read_quantized_weights
 from support.export.rounding import float32_bar
+from support.export.stored_weights import coreml_weights
 from support.files import contents
 
 from voxport.bundle.errors import ExportError
@@ -257,7 +257,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
     function = Package(path).function("acoustic_step")
     kinds = [op.type for op in function.operations]
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
-    products = len(read_quantized_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
+    products = len(coreml_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
     assert kinds.count("round") >= products and bool(products) == (recipe == "8da4w")
     executor, errors = Executor(function, "float32"), []
     for inputs in map(graph.first.example, range(3)):
