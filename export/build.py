@@ -36,7 +36,7 @@ from voxport.export.verify.checks import count_steps, verify, verify_graph
 from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import check_signatures
 from voxport.export.verify.modes import DEFAULTS
-from voxport.export.verify.report import VerificationResult, failures
+from voxport.export.verify.result import VerificationResult, failures
 from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
         if output.verify:
             log.info("%s: verifying", job.source.name)
             result = verify(Bundle(folder, manifest), export, DEFAULTS, checked)
-            _report_failures(job, result, folder)
+            _raise_failures(job, result, folder)
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
         _write_readme_and_manifest(export, manifest, folder)
@@ -113,12 +113,11 @@ def _lower(
         model.pack(name)  # `verify` needs the module again
         free_memory()
         if not output.keep_going:  # fails before the next graph is lowered
-            _report_failures(job, VerificationResult.of(checked), folder)
+            _raise_failures(job, VerificationResult.of(checked), folder)
     return finished, checked
 
 
 def _manifest_of(job: ExportJob, graphs: Mapping[str, FinishedGraph]) -> Manifest:
-    """The manifest of a bundle that has only these graphs."""
     components = tuple(entry for entry in job.components if entry.graph in graphs)
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -145,12 +144,12 @@ def _graph_summary(graph: FinishedGraph) -> str:
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
 
 
-def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
-    """Writes the report and raises VerificationError if a check failed."""
+def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
+    """If a check failed, writes all results and raises VerificationError."""
     failed = failures(result)
     if not failed:
         return
-    (folder / REPORT).write_text(result.report(), encoding="utf-8")
+    (folder / REPORT).write_text(result.as_json(), encoding="utf-8")
     for text in failed:
         log.error("  %s", text)
     raise VerificationError(
@@ -169,13 +168,12 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         return False
     try:
         found = read_manifest(folder)
+        is_equal = found.job.model_copy(update={"request": job.request}) == job
+        if is_equal:
+            Bundle(folder).check_hashes()
     except IntegrityError as error:
         raise IntegrityError(f"{error} (a forced export replaces it)") from None
-    if found.job.model_copy(update={"request": job.request}) == job:
-        try:
-            Bundle(folder).check_hashes()
-        except IntegrityError as error:
-            raise IntegrityError(f"{error} (a forced export replaces it)") from None
+    if is_equal:
         return not verified or found.verification.status == "passed"  # otherwise it is exported again
     different = "; ".join(differences(found.job, job)[:MAX_DIFFERENCES])
     raise UsageError(

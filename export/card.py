@@ -43,19 +43,7 @@ def front_matter(
         content |= {"base_model_relation": "quantized"} if is_quantised else {}
     content |= {"language": list(languages), "pipeline_tag": family.task, "library_name": library}
     content |= {"tags": ["voxport", *tags], **more}
-    return f"---\n{yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)}---\n\n"
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no annotations
-    """Quotes each text that begins with no letter: `1e3` is a text in YAML 1.1, and a number in YAML 1.2."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if text[:1].isalpha() else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
+    return f"---\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
 def model_card(manifest: Manifest, source: Source) -> str:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolved, target = check_beside_checkpoint(bundle, arguments)
     from voxport.export.model import Export
     from voxport.export.verify.checks import count_steps, verify
-    from voxport.export.verify.report import failures, summary
+    from voxport.export.verify.result import failures, summary
 
     if arguments.long_codes:
         _check_memory_of_long_codes(resolved, bundle)
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         from voxport.export.verify.page import write_page
 
         write_page(arguments.report, bundle, result, export.model.layer_errors)
-    report = result.report()
+    report = result.as_json()
     _write_into_bundle(arguments.bundle / REPORT, report)
     if arguments.json:
         print(report.strip())

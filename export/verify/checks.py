@@ -22,7 +22,7 @@ from voxport.export.verify.component_checks import (
 from voxport.export.verify.context import Context, open_context
 from voxport.export.verify.manifest_check import check_weight_errors
 from voxport.export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
-from voxport.export.verify.report import VerificationResult
+from voxport.export.verify.result import VerificationResult
 from voxport.export.verify.run_checks import check_free_run, check_long_codes, check_long_runs, check_replay
 
 log = logging.getLogger(__name__)

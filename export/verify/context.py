@@ -1,6 +1,6 @@
 """`Context`: what checks compare in one mode: the engines, their bars and their start states."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -198,6 +198,20 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
         if any(scheme.integer_activations(target.has_integer_kernels) for scheme in products):
             integer_graphs.add(graph.name)
     return Bars(FLOAT16_BAR if is_float16 else FLOAT_BAR, quantisation, frozenset(integer_graphs))
+
+
+def add_outputs(
+    compared: Iterable[Comparison], results: Sequence[Arrays], full: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Adds one call: the outputs of the engines in the order of `Context.compared`, and of full precision."""
+    for comparison in compared:
+        name = comparison.output
+        comparison.add(*(result[name] for result in results), full=(full or {}).get(name))
+
+
+def add_states(compared: Mapping[str, Comparison], states: Sequence[Arrays]) -> None:
+    for name, comparison in compared.items():
+        comparison.add(*(found[name] for found in states))
 
 
 def at_position(inputs: Arrays, position: int) -> Arrays:

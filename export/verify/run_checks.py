@@ -17,6 +17,8 @@ from voxport.export.verify.comparison import (
 )
 from voxport.export.verify.context import (
     Context,
+    add_outputs,
+    add_states,
     at_position,
     equal_rows,
     full_states,
@@ -74,14 +76,14 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
             states = streams[1].save()
             for stream in active:
                 stream.load(states)
-            before = streams[0].save(
-                step.name, MAX_ROWS + first
-            )  # the artifact may round them to half precision
+            # the artifact may round them to half precision
+            before = streams[0].save(step.name, MAX_ROWS + first)
         indices = range(first, min(first + STRETCH, steps))
-        _run_steps(step, indices, active, outputs)
+        for index in indices:
+            inputs = at_position(step.example(index), MAX_ROWS + index)
+            add_outputs([outputs], [stream.run(step.name, inputs) for stream in active])
         found = [stream.save(step.name, MAX_ROWS + indices.stop) for stream in active]
-        for name, comparison in caches.items():
-            comparison.add(*(rows[name] for rows in found))
+        add_states(caches, found)
         old_rows = slice(0 if has_window(step) else MAX_ROWS + first)
         unchanged &= equal_rows(before, found[0], step.signature.states, old_rows)
         before = found[0]
@@ -93,13 +95,6 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
     if outputs.has_typical_error:
         errors = [call.largest for call in outputs.calls]
         yield check_drift(f"no drift{suffix}", errors, outputs.float_bar)
-
-
-def _run_steps(step: Component, indices: range, streams: list[Stream], compared: Comparison) -> None:
-    for index in indices:
-        inputs = at_position(step.example(index), MAX_ROWS + index)
-        results = [stream.run(step.name, inputs) for stream in streams]
-        compared.add(*(result[compared.output] for result in results))
 
 
 def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Assertion:

@@ -91,7 +91,6 @@ def test_odd_values_remain_what_they_are() -> None:
     manifest = manifest_of(source, rules=rules, quant_for=[("codec", "w8")])
     options = {
         "a": "no",
-        "b": "1e3",
         "c": "x: y # z",
         "d": "---\nlicense: mit\n---",
         "e": "é\u2028\t",

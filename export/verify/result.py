@@ -1,4 +1,4 @@
-"""The result of verification: its stored form, and what `verify` prints."""
+"""The result of verification: its stored form, and its texts for people."""
 
 import json
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ class VerificationResult:
         rows = tuple(row.row() for row in self.rows)
         return Verification(status=self.status, rows=rows, reports=self.measurements)
 
-    def report(self) -> str:
+    def as_json(self) -> str:
         """The content of `verify.json`."""
         return json.dumps(self.stored().model_dump(mode="json"), indent=1) + "\n"
 
