@@ -50,7 +50,7 @@ class Plan:
 def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversion: Conversion) -> Plan:
     """Raises UsageError."""
     root = family.build_all(config)  # on the meta device
-    _check(family, source, conversion, root)
+    _check(family, source, conversion)
     modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
     integers: dict[str, tuple[int, int]] = {}
@@ -82,7 +82,7 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
     return Plan(family, config, source, conversion, files, integers, floats, recipe if is_known else None)
 
 
-def _check(family: Family, source: StoredWeights, conversion: Conversion, root: nn.Module) -> None:
+def _check(family: Family, source: StoredWeights, conversion: Conversion) -> None:
     """Raises UsageError if MLX cannot hold the model, or if integers would be rounded again."""
     if conversion.recipe.name != "none" and any(found.bits for found in source.tensors.values()):
         raise UsageError(
@@ -91,17 +91,6 @@ def _check(family: Family, source: StoredWeights, conversion: Conversion, root: 
         )
     if conversion.to == "mlx" and not family.mlx.model_type:
         raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
-    for path, module in root.named_modules() if conversion.is_for_modules else ():
-        if (
-            isinstance(module, nn.LSTM)
-            and module.num_layers == 1
-            and not module.bidirectional
-            and module.bias
-        ):
-            raise UsageError(
-                f"layout mlx: {path}: MLX's LSTM of one direction has one bias, PyTorch's two; use mlx-audio",
-                field="layout",
-            )
 
 
 def _why_float(family: Family, path: str, recipe: Recipe) -> str:

@@ -25,19 +25,7 @@ BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: 
 Config = dict[str, Node]
 MLX_ORDERS = {
     "Conv1d": (0, 2, 1),
-    "Conv2d": (0, 2, 3, 1),
     "ConvTranspose1d": (1, 2, 0),
-    "ConvTranspose2d": (1, 2, 3, 0),
-}
-MLX_LSTM = {
-    "weight_ih_l0": "Wx_forward",
-    "weight_hh_l0": "Wh_forward",
-    "bias_ih_l0": "bias_ih_forward",
-    "bias_hh_l0": "bias_hh_forward",
-    "weight_ih_l0_reverse": "Wx_backward",
-    "weight_hh_l0_reverse": "Wh_backward",
-    "bias_ih_l0_reverse": "bias_ih_backward",
-    "bias_hh_l0_reverse": "bias_hh_backward",
 }
 
 
@@ -91,9 +79,7 @@ def described(config: Config) -> dict[str, Tensor]:
         module, shape = root.get_submodule(path), tuple(parameter.shape)
         kernel = type(module).__name__.removeprefix("Parametrized")
         order = MLX_ORDERS.get(kernel) if len(shape) > 2 else None
-        tail = name.removeprefix(f"{path}.")
-        other = f"{path}.{MLX_LSTM.get(tail, tail)}"
-        other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", other))
+        other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", name))
         found[name] = Tensor(shape, other, order, name.startswith("moved."))
     return found
 
@@ -139,34 +125,15 @@ def converted(source: Path, to: str, *options: str) -> Path:
     return out
 
 
-def test_an_lstm_of_one_direction_has_no_layout_of_mlx(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """MLX's module has one bias, the sum of PyTorch's two, from which they could not be told again."""
-    config, source = {"moved": [["lstm of one direction", 2, 3]], "kept": []}, tmp_path / "source"
-    values = {
-        name: parameter.detach()
-        for name, parameter in Tree(TreeConfig.model_validate(config)).named_parameters()
-    }
-    source.mkdir()
-    save_file(values, source / WEIGHTS)
-    (source / CONFIG).write_text(json.dumps(config))
-    assert convert(source, "mlx", "--layout", "mlx")[0] == 2
-    assert "moved.0: MLX's LSTM of one direction has one bias, PyTorch's two" in capsys.readouterr().err
-    found = load_file(converted(source, "mlx") / MLX_WEIGHTS)
-    assert {name.rpartition(".")[2] for name in found} == {"Wx", "Wh", "bias_ih", "bias_hh"}
-    assert_equal(load_file(converted(tmp_path / "source-mlx", "published") / WEIGHTS), values)
-
-
 SQUARE: Config = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
 SQUARES: Config = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
 PLAIN: Config = {
-    "moved": [["conv1d", 3, 2, 4, ""], [["transposed2d", 2, 3, [4, 1], ""], ["lstm", 2, 3]], ["table", 3, 2]],
-    "kept": [["conv2d", 3, 1, [2, 4], ""], ["transposed1d", 4, 3, 2, ""], ["linear", 2, 2]],
+    "moved": [["conv1d", 3, 2, 4, ""], [["transposed1d", 2, 3, 4, ""], ["linear", 2, 3]], ["table", 3, 2]],
+    "kept": [["conv1d", 3, 1, 2, ""], ["transposed1d", 4, 3, 2, ""], ["linear", 2, 2]],
 }
 NORMS: Config = {
     "moved": [["conv1d", 3, 4, 5, "g, v"], [["transposed1d", 3, 4, 2, "originals"], ["linear", 3, 2]]],
-    "kept": [["conv2d", 2, 3, [4, 5], "originals"], ["transposed2d", 3, 2, [2, 3], "g, v"]],
+    "kept": [["conv1d", 2, 3, 4, "originals"], ["transposed1d", 3, 2, 4, "g, v"]],
 }
 
 
