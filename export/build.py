@@ -28,7 +28,7 @@ from voxport.bundle.progress import advance, progress
 from voxport.export.card import bundle_card
 from voxport.export.job import differences, graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
-from voxport.export.model import Export
+from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source
 from voxport.export.staging import RECORD, FinishedGraph, ResumeCache, check_output, staging
 from voxport.export.targets.base import Target
@@ -72,35 +72,34 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
     check_memory(output.memory, f"{job.source.name} for {job.target}", advice)
     checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
     with staging(output.folder) as folder, progress(len(job.recipes) + checks, "steps"):
-        export = Export(resolved, target, job)
+        model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
-        finished, checked = _lower(export, folder, output)
+        finished, checked = _lower(model, target, job, folder, output)
         manifest = _with_tokenizer_and_voices(_manifest_of(job, finished), resolved.source, folder)
         if output.verify:
             log.info("%s: verifying", job.source.name)
-            result = verify(Bundle(folder, manifest), export, DEFAULTS, checked)
+            result = verify(Bundle(folder, manifest), model, target, DEFAULTS, checked)
             _raise_failures(job, result, folder)
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
-        _write_readme_and_manifest(export, manifest, folder)
+        _write_readme_and_manifest(bundle_card(manifest, resolved, target), manifest, folder)
         (folder / RECORD).unlink()
     return True
 
 
 def _lower(
-    export: Export, folder: Path, output: OutputSettings
+    model: Model, target: Target, job: ExportJob, folder: Path, output: OutputSettings
 ) -> tuple[dict[str, FinishedGraph], list[Result]]:
     """The artifact of every graph, reused from an earlier run, and the results of checking each one.
 
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
-    job, model = export.job, export.model
     cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
         advance(0, f"{job.target}: {name}")
         found = cache.find(name, key)
-        finished[name] = found or cache.make(name, key, partial(_lower_graph, export, name))
+        finished[name] = found or cache.make(name, key, partial(_lower_graph, model, target, name))
         free_memory()
         advance(1)
         source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
@@ -109,7 +108,7 @@ def _lower(
             model.release(name)
             continue
         part = Bundle(folder, _manifest_of(job, {name: finished[name]}))
-        checked += verify_graph(part, export, name)
+        checked += verify_graph(part, model, target, name)
         model.pack(name)  # `verify` needs the module again
         free_memory()
         if not output.keep_going:  # fails before the next graph is lowered
@@ -129,13 +128,13 @@ def _manifest_of(job: ExportJob, graphs: Mapping[str, FinishedGraph]) -> Manifes
     )
 
 
-def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
-    target, graph = export.target, export.model.graph(name)
+def _lower_graph(model: Model, target: Target, name: str, folder: Path) -> WeightError | None:
+    graph = model.graph(name)
     check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
     with infrequent_garbage_collection():
         target.lower(graph, folder)
-    return export.model.weight_errors.get(name)
+    return model.weight_errors.get(name)
 
 
 def _graph_summary(graph: FinishedGraph) -> str:
@@ -200,9 +199,9 @@ def _with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path)
     return manifest.model_copy(update={"tokenizer": source.tokenizer_files, "voices": voices, "files": files})
 
 
-def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> None:
+def _write_readme_and_manifest(readme: str, manifest: Manifest, folder: Path) -> None:
     """The manifest has the hash of the README."""
-    (folder / README).write_text(bundle_card(manifest, export), encoding="utf-8")
+    (folder / README).write_text(readme, encoding="utf-8")
     files = {**manifest.files, README: file_entry(folder / README)}
     manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     content = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)

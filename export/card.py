@@ -11,17 +11,16 @@ from pydantic import JsonValue
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import README, ComponentEntry, Manifest
 from voxport.bundle.spec import StateSpec, TensorSpec
-from voxport.export.model import Export
-from voxport.export.resolve import Source
+from voxport.export.resolve import Resolved, Source
 from voxport.export.targets.base import Target
 from voxport.model.family import Family, Release
 
 
-def bundle_card(manifest: Manifest, export: Export) -> str:
+def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
     """The README of a bundle."""
-    source = export.resolved.source
-    calls = source.family.calls(source.config, export.resolved.options)
-    return model_card(manifest, source) + bundle_readme(manifest, calls, export.target)
+    source = resolved.source
+    calls = source.family.calls(source.config, resolved.options)
+    return model_card(manifest, source) + bundle_readme(manifest, calls, target)
 
 
 def front_matter(

@@ -57,20 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
     for remark in bundle.remarks():
         log.info("%s: %s", bundle.folder, remark)
     resolved, target = check_beside_checkpoint(bundle, arguments)
-    from voxport.export.model import Export
+    from voxport.export.model import Model
     from voxport.export.verify.checks import count_steps, verify
     from voxport.export.verify.result import failures, summary
 
     if arguments.long_codes:
         _check_memory_of_long_codes(resolved, bundle)
-    export = Export(resolved, target, bundle.job)
+    model = Model(resolved, target.layout, bundle.job.compute_precision)
     verify_options = _verify_options(arguments, target)
     with progress(count_steps(resolved, target, verify_options), "checks"):
-        result = verify(bundle, export, verify_options)
+        result = verify(bundle, model, target, verify_options)
     if arguments.report:
         from voxport.export.verify.page import write_page
 
-        write_page(arguments.report, bundle, result, export.model.layer_errors)
+        write_page(arguments.report, bundle, result, model.layer_errors)
     report = result.as_json()
     _write_into_bundle(arguments.bundle / REPORT, report)
     if arguments.json:

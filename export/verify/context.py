@@ -9,7 +9,7 @@ import torch
 
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
-from voxport.export.model import Export, Model
+from voxport.export.model import Model
 from voxport.export.targets.base import Graph, Target
 from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
 from voxport.export.verify.eager import EagerEngine, perturbed
@@ -19,7 +19,7 @@ from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedModule, float_activations
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families import open_family
 from voxport.runtime.families.base import VerificationWorkload
 
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal
@@ -139,9 +139,11 @@ class Context:
         return stream.save(positions=count)
 
 
-def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
+def open_context(
+    bundle: Bundle, model: Model, target: Target, mode: Mode, graph: str | None = None
+) -> Context:
     """The engines to compare in one mode, with their bars: for all graphs, or for one."""
-    resolved, target, model, job = export.resolved, export.target, export.model, export.job
+    resolved, job = model.resolved, bundle.job
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     names = {entry.name for entry in bundle.components}
     bars = _bars(graphs, target, target.runs_in_float16(mode.precision))
@@ -149,10 +151,10 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
         bars = replace(bars, integer_graphs=frozenset())
     return Context(
         components={component.name: component for part in graphs for component in part.components},
-        engines=_engines(bundle, export, mode),
+        engines=_engines(bundle, model, target, mode),
         plan=resolved.source.family.verification.restricted_to(names),
         workload=open_family(job.family).verification,
-        constants=read_constants(job),
+        constants=resolved.constants,
         cache_length=job.cache_length,
         bars=bars,
         extent=mode.extent,
@@ -160,8 +162,8 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
     )
 
 
-def _engines(bundle: Bundle, export: Export, mode: Mode) -> ComparedEngines:
-    resolved, target, model, extent = export.resolved, export.target, export.model, mode.extent
+def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> ComparedEngines:
+    extent = mode.extent
     names = {entry.name for entry in bundle.components}
     units = mode.options.compute_units if mode.precision is None else None
     options = EngineOptions(compute_precision=mode.precision, compute_units=units, device=mode.options.device)
@@ -175,7 +177,7 @@ def _engines(bundle: Bundle, export: Export, mode: Mode) -> ComparedEngines:
     other_sums = perturbed(kernel, torch.float16 if is_float16 else torch.float32)
     is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
     holds_full = extent.frames > 0 or not extent.is_sample
-    reference = Model(resolved.in_full_precision(), target.layout)
+    reference = Model(model.resolved.in_full_precision(), target.layout)
     return ComparedEngines(
         artifact=open_engine(bundle, options),
         eager=EagerEngine(components, model.module, target.layout, kernel),

@@ -7,7 +7,7 @@ import pytest
 from support.export.short_verification import SHORT_EXTENT
 
 from voxport.bundle.manifest import Bundle
-from voxport.export.model import Export
+from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import target_of_job
 from voxport.export.verify.checks import CHECKS
@@ -28,9 +28,10 @@ def test_the_order_of_checks_changes_no_figure(bundles: Path, checkpoint: Path, 
     """With integer activations, on engines whose streams share the states of one program."""
     bundle = Bundle(bundles / target)
     resolved = resolve(Source(checkpoint), bundle.job.request)
-    made = Export(resolved, target_of_job(bundle.job), bundle.job)
-    mode = modes(resolved, made.target, DEFAULTS)[-1]
-    context = replace(open_context(bundle, made, mode), extent=SHORT_EXTENT)
+    made = target_of_job(bundle.job)
+    model = Model(resolved, made.layout, bundle.job.compute_precision)
+    mode = modes(resolved, made, DEFAULTS)[-1]
+    context = replace(open_context(bundle, model, made, mode), extent=SHORT_EXTENT)
     forward, backward = (
         {check.name: list(map(figure, check.run(context))) for check in checks}
         for checks in (CHECKS, CHECKS[::-1])
