@@ -201,7 +201,6 @@ def differences(found: ExportJob, expected: ExportJob) -> list[str]:
 
 
 def _choices(job: ExportJob) -> dict[str, JsonValue]:
-    """Everything that the caller of an export chooses."""
     return {
         "family": job.family,
         "name of the checkpoint": job.source.name,

@@ -114,7 +114,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
 
 
 def _old(out: Path) -> Path:
-    """Where a folder is until its successor is in its place."""
+    """The place of a folder until its successor has the name."""
     return out.parent / f".{out.name}{OLD}"
 
 

@@ -235,7 +235,6 @@ def check_long_codes(context: Context) -> Iterable[Assertion | Measurement]:
 
 
 def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
-    """The largest error of the hidden values of each frame."""
     return [measure(*rows).largest for rows in zip(found.hidden, expected.hidden, strict=True)]
 
 

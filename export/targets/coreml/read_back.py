@@ -151,7 +151,6 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
 
 
 def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
-    """Dtype, and the bounds of every axis."""
     ranges = [(size.lowerBound, size.upperBound) for size in array.shapeRange.sizeRanges]
     return array.dataType, ranges or [(size, size) for size in array.shape]
 

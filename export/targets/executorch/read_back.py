@@ -57,7 +57,6 @@ def check_program(path: Path, graph: Graph) -> str:
 
 
 def _decode(delegates: Iterator[bytes]) -> Iterator[Delegate]:
-    """The graphs of delegates, in order."""
     with TemporaryDirectory() as folder:
         schema, files = Path(folder, "schema.fbs"), []
         schema.write_bytes(_get_schema_bytes())

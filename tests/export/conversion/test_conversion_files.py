@@ -9,7 +9,7 @@ import torch
 from support.export.conversions import FOLDERS, convert
 
 from voxport.export.conversion import convert as converting
-from voxport.export.conversion.files import write_files
+from voxport.export.conversion.convert import write_files
 from voxport.export.conversion.plan import Plan
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
