@@ -13,8 +13,8 @@ from support.export.faulty_engines import (
     FaultyStream,
     StreamEngine,
     failed,
+    measurements,
     no_fault,
-    reports,
 )
 
 from voxport.__main__ import main as voxport
@@ -119,7 +119,7 @@ RUNAWAY, DRIFT = f"repetition or silence within {STEPS} frames", f"no drift over
 def test_a_right_artifact_passes(engines: Engines) -> None:
     results = results_of(engines, no_fault, full=engines.unrounded)
     assert failed(results) == []
-    found = reports(results)
+    found = measurements(results)
     shares = found[f"codes over {STEPS} frames, artifact and full precision"]
     assert list(shares.values()) == [1.0] * engines.constants.n_codebooks
     assert found[FREE_RUNS] == {"equal_frames": STEPS}
