@@ -35,24 +35,6 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
     assert Bundle(onnx_copy).is_verified and (onnx_copy / "diary.txt").exists()
 
 
-@pytest.mark.slow
-def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles: Path) -> None:
-    for module, arguments in (("runtime", ["info", str(bundles / "onnx")]), ("export", ["list"])):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", module, *arguments],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-            )
-        assert (
-            done.returncode == 3
-            and done.stderr.splitlines()[-1].startswith("voxport: error:")
-            and "No space left on device" in done.stderr
-        )
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
