@@ -26,19 +26,17 @@ from voxport.bundle.manifest import (
 )
 from voxport.bundle.progress import advance, progress
 from voxport.export.card import bundle_card
-from voxport.export.job import graph_key
+from voxport.export.job import differences, graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
-from voxport.export.model import Export
-from voxport.export.naming import differences
-from voxport.export.output_folder import check_output, staging
+from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source
-from voxport.export.resume import RECORD, FinishedGraph, ResumeCache
+from voxport.export.staging import RECORD, FinishedGraph, ResumeCache, check_output, staging
 from voxport.export.targets.base import Target
 from voxport.export.verify.checks import count_steps, verify, verify_graph
 from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import check_signatures
 from voxport.export.verify.modes import DEFAULTS
-from voxport.export.verify.report import VerificationResult, failures
+from voxport.export.verify.result import VerificationResult, failures
 from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
@@ -74,35 +72,34 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
     check_memory(output.memory, f"{job.source.name} for {job.target}", advice)
     checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
     with staging(output.folder) as folder, progress(len(job.recipes) + checks, "steps"):
-        export = Export(resolved, target, job)
+        model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
-        finished, checked = _lower(export, folder, output)
+        finished, checked = _lower(model, target, job, folder, output)
         manifest = _with_tokenizer_and_voices(_manifest_of(job, finished), resolved.source, folder)
         if output.verify:
             log.info("%s: verifying", job.source.name)
-            result = verify(Bundle(folder, manifest), export, DEFAULTS, checked)
-            _report_failures(job, result, folder)
+            result = verify(Bundle(folder, manifest), model, target, DEFAULTS, checked)
+            _raise_failures(job, result, folder)
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
-        _write_readme_and_manifest(export, manifest, folder)
+        _write_readme_and_manifest(bundle_card(manifest, resolved, target), manifest, folder)
         (folder / RECORD).unlink()
     return True
 
 
 def _lower(
-    export: Export, folder: Path, output: OutputSettings
+    model: Model, target: Target, job: ExportJob, folder: Path, output: OutputSettings
 ) -> tuple[dict[str, FinishedGraph], list[Result]]:
     """The artifact of every graph, reused from an earlier run, and the results of checking each one.
 
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
-    job, model = export.job, export.model
     cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
         advance(0, f"{job.target}: {name}")
         found = cache.find(name, key)
-        finished[name] = found or cache.make(name, key, partial(_lower_graph, export, name))
+        finished[name] = found or cache.make(name, key, partial(_lower_graph, model, target, name))
         free_memory()
         advance(1)
         source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
@@ -111,16 +108,15 @@ def _lower(
             model.release(name)
             continue
         part = Bundle(folder, _manifest_of(job, {name: finished[name]}))
-        checked += verify_graph(part, export, name)
+        checked += verify_graph(part, model, target, name)
         model.pack(name)  # `verify` needs the module again
         free_memory()
         if not output.keep_going:  # fails before the next graph is lowered
-            _report_failures(job, VerificationResult.of(checked), folder)
+            _raise_failures(job, VerificationResult.of(checked), folder)
     return finished, checked
 
 
 def _manifest_of(job: ExportJob, graphs: Mapping[str, FinishedGraph]) -> Manifest:
-    """The manifest of a bundle that has only these graphs."""
     components = tuple(entry for entry in job.components if entry.graph in graphs)
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -132,13 +128,13 @@ def _manifest_of(job: ExportJob, graphs: Mapping[str, FinishedGraph]) -> Manifes
     )
 
 
-def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
-    target, graph = export.target, export.model.graph(name)
+def _lower_graph(model: Model, target: Target, name: str, folder: Path) -> WeightError | None:
+    graph = model.graph(name)
     check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
     with infrequent_garbage_collection():
         target.lower(graph, folder)
-    return export.model.weight_errors.get(name)
+    return model.weight_errors.get(name)
 
 
 def _graph_summary(graph: FinishedGraph) -> str:
@@ -147,12 +143,12 @@ def _graph_summary(graph: FinishedGraph) -> str:
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
 
 
-def _report_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
-    """Writes the report and raises VerificationError if a check failed."""
+def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
+    """If a check failed, writes all results and raises VerificationError."""
     failed = failures(result)
     if not failed:
         return
-    (folder / REPORT).write_text(result.report(), encoding="utf-8")
+    (folder / REPORT).write_text(result.as_json(), encoding="utf-8")
     for text in failed:
         log.error("  %s", text)
     raise VerificationError(
@@ -171,13 +167,12 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         return False
     try:
         found = read_manifest(folder)
+        is_equal = found.job.model_copy(update={"request": job.request}) == job
+        if is_equal:
+            Bundle(folder).check_hashes()
     except IntegrityError as error:
         raise IntegrityError(f"{error} (a forced export replaces it)") from None
-    if found.job.model_copy(update={"request": job.request}) == job:
-        try:
-            Bundle(folder).check_hashes()
-        except IntegrityError as error:
-            raise IntegrityError(f"{error} (a forced export replaces it)") from None
+    if is_equal:
         return not verified or found.verification.status == "passed"  # otherwise it is exported again
     different = "; ".join(differences(found.job, job)[:MAX_DIFFERENCES])
     raise UsageError(
@@ -204,9 +199,9 @@ def _with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path)
     return manifest.model_copy(update={"tokenizer": source.tokenizer_files, "voices": voices, "files": files})
 
 
-def _write_readme_and_manifest(export: Export, manifest: Manifest, folder: Path) -> None:
+def _write_readme_and_manifest(readme: str, manifest: Manifest, folder: Path) -> None:
     """The manifest has the hash of the README."""
-    (folder / README).write_text(bundle_card(manifest, export), encoding="utf-8")
+    (folder / README).write_text(readme, encoding="utf-8")
     files = {**manifest.files, README: file_entry(folder / README)}
     manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     content = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)

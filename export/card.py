@@ -11,17 +11,16 @@ from pydantic import JsonValue
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import README, ComponentEntry, Manifest
 from voxport.bundle.spec import StateSpec, TensorSpec
-from voxport.export.model import Export
-from voxport.export.resolve import Source
+from voxport.export.resolve import Resolved, Source
 from voxport.export.targets.base import Target
 from voxport.model.family import Family, Release
 
 
-def bundle_card(manifest: Manifest, export: Export) -> str:
+def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
     """The README of a bundle."""
-    source = export.resolved.source
-    calls = source.family.calls(source.config, export.resolved.options)
-    return model_card(manifest, source) + bundle_readme(manifest, calls, export.target)
+    source = resolved.source
+    calls = source.family.calls(source.config, resolved.options)
+    return model_card(manifest, source) + bundle_readme(manifest, calls, target)
 
 
 def front_matter(
@@ -43,19 +42,7 @@ def front_matter(
         content |= {"base_model_relation": "quantized"} if is_quantised else {}
     content |= {"language": list(languages), "pipeline_tag": family.task, "library_name": library}
     content |= {"tags": ["voxport", *tags], **more}
-    return f"---\n{yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)}---\n\n"
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no annotations
-    """Quotes each text that begins with no letter: `1e3` is a text in YAML 1.1, and a number in YAML 1.2."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if text[:1].isalpha() else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
+    return f"---\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
 def model_card(manifest: Manifest, source: Source) -> str:

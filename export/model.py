@@ -1,16 +1,14 @@
 """The modules of a checkpoint with a job's quantisation, loaded graph by graph."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
 from torch import nn
 
 from voxport.bundle.errors import ExportError
-from voxport.bundle.manifest import ExportJob, Precision, WeightError
+from voxport.bundle.manifest import Precision, WeightError
 from voxport.bundle.spec import LayoutName
 from voxport.export.resolve import Resolved
-from voxport.export.targets.base import Graph, Target
+from voxport.export.targets.base import Graph
 from voxport.model.checkpoint import materialize
 from voxport.quantize.modules import pack_modules
 from voxport.quantize.parallel import one_thread
@@ -22,7 +20,7 @@ class Model:
 
     def __init__(self, resolved: Resolved, layout: LayoutName, precision: Precision = "float32"):
         """`layout` is that of the caches. Unquantised weights are rounded to the target's `precision`."""
-        self._resolved, self._precision = resolved, precision
+        self.resolved, self._precision = resolved, precision
         self.components = resolved.components(layout)
         self._loaded: dict[str, Graph] = {}
         self.weight_errors: dict[str, WeightError] = {}
@@ -35,7 +33,7 @@ class Model:
         return self._loaded[name]
 
     def _load(self, graph: str) -> Graph:
-        resolved, source = self._resolved, self._resolved.source
+        resolved, source = self.resolved, self.resolved.source
         spec, root = resolved.graphs[graph], source.root()
         quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded)
         materialize(root, source.checkpoint, spec.weights, quantizer)
@@ -64,25 +62,11 @@ class Model:
 
     def graphs(self) -> Iterator[Graph]:
         """All graphs, each loaded when its turn comes."""
-        return map(self.graph, self._resolved.recipes)
+        return map(self.graph, self.resolved.recipes)
 
     def module(self, component: str) -> nn.Module:
         """The module of the graph of a component, with its weights."""
-        return self.graph(self._resolved.graph_of[component]).module
-
-
-@dataclass(frozen=True)
-class Export:
-    """What one bundle is made from, and verified against."""
-
-    resolved: Resolved
-    target: Target
-    job: ExportJob
-
-    @cached_property
-    def model(self) -> Model:
-        """The quantised model, which keeps its loaded graphs."""
-        return Model(self.resolved, self.target.layout, self.job.compute_precision)
+        return self.graph(self.resolved.graph_of[component]).module
 
 
 def _check_loaded(graph: str, module: nn.Module) -> None:

@@ -110,7 +110,7 @@ class Resolved:
     recipes: dict[str, Recipe]
 
     def model(self, layout: LayoutName = "BSHD") -> ModelSpec:
-        """What decides the shapes, with caches in `layout`."""
+        """Everything that decides the shapes, with caches in `layout`."""
         return ModelSpec(self.source.config, self.options, self.cache_length, layout)
 
     def components(self, layout: LayoutName = "BSHD") -> tuple[Component, ...]:
@@ -119,7 +119,7 @@ class Resolved:
 
     @cached_property
     def constants(self) -> FamilyConstants:
-        """What a runner needs besides names and shapes."""
+        """Everything that a runner needs besides names and shapes."""
         return self.source.family.constants(self.source.config, self.options)
 
     @cached_property

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.errors import VoxportError
-from voxport.export.evaluation.recognisers import BundleRecogniser
-from voxport.export.evaluation.words import word_error_rate
+from voxport.export.evaluation.figures import word_error_rate
+from voxport.export.evaluation.recognition import BundleRecogniser
 from voxport.runtime.audio.files import write_audio
 from voxport.runtime.opening import open_task
 from voxport.runtime.text_to_speech import TextToSpeech

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     if arguments.alone and arguments.checkpoint:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
-    from voxport.export.evaluation.result import summary
+    from voxport.export.evaluation.figures import summary
     from voxport.export.evaluation.run import evaluate, evaluation_options
     from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
     from voxport.export.targets import target_of_job
@@ -94,7 +94,7 @@ class Sweep:
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
         bundle = Bundle(arguments.bundle)
-        from voxport.export.evaluation.result import sweep_table
+        from voxport.export.evaluation.figures import sweep_table
         from voxport.export.evaluation.run import evaluation_options
         from voxport.export.evaluation.sweep import sweep
         from voxport.export.evaluation.utterances import HELD_OUT, read_utterances

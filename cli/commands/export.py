@@ -72,8 +72,8 @@ def _check(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Target, 
     `build` then checks what is in the folder, and free memory. Raises UsageError, RecipeError or
     IntegrityError.
     """
-    from voxport.export.naming import bundle_name
-    from voxport.export.output_folder import check_output
+    from voxport.export.job import bundle_name
+    from voxport.export.staging import check_output
     from voxport.export.targets import check_recipes, open_target, parse_targets
 
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]

@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Qwen3-TTS above 2 GB of floats: also compare codes over --steps frames, and free runs as long, "
         "with full precision; takes minutes for a hundred frames, and memory for all weights as floats",
     )
-    parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html", help="write a page of charts, sound and figures"
     )
@@ -57,27 +56,27 @@ def run(arguments: argparse.Namespace) -> int:
     for remark in bundle.remarks():
         log.info("%s: %s", bundle.folder, remark)
     resolved, target = check_beside_checkpoint(bundle, arguments)
-    from voxport.export.model import Export
+    from voxport.export.model import Model
     from voxport.export.verify.checks import count_steps, verify
-    from voxport.export.verify.report import details, failures, summary
+    from voxport.export.verify.result import failures, summary
 
     if arguments.long_codes:
         _check_memory_of_long_codes(resolved, bundle)
-    export = Export(resolved, target, bundle.job)
+    model = Model(resolved, target.layout, bundle.job.compute_precision)
     verify_options = _verify_options(arguments, target)
     with progress(count_steps(resolved, target, verify_options), "checks"):
-        result = verify(bundle, export, verify_options)
+        result = verify(bundle, model, target, verify_options)
     if arguments.report:
         from voxport.export.verify.page import write_page
 
-        write_page(arguments.report, bundle, result, export.model.layer_errors)
-    report = result.report()
+        write_page(arguments.report, bundle, result, model.layer_errors)
+    report = result.as_json()
     _write_into_bundle(arguments.bundle / REPORT, report)
     if arguments.json:
         print(report.strip())
     else:
-        hint = "--details shows every comparison; docs/verification.md explains the columns"
-        print(summary(result), details(result) if arguments.details else hint, sep="\n\n")
+        hint = "--json prints every comparison; docs/verification.md explains the columns"
+        print(summary(result), hint, sep="\n\n")
     if arguments.report:
         log.info("%s: written", arguments.report)
     if not result.passed:

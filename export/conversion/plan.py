@@ -7,16 +7,13 @@ from pydantic import BaseModel
 from torch import nn
 
 from voxport.bundle.errors import UsageError
-from voxport.export.conversion.affine import group_of
-from voxport.export.conversion.outputs import Conversion, Output, OutputMaker
+from voxport.export.conversion.outputs import Conversion, Output, OutputMaker, group_of
 from voxport.model.family import Family
 from voxport.model.mlx.layout import quantization_of
 from voxport.model.stored_weights import WEIGHT, StoredWeights
 from voxport.quantize.recipe import RECIPES, Recipe
 from voxport.quantize.schemes import IntegerScheme
 
-MAX_SHARD = 5e9  # bytes of a file
-SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
 NOT_TAKEN = "mlx-audio takes no integers there"
 KEPT = "the family keeps them as floats"
 NO_GROUP = "no group of the recipe divides the inputs"
@@ -97,7 +94,6 @@ def _check(family: Family, source: StoredWeights, conversion: Conversion) -> Non
 
 
 def _why_float(family: Family, path: str, recipe: Recipe) -> str:
-    """Why a linear or table stays a float."""
     is_kept = any(rule.linears is None and fnmatchcase(path, rule.pattern) for rule in recipe.rules)
     if is_kept or family.is_folded(path):
         return KEPT
@@ -123,22 +119,3 @@ def _files(
         entries = tuple(entry._replace(name=entry.name.removeprefix(prefix)) for entry in output.entries)
         files.setdefault(places[prefix], []).append(Output(output.published, entries, output.make))
     return files
-
-
-def shards(path: str, outputs: list[Output]) -> dict[str, list[Output]]:
-    """The outputs by file: one file of at most `MAX_SHARD` bytes, or several."""
-    groups: list[list[Output]] = [[]]
-    size = 0
-    for output in outputs:
-        if groups[-1] and size + output.size > MAX_SHARD:
-            groups.append([])
-            size = 0
-        groups[-1].append(output)
-        size += output.size
-    if len(groups) == 1:
-        return {path: outputs}
-    stem, dot, suffix = path.rpartition(".")
-    return {
-        SHARD.format(stem=stem, number=number, count=len(groups), suffix=dot + suffix): group
-        for number, group in enumerate(groups, 1)
-    }

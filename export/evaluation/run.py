@@ -11,12 +11,11 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle, Precision
 from voxport.bundle.progress import progress
-from voxport.export.code_key import code_key
-from voxport.export.evaluation.recognisers import Recogniser, open_recogniser
-from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.result import Evaluation
+from voxport.export.evaluation.figures import Evaluation
+from voxport.export.evaluation.recognition import Recogniser, evaluate_recognition, open_recogniser
 from voxport.export.evaluation.speech import evaluate_speech
 from voxport.export.evaluation.utterances import Utterance
+from voxport.export.job import code_key
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target

@@ -9,10 +9,9 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.progress import advance
-from voxport.export.evaluation.recognisers import Recogniser
-from voxport.export.evaluation.result import Figures, Row, mean
+from voxport.export.evaluation.figures import Figures, Row, mean, standard_error, word_error_rate
+from voxport.export.evaluation.recognition import Recogniser
 from voxport.export.evaluation.utterances import Utterance
-from voxport.export.evaluation.words import standard_error, word_error_rate
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.batching import CodeSlots, Status
 from voxport.runtime.speech_request import PartOptions, SpeechRequest

@@ -10,11 +10,10 @@ from torch import nn
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.progress import advance, progress
+from voxport.export.evaluation.figures import Figures, Row, mean, word_error_rate
 from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.result import Figures, Row, mean
 from voxport.export.evaluation.run import EvaluationOptions, open_eager
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
-from voxport.export.evaluation.words import word_error_rate
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below

@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from voxport.bundle.errors import ExportError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.progress import advance
 from voxport.export.memory import free_memory
-from voxport.export.model import Export
+from voxport.export.model import Model
 from voxport.export.resolve import Resolved
-from voxport.export.targets.base import Target
+from voxport.export.targets.base import Graph, Target
 from voxport.export.verify.code_checks import check_codes, compare_with_default
 from voxport.export.verify.comparison import Assertion, Result
 from voxport.export.verify.component_checks import (
@@ -20,11 +21,10 @@ from voxport.export.verify.component_checks import (
     check_streaming,
 )
 from voxport.export.verify.context import Context, open_context
-from voxport.export.verify.long_codes import check_long_codes
 from voxport.export.verify.manifest_check import check_weight_errors
 from voxport.export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
-from voxport.export.verify.report import VerificationResult
-from voxport.export.verify.run_checks import check_free_run, check_long_runs, check_replay
+from voxport.export.verify.result import VerificationResult
+from voxport.export.verify.run_checks import check_free_run, check_long_codes, check_long_runs, check_replay
 
 log = logging.getLogger(__name__)
 
@@ -53,23 +53,27 @@ CHECKS = (
 
 
 def verify(
-    bundle: Bundle, export: Export, options: VerifyOptions, checked: Sequence[Result] | None = None
+    bundle: Bundle,
+    model: Model,
+    target: Target,
+    options: VerifyOptions,
+    checked: Sequence[Result] | None = None,
 ) -> VerificationResult:
     """Runs every check that the target allows. A failed check is part of the result and raises nothing.
 
     `checked` are the results of `verify_graph` for every graph, if it ran.
     """
-    resolved, target, model = export.resolved, export.target, export.model
+    resolved = model.resolved
     results, found = list(checked or ()), modes(resolved, target, options)
     if checked is None:
         for graph in resolved.recipes:
-            results += verify_graph(bundle, export, graph, options)
+            results += verify_graph(bundle, model, target, graph, options)
             model.pack(graph)
             free_memory()
     results += check_weight_errors(bundle.manifest.weight_errors, model.weight_errors)
     for mode in found:
         # no name holds the engines of a mode, so they are freed before the next one opens its own
-        results += _named(_run_checks(open_context(bundle, export, mode), mode), mode)
+        results += _named(_run_checks(open_context(bundle, model, target, mode), mode), mode)
         free_memory()
     for approximation in resolved.source.family.verification.approximations:
         steps = found[0].extent.run_steps
@@ -80,13 +84,13 @@ def verify(
 
 
 def verify_graph(
-    bundle: Bundle, export: Export, graph: str, options: VerifyOptions = DEFAULTS
+    bundle: Bundle, model: Model, target: Target, graph: str, options: VerifyOptions = DEFAULTS
 ) -> list[Result]:
     """Reads one graph back, and checks single calls of its components in the first mode."""
-    mode = modes(export.resolved, export.target, options)[0]
-    found: list[Result] = [*_read_back(bundle, export, graph)]
+    mode = modes(model.resolved, target, options)[0]
+    found: list[Result] = [*_read_back(model.graph(graph), target, bundle.folder)]
     advance(0, f"checking {graph}")
-    context = open_context(bundle, export, mode, graph)
+    context = open_context(bundle, model, target, mode, graph)
     found += _named(guarded(check_components(context), f"components of {graph}"), mode)
     advance(1)
     return found
@@ -99,14 +103,14 @@ def count_steps(resolved: Resolved, target: Target, options: VerifyOptions) -> i
     )
 
 
-def _read_back(bundle: Bundle, export: Export, graph: str) -> Iterable[Assertion]:
+def _read_back(graph: Graph, target: Target, folder: Path) -> Iterable[Assertion]:
     try:
-        detail = export.target.check(export.model.graph(graph), bundle.folder)
+        detail = target.check(graph, folder)
     except ExportError as error:
-        yield Assertion(graph, False, str(error))
+        yield Assertion(graph.name, False, str(error))
     else:
         if detail:
-            yield Assertion(graph, True, detail)
+            yield Assertion(graph.name, True, detail)
 
 
 def _run_checks(context: Context, mode: Mode) -> Iterable[Result]:

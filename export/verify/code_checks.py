@@ -193,7 +193,6 @@ def _compare_rounded(
 
 
 def _sizes(difference: np.ndarray) -> np.ndarray:
-    """Largest absolute value and root mean square."""
     return np.array([np.abs(difference).max(), np.sqrt(np.square(difference).mean())])
 
 

@@ -8,7 +8,15 @@ import numpy as np
 from voxport.bundle.errors import UsageError
 from voxport.bundle.spec import Kind
 from voxport.export.verify.comparison import Assertion, Comparison, least_margin
-from voxport.export.verify.context import Context, at_position, equal_rows, full_states, has_window
+from voxport.export.verify.context import (
+    Context,
+    add_outputs,
+    add_states,
+    at_position,
+    equal_rows,
+    full_states,
+    has_window,
+)
 from voxport.export.verify.modes import MAX_ROWS
 from voxport.model.family import ChunkedComponent
 from voxport.model.graph import Component
@@ -37,9 +45,7 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
     for before, inputs, rows in _calls(context, component, streams[0]):
         results = [_run(stream, before, component, [inputs])[0] for stream in streams]
         exact = _run(full, before, component, [inputs])[0] if full else {}
-        for comparison in outputs:
-            name = comparison.output
-            comparison.add(*(result[name] for result in results), full=exact.get(name))
+        add_outputs(outputs, results, exact)
         if states:
             rest_unchanged &= _compare_states(component, before, rows, streams, states)
     for comparison in outputs:
@@ -95,8 +101,7 @@ def _compare_states(
     """
     specs, is_plain = component.signature.states, _has_plain_caches(component)
     found = [stream.save(component.name, rows if is_plain else None) for stream in streams]
-    for name, comparison in compared.items():
-        comparison.add(*(states[name] for states in found))
+    add_states(compared, found)
     return not is_plain or equal_rows(streams[0].save(component.name), before, specs, slice(rows, None))
 
 
@@ -139,7 +144,7 @@ def _run_from_full_caches(context: Context, component: Component, last: int) -> 
             for engine in context.compared(component.name)
         ]
         for results in zip(*found, strict=True):
-            compared.add(*(result[output] for result in results))
+            add_outputs([compared], results)
     return compared
 
 
@@ -179,16 +184,13 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
         references = context.streams(component.name)[1:]
         for reference in references if has_cache else ():
             reference.load(starts[index])
-        results = [reference.run(component.name, call) for reference in references]
-        for comparison in outputs:
-            name = comparison.output
-            comparison.add(found[name][index : index + 1], *(result[name] for result in results))
+        own = {name: array[index : index + 1] for name, array in found.items()}
+        add_outputs(outputs, [own, *(reference.run(component.name, call) for reference in references)])
         if has_cache:
             written = [
                 side.save(component.name, positions[index] + 1) for side in (stream.slot(index), *references)
             ]
-            for name, comparison in caches.items():
-                comparison.add(*(rows[name] for rows in written))
+            add_states(caches, written)
     yield from [*outputs, least_margin(caches.values())] if has_cache else outputs
 
 

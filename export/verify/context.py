@@ -1,6 +1,6 @@
 """`Context`: what checks compare in one mode: the engines, their bars and their start states."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
-from voxport.export.model import Export, Model
+from voxport.export.model import Model
 from voxport.export.targets.base import Graph, Target
 from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
 from voxport.export.verify.eager import EagerEngine, perturbed
@@ -18,8 +18,8 @@ from voxport.model.family import VerificationPlan
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedModule, float_activations
 from voxport.runtime.engines import open_engine
-from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from voxport.runtime.families import open_family
 from voxport.runtime.families.workload import VerificationWorkload
 
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal
@@ -139,20 +139,22 @@ class Context:
         return stream.save(positions=count)
 
 
-def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
+def open_context(
+    bundle: Bundle, model: Model, target: Target, mode: Mode, graph: str | None = None
+) -> Context:
     """The engines to compare in one mode, with their bars: for all graphs, or for one."""
-    resolved, target, model, job = export.resolved, export.target, export.model, export.job
+    resolved, job = model.resolved, bundle.job
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     names = {entry.name for entry in bundle.components}
-    bars = _bars(graphs, target, target.runs_in_float16(mode.engine.compute_precision))
+    bars = _bars(graphs, target, target.runs_in_float16(mode.precision))
     if mode.float_activations:
         bars = replace(bars, integer_graphs=frozenset())
     return Context(
         components={component.name: component for part in graphs for component in part.components},
-        engines=_engines(bundle, export, mode),
+        engines=_engines(bundle, model, target, mode),
         plan=resolved.source.family.verification.restricted_to(names),
         workload=open_family(job.family).verification,
-        constants=read_constants(job),
+        constants=resolved.constants,
         cache_length=job.cache_length,
         bars=bars,
         extent=mode.extent,
@@ -160,22 +162,24 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
     )
 
 
-def _engines(bundle: Bundle, export: Export, mode: Mode) -> ComparedEngines:
-    resolved, target, model, extent = export.resolved, export.target, export.model, mode.extent
+def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> ComparedEngines:
+    extent = mode.extent
     names = {entry.name for entry in bundle.components}
+    units = mode.options.compute_units if mode.precision is None else None
+    options = EngineOptions(compute_precision=mode.precision, compute_units=units, device=mode.options.device)
     components = tuple(component for component in model.components if component.name in names)
     unrounded = EagerEngine(components, model.module, target.layout, float_activations)
     if mode.float_activations:
-        artifact = target.open_with_float_activations(bundle, mode.engine)
+        artifact = target.open_with_float_activations(bundle, options)
         return ComparedEngines(artifact, unrounded, unrounded)
     kernel = target.linear_kernel
-    is_float16 = target.runs_in_float16(mode.engine.compute_precision)
+    is_float16 = target.runs_in_float16(mode.precision)
     other_sums = perturbed(kernel, torch.float16 if is_float16 else torch.float32)
     is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
     holds_full = extent.frames > 0 or not extent.is_sample
-    reference = Model(resolved.in_full_precision(), target.layout)
+    reference = Model(model.resolved.in_full_precision(), target.layout)
     return ComparedEngines(
-        artifact=open_engine(bundle, mode.engine),
+        artifact=open_engine(bundle, options),
         eager=EagerEngine(components, model.module, target.layout, kernel),
         unrounded=unrounded,
         perturbed=EagerEngine(components, model.module, target.layout, other_sums)
@@ -196,6 +200,20 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
         if any(scheme.integer_activations(target.has_integer_kernels) for scheme in products):
             integer_graphs.add(graph.name)
     return Bars(FLOAT16_BAR if is_float16 else FLOAT_BAR, quantisation, frozenset(integer_graphs))
+
+
+def add_outputs(
+    compared: Iterable[Comparison], results: Sequence[Arrays], full: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Adds one call: the outputs of the engines in the order of `Context.compared`, and of full precision."""
+    for comparison in compared:
+        name = comparison.output
+        comparison.add(*(result[name] for result in results), full=(full or {}).get(name))
+
+
+def add_states(compared: Mapping[str, Comparison], states: Sequence[Arrays]) -> None:
+    for name, comparison in compared.items():
+        comparison.add(*(found[name] for found in states))
 
 
 def at_position(inputs: Arrays, position: int) -> Arrays:

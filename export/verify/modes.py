@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
-from voxport.runtime.engines.base import EngineOptions
 
 MAX_ROWS = 24  # rows in the longest call
 OTHER_STEPS = 200  # steps of the long run in modes after the first one
@@ -78,7 +77,7 @@ SMOKE = replace(
 
 @dataclass(frozen=True)
 class Mode:
-    """A way in which the artifact runs, and how much is compared.
+    """A way in which the artifact runs, here in `precision`, and how much is compared.
 
     With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
     runs it, but no tie hides an error. `counts_ties`: whether eager measures how many calls meet a tie; not
@@ -86,7 +85,8 @@ class Mode:
     has its single calls checked when it is lowered.
     """
 
-    engine: EngineOptions
+    options: VerifyOptions
+    precision: str | None
     extent: Extent
     float_activations: bool = False
     counts_ties: bool = True
@@ -94,7 +94,7 @@ class Mode:
 
     @property
     def suffix(self) -> str:
-        texts = (self.engine.compute_precision, "float activations" if self.float_activations else None)
+        texts = (self.precision, "float activations" if self.float_activations else None)
         return "".join(f", {text}" for text in texts if text)
 
 
@@ -108,8 +108,6 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
     float_first = has_integers and target.has_float_activations
     found: list[Mode] = []
     for precision in options.precisions or target.verification_precisions:
-        units = options.compute_units if precision is None else None
-        engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
         whole = WHOLE if not is_large else SMOKE if target.is_slow(precision) else SAMPLE
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, whole.steps, OTHER_STEPS if found else whole.steps)
@@ -118,5 +116,6 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
                 extent = replace(extent, free_steps=0, replay_steps=0)
             elif not any(mode.extent.frames for mode in found) and (options.long_codes or not is_large):
                 extent = replace(extent, frames=options.steps)
-            found.append(Mode(engine, extent, as_floats, not (float_first or is_large), not found))
+            counts_ties = not (float_first or is_large)
+            found.append(Mode(options, precision, extent, as_floats, counts_ties, is_first=not found))
     return found

@@ -1,7 +1,7 @@
-"""Checks of many calls in sequence: long runs, replay, and free runs."""
+"""Checks of many calls in sequence: long runs, replay, free runs, and codes over many frames."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from voxport.export.verify.comparison import (
     Measurement,
     Result,
     least_margin,
+    measure,
 )
 from voxport.export.verify.context import (
     Context,
+    add_outputs,
+    add_states,
     at_position,
     equal_rows,
     full_states,
@@ -25,7 +28,10 @@ from voxport.export.verify.context import (
 from voxport.export.verify.modes import MAX_ROWS
 from voxport.model.family import Decoder
 from voxport.model.graph import Component
-from voxport.runtime.engines.base import Arrays, Stream
+from voxport.runtime.batching import Status
+from voxport.runtime.engines.base import Arrays, Engine, Stream
+from voxport.runtime.families.workload import ForcedRun, Rollout
+from voxport.runtime.utterance import RunawayGuard
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
@@ -70,14 +76,14 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
             states = streams[1].save()
             for stream in active:
                 stream.load(states)
-            before = streams[0].save(
-                step.name, MAX_ROWS + first
-            )  # the artifact may round them to half precision
+            # the artifact may round them to half precision
+            before = streams[0].save(step.name, MAX_ROWS + first)
         indices = range(first, min(first + STRETCH, steps))
-        _run_steps(step, indices, active, outputs)
+        for index in indices:
+            inputs = at_position(step.example(index), MAX_ROWS + index)
+            add_outputs([outputs], [stream.run(step.name, inputs) for stream in active])
         found = [stream.save(step.name, MAX_ROWS + indices.stop) for stream in active]
-        for name, comparison in caches.items():
-            comparison.add(*(rows[name] for rows in found))
+        add_states(caches, found)
         old_rows = slice(0 if has_window(step) else MAX_ROWS + first)
         unchanged &= equal_rows(before, found[0], step.signature.states, old_rows)
         before = found[0]
@@ -89,13 +95,6 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
     if outputs.has_typical_error:
         errors = [call.largest for call in outputs.calls]
         yield check_drift(f"no drift{suffix}", errors, outputs.float_bar)
-
-
-def _run_steps(step: Component, indices: range, streams: list[Stream], compared: Comparison) -> None:
-    for index in indices:
-        inputs = at_position(step.example(index), MAX_ROWS + index)
-        results = [stream.run(step.name, inputs) for stream in streams]
-        compared.add(*(result[compared.output] for result in results))
 
 
 def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Assertion:
@@ -201,3 +200,69 @@ def check_free_run(context: Context) -> Iterable[Result]:
         full = workload.free_run(engines.full.stream(), constants, steps)
         yield FreeRun("free run", "full precision", full)
         yield Measurement("free run, eager and full precision", workload.compare(eager, full, constants))
+
+
+def check_long_codes(context: Context) -> Iterable[Assertion | Measurement]:
+    """Frames with the history of full precision, and as many that continue from their own codes, of a family
+    whose frames feed many codes back. A recipe may pass every short check and still end in noise or silence
+    after a minute of speech.
+
+    The cache holds a prompt of `MAX_ROWS` rows and them. Drift from eager with the same integers is left out
+    if a large model is sampled: its eager steps take seconds.
+    """
+    workload, constants, engines = context.workload, context.constants, context.engines
+    if workload.rollout is None:
+        return
+    frames = min(context.extent.frames, context.cache_length - MAX_ROWS)
+    full = engines.full or engines.eager
+    reference = workload.teacher_forced_run(full.stream(), constants, frames, None)
+    forced: Callable[[Engine], ForcedRun] = lambda engine: workload.teacher_forced_run(
+        engine.stream(), constants, frames, reference.codes
+    )
+    found = forced(engines.artifact)
+    if not context.extent.is_sample:
+        eager, rounding = forced(engines.eager), list[float]()
+        if context.bars.integer_graphs:
+            rounding = _errors(forced(engines.unrounded), eager)
+        errors = _errors(found, eager)
+        yield check_drift(f"no drift over {frames} frames", errors, context.bars.lowering, rounding)
+    equal = (found.codes == reference.codes).mean(axis=0)
+    by_book = {f"code_{book}": float(share) for book, share in enumerate(equal)}
+    yield Measurement(f"codes over {frames} frames, artifact and full precision", by_book)
+    spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
+    yield _check_end(*spoken)
+    yield Measurement(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
+
+
+def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
+    return [measure(*rows).largest for rows in zip(found.hidden, expected.hidden, strict=True)]
+
+
+def equal_frames(first: Rollout, second: Rollout) -> int:
+    """Frames with equal codes, up to the first one that differs. Both have the same noise."""
+    differ = np.flatnonzero((first.codes != second.codes).any(axis=1))
+    return int(differ[0]) if len(differ) else len(first.codes)
+
+
+def _check_end(artifact: Rollout, full: Rollout) -> Assertion:
+    """The artifact repeats itself or falls silent only if full precision does."""
+    found, expected = (_runaway(run) for run in (artifact, full))
+    passed = found is None or expected is not None
+    texts = ["neither" if end is None else f"{end[0]} after {end[1]} frames" for end in (found, expected)]
+    return Assertion(
+        f"repetition or silence within {len(artifact.codes)} frames",
+        passed,
+        f"artifact: {texts[0]}; full precision: {texts[1]}",
+    )
+
+
+def _runaway(run: Rollout) -> tuple[str, int] | None:
+    """The reason for which the runtime would stop the speech, and the number of frames before that."""
+    guard, samples = RunawayGuard(), run.samples.reshape(len(run.codes), -1)
+    for index, codes in enumerate(run.codes):
+        reason = guard.add_codes(codes)
+        if guard.add_samples(samples[index], 1):
+            reason = Status.SILENCE
+        if reason:
+            return str(reason), index + 1
+    return None

@@ -24,7 +24,7 @@ def toy_checkpoint(table_rows: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
     """A checkpoint of the toy family, which two rows add."""
     row = voxport.model.families.Row("Toy", "exercises.toy_model")
     table_rows.setitem(voxport.model.families.FAMILIES, "toy", row)
-    table_rows.setitem(voxport.runtime.families.FAMILIES, "toy", "exercises.toy_runtime.family")
+    table_rows.setitem(voxport.runtime.families.FAMILIES, "toy", "exercises.toy_runtime")
     folder = tmp_path_factory.mktemp("checkpoint") / "toy"
     write_checkpoint(folder, key="toy")
     return folder

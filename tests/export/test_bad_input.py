@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from voxport.bundle.manifest import Bundle
 from voxport.export.__main__ import main as export
-from voxport.export.output_folder import staging
+from voxport.export.staging import staging
 from voxport.model.mistral_layout import MistralLayout
 
 
@@ -33,24 +33,6 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
     (onnx_copy / "diary.txt").write_text("dear diary")
     assert export(["--target", "onnx", *QUANT, "--out", str(onnx_copy)]) == 0
     assert Bundle(onnx_copy).is_verified and (onnx_copy / "diary.txt").exists()
-
-
-@pytest.mark.slow
-def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles: Path) -> None:
-    for module, arguments in (("runtime", ["info", str(bundles / "onnx")]), ("export", ["list"])):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", module, *arguments],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-            )
-        assert (
-            done.returncode == 3
-            and done.stderr.splitlines()[-1].startswith("voxport: error:")
-            and "No space left on device" in done.stderr
-        )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoi
 # The keys of https://github.com/huggingface/hub-docs/blob/main/modelcard.md, and the one of this project.
 KEYS = {"language", "license", "base_model", "base_model_relation", "pipeline_tag", "library_name", "tags"}
 
-BLOCK = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r\n|\r|\n|$)")  # as the hub's client finds it
+# As the client of the hub finds it.
+FRONT_MATTER = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r\n|\r|\n|$)")
 
 
 def manifest_of(source: Source, **request: Any) -> Manifest:
@@ -36,7 +37,7 @@ def manifest_of(source: Source, **request: Any) -> Manifest:
 
 def parsed(card: str) -> dict[str, Any]:
     """The content, equal under the rules of YAML 1.1 and of YAML 1.2, which hubs follow."""
-    block = BLOCK.match(card)
+    block = FRONT_MATTER.match(card)
     assert block and not card[block.end() :].strip()
     content = block[1]
     found = yaml.safe_load(content)
@@ -91,7 +92,6 @@ def test_odd_values_remain_what_they_are() -> None:
     manifest = manifest_of(source, rules=rules, quant_for=[("codec", "w8")])
     options = {
         "a": "no",
-        "b": "1e3",
         "c": "x: y # z",
         "d": "---\nlicense: mit\n---",
         "e": "é\u2028\t",

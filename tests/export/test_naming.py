@@ -11,8 +11,7 @@ import pytest
 from voxport.bundle.files import folder_name
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.__main__ import main as export
-from voxport.export.job import make_job
-from voxport.export.naming import MAX_NAME, bundle_name, differences
+from voxport.export.job import MAX_NAME, bundle_name, differences, make_job
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
 from voxport.model.mistral_layout import WEIGHTS

@@ -13,9 +13,9 @@ from support.files import contents
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST
-from voxport.export import output_folder
+from voxport.export import staging as output_folder
 from voxport.export.__main__ import main as export
-from voxport.export.output_folder import bundle_files, check_output, staging
+from voxport.export.staging import bundle_files, check_output, staging
 
 Files = dict[str, str]
 OLD = {"a.onnx": "old", "voices/x.safetensors": "old", "README.md": "old", "gone.mlpackage/Data/w": "old"}

@@ -23,9 +23,9 @@ from voxport.bundle.errors import ExportError, UsageError, VerificationError
 from voxport.bundle.manifest import Bundle, WeightError
 from voxport.export import build
 from voxport.export.__main__ import main as export
-from voxport.export.model import Export
-from voxport.export.output_folder import staging
-from voxport.export.resume import ResumeCache
+from voxport.export.model import Model
+from voxport.export.staging import ResumeCache, staging
+from voxport.export.targets.base import Target
 
 
 @pytest.mark.parametrize("name", [".out.voxport-partial", ".out.voxport-old"])
@@ -189,8 +189,8 @@ def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     command = ["--target", "onnx", "--cache-length", "64", "--out", str(tmp_path / "out")]
     lower = build._lower_graph
 
-    def lower_wrongly(job: Export, name: str, folder: Path) -> WeightError | None:
-        result = lower(job, name, folder)
+    def lower_wrongly(model: Model, target: Target, name: str, folder: Path) -> WeightError | None:
+        result = lower(model, target, name, folder)
         if name in ("embed_text", "acoustic_step"):
             weights = folder / f"{name}.onnx.data"
             content = np.fromfile(weights, np.float32)

@@ -26,7 +26,7 @@ from support.paths import GOLDEN
 from support.stand_ins import noting
 
 from voxport.export.__main__ import main as export
-from voxport.export.conversion import plan as planning
+from voxport.export.conversion import convert as planning
 from voxport.model.families import open_family
 from voxport.model.inspection import open_convertible
 from voxport.model.mlx.tensor_layouts import stored_tensors

@@ -17,11 +17,11 @@ from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
-from voxport.bundle.spec import TensorSpec, graph_state_name
+from voxport.bundle.spec import graph_state_name
 from voxport.export.memory import free_memory
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import OneHotAttention
-from voxport.export.targets.coreml.package import CONTENT, MODEL, blob_values
+from voxport.export.targets.coreml.lowering import CONTENT, MODEL, blob_values, bounds_of
 from voxport.export.targets.coreml.tools import (
     OPSET,
     OPSET_NAME,
@@ -30,7 +30,7 @@ from voxport.export.targets.coreml.tools import (
     load_program,
     without_converter_output,
 )
-from voxport.export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
+from voxport.export.targets.shared import example_inputs, export_errors, target_kernels, zero_states
 from voxport.model.graph import Component
 from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
@@ -151,14 +151,8 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
 
 
 def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
-    """Dtype, and the bounds of every axis."""
     ranges = [(size.lowerBound, size.upperBound) for size in array.shapeRange.sizeRanges]
     return array.dataType, ranges or [(size, size) for size in array.shape]
-
-
-def bounds_of(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
-    """Smallest and largest size of every axis of an input."""
-    return [(size, size) if isinstance(size, int) else component.signature.dims[size] for size in spec.shape]
 
 
 def read_program(path: Path, function: str) -> Any:

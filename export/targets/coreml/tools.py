@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from voxport.export.targets.tracing import without_warnings
+from voxport.export.targets.shared import without_warnings
 
 with without_warnings("coremltools"):
     import coremltools as ct

@@ -37,7 +37,7 @@ from voxport.export.targets.executorch.patches import (
     lazily_compiled_graphs,
     shared_weights,
 )
-from voxport.export.targets.tracing import (
+from voxport.export.targets.shared import (
     TRACE_ROWS,
     Stateful,
     export_errors,

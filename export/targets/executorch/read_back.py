@@ -19,8 +19,7 @@ from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_h
 
 from voxport.bundle.errors import ExportError
 from voxport.export.targets.base import Graph
-from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
-from voxport.export.targets.tracing import export_errors
+from voxport.export.targets.shared import StoredLinear, compare_linears, export_errors, hash_of
 from voxport.quantize.modules import QuantizedLinear
 
 # Any in this module: delegates as JSON, and objects of ExecuTorch, which have no types
@@ -58,7 +57,6 @@ def check_program(path: Path, graph: Graph) -> str:
 
 
 def _decode(delegates: Iterator[bytes]) -> Iterator[Delegate]:
-    """The graphs of delegates, in order."""
     with TemporaryDirectory() as folder:
         schema, files = Path(folder, "schema.fbs"), []
         schema.write_bytes(_get_schema_bytes())

@@ -31,7 +31,7 @@ from voxport.export.targets.onnx.rewrites import (
     use_float_activations,
     widen_convolutions,
 )
-from voxport.export.targets.tracing import (
+from voxport.export.targets.shared import (
     dynamic_shapes,
     export_errors,
     target_kernels,

@@ -19,7 +19,7 @@ from voxport.export.targets.base import Graph
 from voxport.export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
 from voxport.export.targets.onnx.lowering import pack
 from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
-from voxport.export.targets.read_back import StoredLinear, compare_linears, hash_of
+from voxport.export.targets.shared import StoredLinear, compare_linears, hash_of
 from voxport.quantize.modules import QuantizedLinear
 from voxport.runtime.engines.onnx import OnnxEngine, ort
 

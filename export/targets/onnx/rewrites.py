@@ -135,23 +135,12 @@ def to_float16(model: ir.Model) -> None:
     for value in [*graph.inputs, *graph.initializers.values(), *values]:
         if value.dtype is ir.DataType.FLOAT:
             value.dtype = ir.DataType.FLOAT16
-    for value in list(graph.inputs):
-        if value.dtype is ir.DataType.FLOAT16 and not _name(value).startswith(ONNX_PAST):
-            _convert_input(graph, value, ir.DataType.FLOAT)
-    for index, value in enumerate(graph.outputs):
-        if value.dtype is ir.DataType.FLOAT16 and not _name(value).startswith(ONNX_PRESENT):
-            graph.outputs[index] = _converted_output(graph, value, ir.DataType.FLOAT)
+    _convert_interface(graph, ir.DataType.FLOAT16, ir.DataType.FLOAT, states=False)
 
 
 def states_to_float16(model: ir.Model) -> None:
     """Makes the states float16, and nothing else."""
-    graph = model.graph
-    for value in list(graph.inputs):
-        if value.dtype is ir.DataType.FLOAT and _name(value).startswith(ONNX_PAST):
-            _convert_input(graph, value, ir.DataType.FLOAT16)
-    for index, value in enumerate(graph.outputs):
-        if value.dtype is ir.DataType.FLOAT and _name(value).startswith(ONNX_PRESENT):
-            graph.outputs[index] = _converted_output(graph, value, ir.DataType.FLOAT16)
+    _convert_interface(model.graph, ir.DataType.FLOAT, ir.DataType.FLOAT16, states=True)
 
 
 def use_float_activations(model: ir.Model) -> None:
@@ -169,23 +158,24 @@ def _convert_attributes(node: ir.Node) -> None:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16)
 
 
-def _convert_input(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None:
-    """Gives an input another dtype; the graph uses it as before."""
-    inside = _dtype(value)
-    cast = _cast(value, inside, f"{value.name}.{SUFFIXES[inside]}")
-    value.replace_all_uses_with(cast.outputs[0])
-    cast.replace_input_with(0, value)
-    value.dtype = dtype
-    graph.insert_before(graph[0], cast)
-
-
-def _converted_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """An output of another dtype, which has the name of `value`."""
-    name = _name(value)
-    value.name = f"{name}.{SUFFIXES[_dtype(value)]}"
-    cast = _cast(value, dtype, name)
-    graph.append(cast)
-    return cast.outputs[0]
+def _convert_interface(graph: ir.Graph, old: ir.DataType, new: ir.DataType, states: bool) -> None:
+    """Gives inputs and outputs of one dtype another one: the states, or all others. Their names stay."""
+    inputs: list[Any] = list(graph.inputs)  # see `_weight`
+    for value in inputs:
+        if value.dtype is old and value.name.startswith(ONNX_PAST) is states:
+            cast = _cast(value, old, f"{value.name}.{SUFFIXES[old]}")
+            value.replace_all_uses_with(cast.outputs[0])
+            cast.replace_input_with(0, value)
+            value.dtype = new
+            graph.insert_before(graph[0], cast)
+    outputs: list[Any] = list(graph.outputs)
+    for index, value in enumerate(outputs):
+        if value.dtype is old and value.name.startswith(ONNX_PRESENT) is states:
+            name = value.name
+            value.name = f"{name}.{SUFFIXES[old]}"
+            cast = _cast(value, new, name)
+            graph.append(cast)
+            graph.outputs[index] = cast.outputs[0]
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
@@ -201,13 +191,3 @@ def _as_float16(tensor: Any, name: str | None) -> ir.LazyTensor:  # Any: onnx_ir
         shape=tensor.shape,
         name=name,
     )
-
-
-def _name(value: ir.Value) -> str:
-    assert value.name is not None  # inputs and outputs are named
-    return value.name
-
-
-def _dtype(value: ir.Value) -> ir.DataType:
-    assert value.dtype is not None  # inputs and outputs are typed
-    return value.dtype

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from exercises.toy_constants import Constants
 from exercises.toy_model.config import Options, ToyConfig, parse_config
-from exercises.toy_model.graphs import DecoderGraph
+from exercises.toy_model.graphs import DecoderGraph, ToyWeights
 from exercises.toy_model.layouts import LAYOUTS, LETTERS
-from exercises.toy_model.modules import ToyWeights
 
 from voxport.bundle.json_types import Json
 from voxport.model.family import Decoder, Distribution, Family, Synthetic, VerificationPlan

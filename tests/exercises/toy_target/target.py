@@ -22,7 +22,7 @@ class NumpyTarget(Target):
 
     def lower(self, graph: Graph, folder: Path) -> None:
         import numpy as np
-        from exercises.toy_model.modules import Decoder
+        from exercises.toy_model.graphs import Decoder
 
         from voxport.bundle.errors import ExportError
 

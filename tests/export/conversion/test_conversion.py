@@ -1,7 +1,5 @@
 """Conversion of weights: there and back, again, in parts, and what is refused."""
 
-import errno
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -22,9 +20,6 @@ from support.files import contents
 
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import convert as converting
-from voxport.export.conversion import plan as planning
-from voxport.export.conversion.files import write_weights
-from voxport.export.conversion.outputs import Output
 from voxport.model.__main__ import main as model
 from voxport.model.families import family_of, open_family
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY, Stored, stored_tensors
@@ -178,7 +173,7 @@ def test_a_small_value_is_rounded_and_voices_are_not_cast(tmp_path: Path) -> Non
 def test_large_files_are_split_and_read_again(
     source: Path, converted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
+    monkeypatch.setattr(converting, "MAX_SHARD", 200_000)
     assert convert(source, tmp_path / "mlx", "--to", "mlx") == 0
     index = json.loads((tmp_path / "mlx" / f"{WEIGHTS}.index.json").read_text())
     parts = sorted((tmp_path / "mlx").glob("model-*-of-*.safetensors"))
@@ -187,52 +182,6 @@ def test_large_files_are_split_and_read_again(
     assert_equal({name: tensor for path in parts for name, tensor in load_file(path).items()}, whole)
     assert convert(tmp_path / "mlx", tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(source))
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(KeyboardInterrupt(), 130), (OSError(errno.ENOSPC, "no space left on device"), 3)]
-)
-@pytest.mark.parametrize(("max_shard", "expected"), [(planning.MAX_SHARD, 2), (400_000, 4)])
-def test_the_next_run_continues_after_the_finished_files(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: KeyboardInterrupt | OSError,
-    code: int,
-    max_shard: float,
-    expected: int,
-) -> None:
-    """Interrupted in the second file: that of the speech tokenizer, or the second shard."""
-    source, out, written = FOLDERS["qwen3_tts"], tmp_path / "out", []
-    write = write_weights
-
-    def interrupted(path: Path, outputs: list[Output], metadata: dict[str, str]) -> None:
-        written.append(path.name)
-        if len(written) == 2:
-            path.write_bytes(b"half")
-            raise error
-        write(path, outputs, metadata)
-
-    monkeypatch.setattr(planning, "MAX_SHARD", max_shard)
-    monkeypatch.setattr(converting, "write_weights", interrupted)
-    assert convert(source, out, "--to", "mlx") == code
-    assert not out.exists()
-    assert convert(source, out, "--to", "mlx") == 0
-    files = [path.name for path in out.rglob("*.safetensors")]
-    assert len(files) >= expected and len(written) == len(files) + 1  # the first file was kept
-    assert "as in an earlier run" in capsys.readouterr().err
-    monkeypatch.setattr(converting, "write_weights", write)
-    assert convert(source, tmp_path / "other", "--to", "mlx") == 0
-    assert contents(out) == contents(tmp_path / "other")
-
-
-def test_every_file_is_hashed(converted: Path) -> None:
-    lines = (converted / "SHA256SUMS").read_text().splitlines()
-    names = {str(path.relative_to(converted)) for path in converted.rglob("*") if path.is_file()}
-    assert {line.split("  ")[1] for line in lines} == names - {"SHA256SUMS"}
-    for line in lines:
-        digest, name = line.split("  ")
-        assert hashlib.sha256((converted / name).read_bytes()).hexdigest() == digest
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,16 @@
-"""Conversion of random module trees through files: every tensor has a layout and a name of its own."""
+"""Conversion of module trees through files: every tensor has a layout and a name of its own."""
 
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
+from support.model.tree_family.family import Node, Tree
 from support.model.tree_family.layouts import CONFIG, WEIGHTS, TreeConfig
 
 from voxport.export.__main__ import main as export
@@ -22,23 +19,14 @@ from voxport.model.mlx.tensor_layouts import LAYOUT_KEY
 
 pytestmark = pytest.mark.usefixtures("tree_family")
 
-SIZES = st.integers(1, 4)
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 
 
+Config = dict[str, Node]
 MLX_ORDERS = {
     "Conv1d": (0, 2, 1),
     "ConvTranspose1d": (1, 2, 0),
 }
-
-
-class Drawn(NamedTuple):
-    """`tag`: layout in the metadata. `place`: the weight file. `seed`: of values, layouts and names."""
-
-    config: dict[str, Node]
-    tag: str | None
-    place: str
-    seed: int
 
 
 class Tensor(NamedTuple):
@@ -72,29 +60,6 @@ class Tensor(NamedTuple):
         return moved.shape == numbers.shape and not torch.equal(moved, numbers)
 
 
-@st.composite
-def leaves(draw: st.DrawFn) -> Node:
-    kind = draw(st.sampled_from([*CONVOLUTIONS, "linear", "table"]))
-    node = [kind, draw(SIZES), draw(SIZES)]
-    if kind not in CONVOLUTIONS:
-        return node
-    return [*node, draw(SIZES), draw(st.sampled_from(list(WEIGHT_NORMS)))]
-
-
-BRANCHES = st.lists(st.one_of(leaves(), st.lists(leaves(), max_size=3)), max_size=3)
-DRAWN = st.builds(
-    Drawn,
-    st.builds(
-        lambda first, moved, kept: {"moved": [first, *moved], "kept": kept}, leaves(), BRANCHES, BRANCHES
-    ),
-    st.sampled_from([None, "pytorch", "mlx", "mlx-audio"]),
-    st.sampled_from([WEIGHTS, MLX_WEIGHTS]),
-    st.integers(0, 2**32),
-)
-SQUARE = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
-SQUARES = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
-
-
 def random_bits(shape: tuple[int, ...], dtype: torch.dtype, random: Random) -> torch.Tensor:
     """Finite values, both zeros and subnormal numbers among them."""
     generator = torch.Generator().manual_seed(random.getrandbits(32))
@@ -104,7 +69,7 @@ def random_bits(shape: tuple[int, ...], dtype: torch.dtype, random: Random) -> t
     return torch.where(found.isfinite(), found, torch.zeros((), dtype=dtype).neg())
 
 
-def described(config: dict[str, Node]) -> dict[str, Tensor]:
+def described(config: Config) -> dict[str, Tensor]:
     """What MLX makes of each tensor, by published name. Uses none of the project's rules."""
     with torch.device("meta"):
         root = Tree(TreeConfig.model_validate(config))
@@ -119,22 +84,24 @@ def described(config: dict[str, Node]) -> dict[str, Tensor]:
     return found
 
 
-def write(folder: Path, drawn: Drawn, values: dict[str, torch.Tensor], random: Random) -> bool:
-    """Writes a folder that mixes layouts and names. Returns whether a kernel fits both layouts.
+def write(
+    path: Path, config: Config, tag: str | None, values: dict[str, torch.Tensor], random: Random
+) -> bool:
+    """Writes weights that mix layouts and names. Returns whether a kernel fits both layouts.
 
     Such a kernel has the layout of the tag, if there is one.
     """
     content, is_ambiguous = {}, False
-    for name, tensor in described(drawn.config).items():
+    for name, tensor in described(config).items():
         layout = random.choice(["pytorch", "mlx"])
         if tensor.is_ambiguous:
-            is_ambiguous, layout = True, tensor.layout_by(drawn.tag) if drawn.tag else layout
+            is_ambiguous, layout = True, tensor.layout_by(tag) if tag else layout
         value = tensor.for_mlx(values[name]) if layout == "mlx" else values[name]
         content[random.choice([name, tensor.mlx_name])] = value
-    folder.mkdir()
-    save_file(content, folder / drawn.place, {LAYOUT_KEY: drawn.tag} if drawn.tag else None)
-    (folder / CONFIG).write_text(json.dumps(drawn.config))
-    (folder / "config.json").write_text(json.dumps({"model_type": "tree"}))
+    path.parent.mkdir()
+    save_file(content, path, {LAYOUT_KEY: tag} if tag else None)
+    (path.parent / CONFIG).write_text(json.dumps(config))
+    (path.parent / "config.json").write_text(json.dumps({"model_type": "tree"}))
     return is_ambiguous
 
 
@@ -158,28 +125,31 @@ def converted(source: Path, to: str, *options: str) -> Path:
     return out
 
 
-@pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(DRAWN)
-@example(Drawn(SQUARE, None, MLX_WEIGHTS, 0))
-@example(Drawn(SQUARE, None, WEIGHTS, 0))
-@example(Drawn(SQUARE, "mlx", WEIGHTS, 0))
-@example(Drawn(SQUARE, "pytorch", MLX_WEIGHTS, 0))
-@example(Drawn(SQUARES, None, WEIGHTS, 0))
-@example(Drawn(SQUARES, "mlx", WEIGHTS, 0))
-@example(Drawn(SQUARES, "pytorch", WEIGHTS, 0))
-@example(Drawn(SQUARES, "mlx-audio", MLX_WEIGHTS, 0))
+SQUARE: Config = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
+SQUARES: Config = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
+PLAIN: Config = {
+    "moved": [["conv1d", 3, 2, 4, ""], [["transposed1d", 2, 3, 4, ""], ["linear", 2, 3]], ["table", 3, 2]],
+    "kept": [["conv1d", 3, 1, 2, ""], ["transposed1d", 4, 3, 2, ""], ["linear", 2, 2]],
+}
+NORMS: Config = {
+    "moved": [["conv1d", 3, 4, 5, "g, v"], [["transposed1d", 3, 4, 2, "originals"], ["linear", 3, 2]]],
+    "kept": [["conv1d", 2, 3, 4, "originals"], ["transposed1d", 3, 2, 4, "g, v"]],
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("place", [WEIGHTS, MLX_WEIGHTS])
+@pytest.mark.parametrize("tag", [None, "pytorch", "mlx", "mlx-audio"])
+@pytest.mark.parametrize("config", [SQUARE, SQUARES, PLAIN, NORMS])
 def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: Drawn
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Config, tag: str | None, place: str, seed: int
 ) -> None:
-    shutil.rmtree(tmp_path / "case", ignore_errors=True)
-    (tmp_path / "case").mkdir()
-    random, source = Random(drawn.seed), tmp_path / "case" / "source"
-    tensors = described(drawn.config)
+    random, source = Random(seed), tmp_path / "source"
+    tensors = described(config)
     values = {
         name: random_bits(tensor.shape, random.choice(list(BITS)), random) for name, tensor in tensors.items()
     }
-    if write(source, drawn, values, random) and drawn.tag is None:
+    if write(source / place, config, tag, values, random) and tag is None:
         capsys.readouterr()
         for to in ("mlx", "published"):
             code, out = convert(source, to)

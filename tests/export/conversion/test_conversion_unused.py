@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
 
 from voxport.export.__main__ import main as export
@@ -44,15 +43,6 @@ def test_they_are_read_in_both_layouts(published: Path, tmp_path: Path, every: i
     reorder(folder, every)
     assert convert(folder, tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(published))
-
-
-def test_the_layout_of_mlx_has_them_reordered(published: Path, tmp_path: Path) -> None:
-    assert convert(published, tmp_path / "mlx", "--to", "mlx", "--layout", "mlx") == 0
-    before, after = load_file(published / CODEC), load_file(tmp_path / "mlx" / CODEC)
-    kernels = [name for name, tensor in before.items() if is_unused_kernel(name, tensor)]
-    assert len(kernels) > 3
-    for name in kernels:
-        assert torch.equal(after[name], before[name].permute(0, 2, 1)), name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from support.bundle_options import WIDE
-from support.export.onnx_weights import read_quantized_weights
+from support.export.stored_weights import onnx_weights
 from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main as export
@@ -78,7 +78,8 @@ def test_both_have_the_same_integers_and_scales(
     weights = weights_for_mlx(convert(family, tmp_path / "out", quant), pattern)
     if quant == "w4":
         weights.pop(WIDE.partition("=")[0], None)  # a rule of the shared bundle gives it another scheme
-    products = read_quantized_weights(request.getfixturevalue(bundle) / "onnx")
+    graphs = sorted((request.getfixturevalue(bundle) / "onnx").glob("*.onnx"))
+    products = [product for path in graphs for product in onnx_weights(path)]
     assert len(weights) >= least
     assert [path for path, weight in weights.items() if not is_in(weight, products)] == []
     integers, scales = next(iter(weights.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from voxport.export.evaluation.recognisers import BundleRecogniser
+from voxport.export.evaluation.recognition import BundleRecogniser
 from voxport.export.evaluation.speech import evaluate_speech
 from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
 from voxport.runtime.opening import open_task

@@ -3,7 +3,7 @@
 import pytest
 
 from voxport.bundle.errors import UsageError
-from voxport.export.evaluation.words import normalised, standard_error, word_error_rate
+from voxport.export.evaluation.figures import normalised, standard_error, word_error_rate
 
 
 @pytest.mark.parametrize(

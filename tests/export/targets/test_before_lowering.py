@@ -1,4 +1,4 @@
-"""Before a graph is lowered: weights are loaded, the module fits its signature, and memory is returned."""
+"""Before a graph is lowered: weights are loaded, and the module fits its signature."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,6 @@ from support.model.changed import changed
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import LayoutName, TensorSpec
-from voxport.export import memory
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
@@ -77,26 +76,3 @@ def test_a_graph_whose_weights_are_not_loaded_is_refused(checkpoint: Path) -> No
     resolved.graphs["codec"] = graph
     with pytest.raises(ExportError, match=r"graph codec: its module uses .*which was not loaded"):
         Model(resolved, LAYOUT).graph("codec")
-
-
-@pytest.mark.parametrize(
-    ("resident", "collections"),
-    [
-        ([1.4, 1.4], 0),  # GB: less than is kept
-        ([1.6, 1.5, 1.7], 1),  # the third is 0.2 GB above the second
-        ([1.6, 1.5, 1.8, 1.6], 2),
-        ([1.6, 1.5, 0.9, 1.55, 1.4], 2),  # memory that others returned is taken again
-    ],
-)
-def test_memory_is_returned_if_much_was_taken_since_the_last_time(
-    resident: list[float], collections: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each collection is followed by one more reading."""
-    readings, found = iter([gigabytes * 1e9 for gigabytes in resident]), []
-    monkeypatch.setattr(memory, "_resident_after_return", 0)
-    monkeypatch.setattr(memory, "_resident", lambda: next(readings))
-    monkeypatch.setattr("gc.collect", lambda: found.append(1))
-    with pytest.raises(StopIteration):
-        while True:
-            memory.free_memory()
-    assert len(found) == collections

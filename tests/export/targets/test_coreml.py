@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from support.bundle_options import WIDE
-from support.export.coreml_weights import read_quantized_weights
 from support.export.rounding import float32_bar
+from support.export.stored_weights import coreml_weights
 from support.files import contents
 
 from voxport.bundle.errors import ExportError
@@ -20,7 +20,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import dequantized_linear
-from voxport.export.targets.coreml.package import WEIGHTS, blob_values, merge
+from voxport.export.targets.coreml.lowering import blob_values
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget
 from voxport.model.layers.attention import ReferenceAttention
@@ -57,32 +57,11 @@ def packages(bundles: Path) -> Path:
     return bundles / "coreml"
 
 
-@pytest.fixture(scope="module")
-def again(w4: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two packages, lowered once more, and `theirs.mlpackage`: the backbone as coremltools merges it."""
-    from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
-
-    folder = tmp_path_factory.mktemp("again")
-
-    def both(parts: dict[str, Path], default: str, path: Path) -> None:
-        merge(parts, default, path)  # first, because coremltools changes the parts
-        if path.stem == "backbone":
-            functions = MultiFunctionDescriptor()
-            for name, part in parts.items():
-                functions.add_function(str(part), "main", name)
-            functions.default_function_name = default
-            save_multifunction(functions, str(folder / "theirs.mlpackage"))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("voxport.export.targets.coreml.lowering.merge", both)
-        lower({name: w4[name] for name in ("backbone", "embed_codes")}, folder)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["backbone", "embed_codes"])
-def test_same_graphs_give_the_same_bytes(packages: Path, again: Path, name: str) -> None:
-    assert contents(again / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
+def test_same_graphs_give_the_same_bytes(packages: Path, w4: Graphs, tmp_path: Path, name: str) -> None:
+    CoreMLTarget().lower(w4[name], tmp_path)
+    assert contents(tmp_path / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
 
 
 def test_the_order_of_blobs_does_not_depend_on_the_process() -> None:
@@ -107,28 +86,6 @@ def test_conversion_prints_nothing(
 ) -> None:
     lower(graphs(checkpoint, ExportRequest(quant="w8"), "embed_codes"), tmp_path)
     assert capfd.readouterr() == ("", "")
-
-
-def test_merged_packages_equal_those_of_coremltools(w4: Graphs, again: Path) -> None:
-    from coremltools.models.utils import load_spec
-
-    ours, theirs = again / "backbone.mlpackage", again / "theirs.mlpackage"
-    described = [load_spec(str(path)).description for path in (ours, theirs)]
-    assert described[0].defaultFunctionName == described[1].defaultFunctionName == "prefill"
-    assert [f.SerializeToString() for f in described[0].functions] == [
-        f.SerializeToString() for f in described[1].functions
-    ]
-    assert (ours / WEIGHTS).stat().st_size <= (theirs / WEIGHTS).stat().st_size
-    for component in w4["backbone"].components:
-        inputs = {
-            name: array.astype(np.int32) if array.dtype == np.int64 else array
-            for name, array in component.example(0).items()
-        }
-        executors = [Executor(Package(path).function(component.name)) for path in (ours, theirs)]
-        found, expected = (executor.run(inputs, executor.new_states()) for executor in executors)
-        assert found.keys() == expected.keys() and all(
-            np.array_equal(found[name], expected[name]) for name in found
-        )
 
 
 @pytest.mark.slow
@@ -257,7 +214,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(
     function = Package(path).function("acoustic_step")
     kinds = [op.type for op in function.operations]
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
-    products = len(read_quantized_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
+    products = len(coreml_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
     assert kinds.count("round") >= products and bool(products) == (recipe == "8da4w")
     executor, errors = Executor(function, "float32"), []
     for inputs in map(graph.first.example, range(3)):

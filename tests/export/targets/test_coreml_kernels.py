@@ -6,43 +6,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.export.rounding import float32_bar
 from torch import nn
 
-from voxport.export.targets.coreml.kernels import OneHotAttention, TracedLinears, dequantized_linear, rms_norm
+from voxport.export.targets.coreml.kernels import TracedLinears, dequantized_linear, rms_norm
 from voxport.export.targets.coreml.lowering import _look_up_once
-from voxport.model.layers.attention import KVCache, Projected, ReferenceAttention
-from voxport.model.layers.rope import RotaryTable
-from voxport.quantize.modules import LinearKernel, float_activations, int8_per_token
+from voxport.quantize.modules import LinearKernel
 from voxport.quantize.recipe import find_recipe
 from voxport.quantize.schemes import PaletteScheme
 from voxport.runtime.mil import Package
-
-
-@pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
-def test_one_hot_attention_equals_the_reference(start: int, rows: int) -> None:
-    torch.manual_seed(0)
-    q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
-    caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
-    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows)[None])
-    new, position = Projected(q, k, v, rotation), torch.tensor([start])
-    copies = KVCache(*(cache.clone() for cache in caches))
-    expected = ReferenceAttention("BHSD").cached(new, copies, position)
-    found_all = OneHotAttention().cached(new, KVCache(*caches), position)
-    for found, reference in zip(found_all, expected, strict=True):
-        bar = float32_bar(sums=2, products=16) * float(reference.abs().max())
-        torch.testing.assert_close(found, reference, rtol=0, atol=bar)
-
-
-def test_linears_equal_the_shared_kernels() -> None:
-    torch.manual_seed(0)
-    weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
-    for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
-        scheme = find_recipe(recipe).linears
-        assert scheme
-        linear: Any = scheme.quantize(weight, "weight", is_table=False).module
-        assert torch.equal(dequantized_linear(x, linear), same(x, linear))
-        assert dequantized_linear(torch.zeros_like(x), linear).eq(0).all()
 
 
 def test_a_trace_dequantises_a_weight_once() -> None:

@@ -10,16 +10,17 @@ from support.runtime.host_device import HostDevice
 import voxport.runtime.engines.onnx
 from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
 from voxport.export.job import make_job
-from voxport.export.model import Export
+from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
+from voxport.export.targets.base import Target
 from voxport.export.verify.checks import verify_graph
 from voxport.export.verify.comparison import FLOAT16_BAR, Comparison
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Engine, EngineOptions
 
 GRAPHS = ("backbone", "codec")  # with caches, and with other states
-Made = tuple[Bundle, Export]
+Made = tuple[Bundle, Model, Target]
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,9 @@ def made(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
         Source(checkpoint), ExportRequest(quant="w4", quant_for=(("codec", "w8"),), cache_length=64)
     )
     job = make_job(resolved, target, "test")
-    export = Export(resolved, target, job)
+    model = Model(resolved, target.layout, job.compute_precision)
     for graph in GRAPHS:
-        target.lower(export.model.graph(graph), folder)
+        target.lower(model.graph(graph), folder)
     entries = tuple(entry for entry in job.components if entry.graph in GRAPHS)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -42,11 +43,11 @@ def made(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
         voices={},
         weight_errors={},
     )
-    return Bundle(folder, manifest), export
+    return Bundle(folder, manifest), model, target
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_graph_matches_eager_in_half_precision(made: tuple[Bundle, Export], graph: str) -> None:
+def test_a_graph_matches_eager_in_half_precision(made: Made, graph: str) -> None:
     results = verify_graph(*made, graph)
     assert not failed(results)
     compared = [result for result in results if isinstance(result, Comparison)]
@@ -79,9 +80,7 @@ def run(engine: Engine) -> list[np.ndarray]:
     return found + [array for stream in streams for array in stream.save().values()]
 
 
-def test_states_on_a_device_give_the_same_values(
-    made: tuple[Bundle, Export], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_on_a_device_give_the_same_values(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is the host here. The calls of CUDA's library are not tested here."""
     expected, device = run(open_engine(made[0], EngineOptions(device="cpu"))), HostDevice()
     monkeypatch.setattr(voxport.runtime.engines.onnx, "open_device", lambda job, name: device)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from support.bundle_options import WIDE
+from support.export.stored_weights import coreml_weights, onnx_weights
 from support.files import contents
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -30,57 +31,41 @@ def graphs(checkpoint: Path) -> dict[str, Graph]:
     return {graph.name: graph for graph in Model(resolve(source, request), "BSHD").graphs()}
 
 
-@pytest.fixture(scope="module")
-def linears(graphs: dict[str, Graph]) -> dict[str, list[QuantizedLinear]]:
-    """Quantised linears of every graph in the order of use."""
-    return {
-        name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
-        for name, graph in graphs.items()
-    }
+Quantised = QuantizedLinear | QuantizedEmbedding
 
 
-@pytest.fixture(scope="module")
-def tables(checkpoint: Path) -> dict[str, QuantizedEmbedding]:
-    model = Model(resolve(Source(checkpoint), ExportRequest(quant="w4")), "BSHD")
-    parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
-    return {
-        name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
-        for name, modules in parts.items()
-    }
+def parts_of(graph: Graph) -> list[Quantised]:
+    return [part for part in graph.module.modules() if isinstance(part, Quantised)]
 
 
-def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
-    """The packing of MatMulNBits: uint8 [N, blocks, bytes] -> int8 [N, columns]."""
-    zero = 1 << (bits - 1)
-    if bits == 4:
-        packed = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], -1)
-    return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
+def is_among(part: Quantised, found: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    stored = part.weight.numpy(), part.scale.numpy()
+    return any(all(map(np.array_equal, each, stored)) for each in found)
 
 
-def products(model: onnx.ModelProto) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Integers int8 [N, K] and scales [N, blocks] of each quantised linear."""
-    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    found = []
-    for node in model.graph.node:
-        if node.op_type == "MatMulNBits":
-            attributes = {attribute.name: attribute.i for attribute in node.attribute}
-            weight = unpack(tensors[node.input[1]], attributes["bits"], attributes["K"])
-            found.append((weight, tensors[node.input[2]]))
-        if node.op_type == "MatMulIntegerToFloat":
-            integers = tensors[node.input[1]].T.astype(np.int16) - tensors[node.input[5]]
-            found.append((integers.astype(np.int8), tensors[node.input[3]][:, None]))
-    return found
-
-
-def test_onnx_stores_the_quantised_weights_exactly(
-    bundles: Path, linears: dict[str, list[QuantizedLinear]]
+@pytest.mark.parametrize("name", ["embed_text", "embed_codes", "backbone", "acoustic_step", "codec"])
+def test_all_targets_store_the_integers_and_scales_of_the_module(
+    bundles: Path, graphs: dict[str, Graph], name: str
 ) -> None:
-    for graph, expected in linears.items():
-        held = products(onnx.load(bundles / "onnx" / f"{graph}.onnx"))
-        assert len(held) == len(expected)
-        for linear in expected:
-            stored = (linear.weight.numpy(), linear.scale.numpy())
-            assert any(all(map(np.array_equal, found, stored)) for found in held)
+    """XNNPACK keeps 8-bit rows as they are, and 4-bit rows as nibbles, offset by 8, the low one first. Its
+    scales of groups are bfloat16.
+    """
+    graph, program = graphs[name], (bundles / "executorch" / f"{name}.pte").read_bytes()
+    in_onnx = onnx_weights(bundles / "onnx" / f"{name}.onnx")
+    functions = [component.name for component in graph.components]
+    in_coreml = {each: coreml_weights(bundles / "coreml" / f"{name}.mlpackage", each) for each in functions}
+    assert parts_of(graph)
+    for part in parts_of(graph):
+        assert is_among(part, in_onnx)
+        assert all(is_among(part, found) for found in in_coreml.values())
+        integers, scale = part.weight.numpy(), part.scale
+        assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
+        if isinstance(part, QuantizedEmbedding) or part.scheme.bits == 8:
+            assert integers.tobytes() in program and scale.numpy().tobytes() in program
+        else:
+            shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
+            assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
+            assert (scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
 
 
 @pytest.mark.parametrize(
@@ -100,25 +85,6 @@ def test_reading_an_onnx_graph_back_finds_one_changed_value(
     onnx.save(model, tmp_path / file)
     with pytest.raises(ExportError, match="no linear has the integers and scales of"):
         target.check(graphs["codec"], tmp_path)
-
-
-def test_executorch_stores_the_quantised_weights_exactly(
-    bundles: Path, linears: dict[str, list[QuantizedLinear]]
-) -> None:
-    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise
-    scales as bfloat16.
-    """
-    for graph, expected in linears.items():
-        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
-        for linear in expected:
-            integers = linear.weight.numpy()
-            if linear.scheme.bits == 8:
-                assert integers.tobytes() in program
-                assert linear.scale.numpy().tobytes() in program
-            else:
-                shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
-                assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
-                assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
 
 
 @pytest.mark.parametrize(
@@ -152,51 +118,6 @@ def test_reading_a_program_back_finds_one_changed_value(
     (tmp_path / f"{graph}.pte").write_bytes(program.replace(old, new))
     with pytest.raises(ExportError, match=f"no linear has the integers and scales of {name}"):
         target.check(graphs[graph], tmp_path)
-
-
-def test_tables_are_equal_on_all_targets(bundles: Path, tables: dict[str, QuantizedEmbedding]) -> None:
-    from support.export.coreml_weights import read_quantized_weights
-
-    for graph, module in tables.items():
-        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
-        integers, scale = module.weight.numpy(), module.scale.numpy()
-        held = {
-            tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in onnx.load(bundles / "onnx" / f"{graph}.onnx").graph.initializer
-        }
-        assert any(np.array_equal(array, integers) for array in held.values()) and any(
-            np.array_equal(array, scale) for array in held.values()
-        )
-        assert integers.tobytes() in program and scale.tobytes() in program
-        found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", graph)
-        assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
-
-
-def test_coreml_stores_the_quantised_weights_exactly(
-    bundles: Path, linears: dict[str, list[QuantizedLinear]]
-) -> None:
-    from support.export.coreml_weights import read_quantized_weights
-
-    functions = {
-        "backbone": ("prefill", "decode_step"),
-        "codec": ("codec", "codec_step"),
-        "acoustic_step": ("acoustic_step",),
-    }
-    for graph, names in functions.items():
-        for name in names:
-            found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", name)
-            for linear in linears[graph]:
-                assert any(
-                    np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
-                    for i, s in found
-                ), f"{graph}.{name}"
-
-
-def test_scales_are_exact_in_bfloat16_and_float16(linears: dict[str, list[QuantizedLinear]]) -> None:
-    for expected in linears.values():
-        for linear in expected:
-            scale = linear.scale
-            assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.export.faulty_engines import CACHE, Engines, Fault, failed, no_fault, reports, with_artifact
+from support.export.faulty_engines import CACHE, Engines, Fault, failed, measurements, no_fault, with_artifact
 
 from voxport.export.verify.checks import CHECKS
 from voxport.export.verify.code_checks import OTHER_CODES, check_codes
@@ -37,9 +37,9 @@ def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     context = engines.context(no_fault)
     found = {check.name: list(check.run(context)) for check in CHECKS if check.name != "long codes"}
     assert [name for results in found.values() for name in failed(results)] == []
-    equal = reports(found["codes"])["codes, artifact and eager"]
+    equal = measurements(found["codes"])["codes, artifact and eager"]
     assert equal == {"codes_equal": 1.0, "other_codes_equal": 1.0}
-    assert reports(found["free run"])["free run, artifact and eager"]["log_mel_distance_db"] == 0
+    assert measurements(found["free run"])["free run, artifact and eager"]["log_mel_distance_db"] == 0
 
 
 def changed(component: str, change: Callable[[Any, Arrays, Arrays], object]) -> Fault:

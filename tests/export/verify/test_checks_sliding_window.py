@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.export.faulty_engines import Engines, failed, no_fault, reports, with_artifact
+from support.export.faulty_engines import Engines, failed, measurements, no_fault, with_artifact
 
 from voxport.export.verify.code_checks import check_codes
 from voxport.export.verify.component_checks import check_components, check_last_positions, check_streaming
@@ -34,8 +34,8 @@ def test_without_a_fault_every_check_passes(engines: Engines) -> None:
     codes = list(check_codes(context))
     free_run = list(check_free_run(context))
     assert failed(codes) == failed(free_run) == []
-    assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
-    assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
+    assert measurements(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
+    assert measurements(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
 
 
 def test_positions_that_restart_when_the_cache_is_full_fail(engines: Engines) -> None:

@@ -59,11 +59,6 @@ def passes_with(error: np.ndarray, eager: np.ndarray, artifact: np.ndarray) -> b
     return passes(VALUES - eager + artifact + error, VALUES - eager)
 
 
-def found(error: np.ndarray) -> bool:
-    """Whether the error is found beside any roundings."""
-    return not any(passes_with(error, rounding_of(seed), rounding_of(1000 + seed)) for seed in range(20))
-
-
 @pytest.mark.parametrize("steps_are_alike", [True, False])
 def test_no_artifact_that_rounds_independently_fails(steps_are_alike: bool) -> None:
     """Even where a step that rounding moves far in eager is another one than in the artifact."""
@@ -77,20 +72,18 @@ def test_no_artifact_that_rounds_independently_fails(steps_are_alike: bool) -> N
     assert steps_are_alike or larger > 30, "the largest difference would fail many"
 
 
-def test_an_error_of_all_values_is_found() -> None:
-    assert found(np.full(VALUES.shape, 0.1)), "five times the usual rounding"
-
-
-def test_an_error_of_one_code_book_is_found() -> None:
-    of_one = np.zeros(VALUES.shape)
-    of_one[:, 7] = 0.5
-    assert found(of_one), "one value of 24"
-
-
-def test_a_gross_error_of_one_step_is_found() -> None:
-    of_one = np.zeros(VALUES.shape)
-    of_one[11] = 20
-    assert found(of_one)
+@pytest.mark.parametrize(
+    ("place", "size"),
+    [
+        ((slice(None), slice(None)), 0.1),  # five times the usual rounding
+        ((slice(None), 7), 0.5),  # one code book of 24
+        ((11, slice(None)), 20),  # one step
+    ],
+)
+def test_an_error_is_found_beside_any_roundings(place: tuple[int | slice, int | slice], size: float) -> None:
+    error = np.zeros(VALUES.shape)
+    error[place] = size
+    assert not any(passes_with(error, rounding_of(seed), rounding_of(1000 + seed)) for seed in range(20))
 
 
 def test_the_limits_of_the_counts() -> None:
@@ -102,13 +95,6 @@ def test_the_limits_of_the_counts() -> None:
         assert passes_with(error, rounding, rounding)
         error[: most + 1, axis] = 0.022
         assert not passes_with(error, rounding, rounding)
-
-
-def test_three_steps_have_a_bar_of_their_root_mean_square() -> None:
-    eager = np.full((3, 24), 0.01)
-    for size, passed in ((0.09, True), (0.11, False)):
-        others = run_of(VALUES[:3]), run_of(VALUES[:3] + size), run_of(VALUES[:3] + eager)
-        assert compare_values(*others, FLOAT_BAR).passed == passed
 
 
 def test_values_that_no_rounding_moves_have_the_bars_of_floats() -> None:

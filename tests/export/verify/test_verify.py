@@ -16,9 +16,10 @@ from support.export.faulty_engines import FaultyStream, failed, no_fault, with_a
 
 from voxport.bundle.manifest import Bundle, ExportRequest
 from voxport.export.__main__ import main as export
-from voxport.export.model import Export
+from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target, target_of_job
+from voxport.export.targets.base import Target
 from voxport.export.verify.checks import CHECKS, verify_graph
 from voxport.export.verify.comparison import Assertion
 from voxport.export.verify.component_checks import check_components
@@ -37,10 +38,11 @@ def report(bundle: Path) -> list[dict[str, Any]]:
     return found
 
 
-def opened(folder: Path, checkpoint: Path) -> tuple[Bundle, Export]:
+def opened(folder: Path, checkpoint: Path) -> tuple[Bundle, Model, Target]:
     bundle = Bundle(folder)
     resolved = resolve(Source(checkpoint), bundle.job.request)
-    return bundle, Export(resolved, target_of_job(bundle.job), bundle.job)
+    target = target_of_job(bundle.job)
+    return bundle, Model(resolved, target.layout, bundle.job.compute_precision), target
 
 
 def edit_graph(bundle: Path, name: str, change: Callable[[onnx.GraphProto], None]) -> None:
@@ -150,7 +152,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
 ) -> None:
     """The limit for references is 0 bytes, so every model counts as large."""
     monkeypatch.setattr("voxport.export.resolve.MAX_REFERENCE_BYTES", 0)
-    assert verify(bundles / "onnx", "--details") == 0
+    assert verify(bundles / "onnx", "--json") == 0
     out = capsys.readouterr().out
     sampled = "1 seed, up to 24 rows, 4 decode steps, 8 frames in chunks, runs of 3, no long codes"
     assert f"{sampled}; not compared with full precision" in out and "reset and replay" in out
@@ -170,9 +172,9 @@ def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(
             if component == name:
                 outputs[output][..., : outputs[output].shape[-1] // 2] *= np.float32(1.06)
 
-    bundle, made = opened(bundles / target, checkpoint)
-    mode = replace(modes(made.resolved, made.target, DEFAULTS)[-1], extent=SAMPLE, counts_ties=False)
-    context = open_context(bundle, made, mode, "acoustic_step")
+    bundle, model, lowered = opened(bundles / target, checkpoint)
+    mode = replace(modes(model.resolved, lowered, DEFAULTS)[-1], extent=SAMPLE, counts_ties=False)
+    context = open_context(bundle, model, lowered, mode, "acoustic_step")
     artifact = context.engines.artifact
     for fault, found in ((no_fault, []), (gain, ["acoustic_step.next_x", "acoustic_step.velocity"])):
         faulty = with_artifact(context, partial(FaultyStream, artifact.stream(), fault))
@@ -206,21 +208,21 @@ def test_what_is_too_small_for_any_output_is_read_back(
                 if attribute.name == "accuracy_level":
                     attribute.i = 1
 
-    model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
-    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
-    scale = next(entry for entry in model.graph.initializer if entry.name == node.input[2])
+    proto = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
+    node = next(node for node in proto.graph.node if node.op_type == "MatMulNBits")
+    scale = next(entry for entry in proto.graph.initializer if entry.name == node.input[2])
     place = {entry.key: entry.value for entry in scale.external_data}
     weights = onnx_copy / "backbone.onnx.data"
     content = np.fromfile(weights, np.float32)
     content[int(place["offset"]) // 4] *= 1.02
     content.tofile(weights)
     edit_graph(onnx_copy, "acoustic_step.onnx", float_activations)
-    bundle, made = opened(onnx_copy, checkpoint)
+    bundle, model, target = opened(onnx_copy, checkpoint)
     for graph, found in (
         ("backbone", "no linear has the integers and scales of layers.0.attention"),
         ("acoustic_step", "accuracy_level 1, expected 4"),
     ):
-        results = verify_graph(bundle, made, graph)
+        results = verify_graph(bundle, model, target, graph)
         wrong = [each for each in results if isinstance(each, Assertion) and not each.passed]
         assert [each.name for each in wrong] == [graph] and found in wrong[0].detail
 

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path, PosixPath
 from tempfile import mkdtemp
 
@@ -23,8 +23,7 @@ from support.paths import ROOT
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import WeightError
 from voxport.export.__main__ import main as export
-from voxport.export.code_key import source_key
-from voxport.export.resume import FinishedGraph, ResumeCache
+from voxport.export.staging import FinishedGraph, ResumeCache
 
 SHARED = user_cache_path(
     "voxport-tests", appauthor=False
@@ -32,16 +31,7 @@ SHARED = user_cache_path(
 MAX_BYTES = 2e9  # the least recently used entries above it are removed
 GRAPH = "graph.json"
 # Code that makes, runs or checks a bundle, and the tests' own choice of how much is checked.
-SOURCES = (
-    "bundle",
-    "export/*.py",
-    "export/targets",
-    "export/verify",
-    "model",
-    "quantize",
-    "tests/support/export/*.py",
-    *(f"runtime/{path.name}" for path in sorted((ROOT / "runtime").iterdir()) if path.name != "serve"),
-)
+SOURCES = ("bundle", "export", "model", "quantize", "runtime", "tests/support/export")
 Checks = Callable[[], AbstractContextManager[None]]
 
 
@@ -152,8 +142,15 @@ class SharedGraphs(ResumeCache):
 def key_of(*values: object) -> str:
     """Key of what all code that makes or checks a bundle makes of these values."""
     packages = (ROOT / "requirements.lock").read_text()
-    content = [source_key(*SOURCES), packages, *values]
+    content = [_code_hash(), packages, *values]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+@cache
+def _code_hash() -> str:
+    found = sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py"))
+    paths = [path for path in found if ROOT / "runtime" / "serve" not in path.parents]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def _known(arguments: tuple[str, ...]) -> list[str]:

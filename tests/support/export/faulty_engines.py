@@ -187,5 +187,5 @@ def failed(results: Iterable[Result]) -> list[str]:
     ]
 
 
-def reports(results: Iterable[Result]) -> dict[str, dict[str, float]]:
+def measurements(results: Iterable[Result]) -> dict[str, dict[str, float]]:
     return {result.name: result.values for result in results if isinstance(result, Measurement)}

@@ -1,9 +1,9 @@
-"""A hidden folder beside the output folder. It gets that name when it is complete. If the output folder must
-keep its place, the hidden folder is in it, and its files are moved.
+"""The hidden folder in which an export is written, and the finished graphs that the next run reuses.
 
-Files in the output folder that are not of a bundle are never removed. The hidden folder is removed when
-anything fails. Finished graphs stay for the next run if a run is interrupted or killed, if the disk is full,
-or if artifacts do not match eager.
+The hidden folder is beside the output folder, and gets its name when it is complete. If the output folder
+must keep its place, the hidden folder is in it, and its files are moved. Files in the output folder that are
+not of a bundle are never removed. The hidden folder is removed when anything fails. Finished graphs stay if a
+run is interrupted or killed, if the disk is full, or if artifacts do not match eager.
 """
 
 import errno
@@ -14,23 +14,24 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path, PurePosixPath
 
+from pydantic import ValidationError
+
 from voxport.bundle.errors import ExportError, UsageError, VerificationError
-from voxport.bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of
+from voxport.bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of, write_whole
 from voxport.bundle.folder import could_be_read, is_plain_path, unlisted
-from voxport.bundle.manifest import MANIFEST, README, REPORT, file_entry
-from voxport.export.resume import remove_unrecorded
+from voxport.bundle.manifest import MANIFEST, README, REPORT, FileEntry, Record, WeightError, file_entry
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Ends of names of hidden folders, whose content is of an export alone.
 PARTIAL, OLD = ".voxport-partial", ".voxport-old"
-LOST_AND_FOUND = "lost+found"  # at the mount point of a file system
 MAX_NAMED = 5
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RECORD = "resume.json"
 log = logging.getLogger(__name__)
 
 
@@ -113,7 +114,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
 
 
 def _old(out: Path) -> Path:
-    """Where a folder is until its successor is in its place."""
+    """The place of a folder until its successor has the name."""
     return out.parent / f".{out.name}{OLD}"
 
 
@@ -225,10 +226,78 @@ def check_output(out: Path) -> None:
         names = sorted(path.name for path in out.iterdir()) if place == out else []
     except OSError as error:
         raise UsageError(f"{out}: {reason_of(error)}") from None
-    names = [name for name in names if not name.startswith(".") and name != LOST_AND_FOUND]
+    names = [name for name in names if not name.startswith(".") and name != "lost+found"]  # of a mount point
     if names and not bundle_files(out):
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         raise UsageError(
             f"{out}: is no bundle: it has {', '.join(names[:MAX_NAMED])}{more}; nothing there is replaced; "
             "name a new folder"
         )
+
+
+class FinishedGraph(Record):
+    """One lowered graph: the key of what it was made from, and its files by hash."""
+
+    key: str
+    files: dict[str, FileEntry]
+    weight_error: WeightError | None
+
+
+class ResumeCache:
+    """The lowered graphs in a folder by name. Files of no graph are removed when it opens."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._graphs = _read(folder)
+        remove_unrecorded(folder)
+
+    def find(self, name: str, key: str) -> FinishedGraph | None:
+        """The graph if it has this key and every file of it is unchanged."""
+        graph = self._graphs.get(name)
+        if graph is None or graph.key != key:
+            return None
+        paths = {self._folder / file: entry for file, entry in graph.files.items()}
+        unchanged = all(path.is_file() and file_entry(path) == entry for path, entry in paths.items())
+        return graph if unchanged else None
+
+    def make(self, name: str, key: str, lower: Callable[[Path], WeightError | None]) -> FinishedGraph:
+        """Lowers into a folder of its own, moves the files to their place, and then records them."""
+        if self._graphs.pop(name, None):
+            self._record()
+            remove_unrecorded(self._folder)
+        temporary = self._folder / f".{name}"
+        temporary.mkdir()
+        weight_error = lower(temporary)
+        files = {file: file_entry(temporary / file) for file in files_below(temporary)}
+        move_into(self._folder, temporary)
+        self._graphs[name] = FinishedGraph(key=key, files=files, weight_error=weight_error)
+        self._record()
+        return self._graphs[name]
+
+    def _record(self) -> None:
+        content = json.dumps({name: graph.model_dump() for name, graph in self._graphs.items()}, indent=1)
+        write_whole(self._folder / RECORD, content.encode())
+
+
+def remove_unrecorded(folder: Path, *others: str) -> bool:
+    """Removes files of no finished graph except `others`. Returns whether any finished graph remains."""
+    kept = {name for graph in _read(folder).values() for name in graph.files}
+    if kept:
+        kept |= {RECORD, *others}
+    for path in sorted(folder.rglob("*"), reverse=True):  # the deepest first
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif name not in kept:
+            path.unlink()
+    return bool(kept)
+
+
+def _read(folder: Path) -> dict[str, FinishedGraph]:
+    """Empty if the record is missing or unreadable."""
+    try:
+        content = json.loads((folder / RECORD).read_bytes())
+        return {name: FinishedGraph.model_validate(graph) for name, graph in content.items()}
+    except (OSError, ValueError, AttributeError, ValidationError):
+        return {}

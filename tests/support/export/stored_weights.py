@@ -1,17 +1,14 @@
-"""Quantised weights of ONNX bundles."""
+"""Quantised weights in artifacts: integers int8 [N, K] and scales [N, blocks] of every linear and table."""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-
-def read_quantized_weights(bundle: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Integers int8 [N, K] and scales [N, blocks] of every quantised linear and table of a bundle."""
-    return [weight for path in sorted(bundle.glob("*.onnx")) for weight in _of_file(path)]
+from voxport.export.targets.coreml.read_back import stored_weights
 
 
-def _of_file(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+def onnx_weights(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     model = onnx.load(path)
     tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     found = []
@@ -37,3 +34,8 @@ def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     if bits == 4:
         packed = np.stack((packed & 15, packed >> 4), axis=-1)
     return (packed.astype(np.int16) - (1 << (bits - 1))).astype(np.int8).reshape(len(packed), -1)
+
+
+def coreml_weights(path: Path, function: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The weights of a function of a package, in the order of use."""
+    return [weight() for weight in stored_weights(path, function)]

@@ -1,21 +1,23 @@
-"""Tracing with torch, for every target: example inputs, dynamic shapes, states as buffers, kernels and
-errors.
-"""
+"""What lowerings and read-backs of all targets share: tracing with torch, errors, comparison of linears."""
 
+import hashlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from voxport.bundle.errors import ExportError, first_line
 from voxport.bundle.spec import graph_state_name
+from voxport.export.targets.base import Graph
 from voxport.model.graph import Component
 from voxport.model.layers.attention import AnyAttentionKernel, attention_kernel
 from voxport.model.layers.basic import NormKernel, norm_kernel
-from voxport.quantize.modules import LinearKernel, linear_kernel
+from voxport.quantize.modules import LinearKernel, QuantizedLinear, linear_kernel
 
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would take 0 and 1 as constants
 
@@ -125,3 +127,37 @@ def without_warnings(*loggers: str) -> Iterator[None]:
         finally:
             for logger, level in levels.items():
                 logger.setLevel(level)
+
+
+class StoredLinear(NamedTuple):
+    """A quantised linear as it is stored: hashes of its integers and scales. A block shares a scale."""
+
+    bits: int
+    block: int
+    integers: str
+    scale: str
+
+
+def compare_linears(
+    file: str,
+    graph: Graph,
+    of_linear: Callable[[QuantizedLinear], StoredLinear],
+    found: dict[StoredLinear, str],
+) -> str:
+    """Compares the linears that were found in `file`, with their places, with the linears of `graph`.
+
+    Returns a description, empty if nothing is quantised. Raises ExportError. Changes of a weight that are
+    too small to show in an output are found here.
+    """
+    linears = {name: part for name, part in graph.module.named_modules() if isinstance(part, QuantizedLinear)}
+    expected = {of_linear(linear): name for name, linear in linears.items()}
+    for linear in expected.keys() - found.keys():
+        raise ExportError(f"{file}: no linear has the integers and scales of {expected[linear]}")
+    for linear in found.keys() - expected.keys():
+        raise ExportError(f"{file}: {found[linear]} has the weights of no linear of the module")
+    return f"integers and scales of {len(found)} linears are equal" if found else ""
+
+
+def hash_of(values: npt.NDArray[Any] | bytes) -> str:
+    """SHA-256 of bytes, or of the bytes of an array in C order."""
+    return hashlib.sha256(values if isinstance(values, bytes) else values.tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The result of verification: its stored form, and what `verify` prints."""
+"""The result of verification: its stored form, and its texts for people."""
 
 import json
 from collections.abc import Iterable
@@ -16,8 +16,6 @@ from voxport.export.verify.comparison import (
     least_margin,
 )
 
-DETAILS = "{:<14} {:<16} {:<36} {:>8} {:>13} {:>7}   {}"
-DETAILS_HEADINGS = ("component", "output", "check", "margin", "quantisation", "bar", "lowering, and its bar")
 SUMMARY = "{:<16} {:>9} {:>9} {:>14} {:>9}   {}"
 SUMMARY_HEADINGS = ("component", "lowering", "bar", "quantisation", "bar", "nearest to its bar")
 
@@ -60,7 +58,7 @@ class VerificationResult:
         rows = tuple(row.row() for row in self.rows)
         return Verification(status=self.status, rows=rows, reports=self.measurements)
 
-    def report(self) -> str:
+    def as_json(self) -> str:
         """The content of `verify.json`."""
         return json.dumps(self.stored().model_dump(mode="json"), indent=1) + "\n"
 
@@ -114,21 +112,6 @@ def _component_row(component: str, rows: list[Comparison]) -> dict[str, str]:
     }
 
 
-def details(result: VerificationResult) -> str:
-    """Text: a line for each comparison, then for the other checks and the measurements."""
-    return "\n".join(
-        [
-            DETAILS.format(*DETAILS_HEADINGS),
-            *map(_comparison_line, result.comparisons),
-            *map(_assertion_line, result.assertions),
-            *(
-                f"       {name}: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items())
-                for name, values in result.measurements.items()
-            ),
-        ]
-    )
-
-
 def failures(result: VerificationResult) -> list[str]:
     """A line for each check that failed."""
     return [
@@ -136,19 +119,6 @@ def failures(result: VerificationResult) -> list[str]:
         for row in result.rows
         if not row.passed
     ]
-
-
-def _comparison_line(row: Comparison) -> str:
-    criteria = ", ".join(f"{each.name} {_short(each.value)} of {_short(each.bar)}" for each in row.criteria)
-    quantisation = _short(row.quantisation_error), _short(row.quantisation_bar)
-    text = criteria if row.passed else f"{criteria} FAILED"
-    return DETAILS.format(row.component, row.output, row.name, f"{_factor(row.margin)}x", *quantisation, text)
-
-
-def _assertion_line(row: Assertion) -> str:
-    if row.left_out:
-        return f"-      {row.name}: left out, {row.detail}"
-    return f"{'ok    ' if row.passed else 'FAILED'} {row.name}: {row.detail}"
 
 
 def _failed_comparison(row: Comparison) -> str:

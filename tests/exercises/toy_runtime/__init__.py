@@ -1,1 +1,0 @@
-"""Runtime half of the toy family. Imports no torch."""
