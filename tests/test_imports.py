@@ -27,7 +27,7 @@ assert main(sys.argv[1:]) == 0
 own = [name for name, module in sys.modules.items() if name.split(".")[0] == "voxport"]
 print("MODULES", *(name for name in own if getattr(sys.modules[name], "__file__", None)))
 """
-MAX_DRY_RUN, MAX_SAY = 98, 48  # modules of the project
+MAX_DRY_RUN, MAX_SAY = 70, 40  # modules of the project
 DATA = (  # one of each kind of file that is no module
     "py.typed",
     "bundle/FORMAT.md",

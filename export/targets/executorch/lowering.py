@@ -34,7 +34,6 @@ from voxport.export.targets.executorch.kernels import LlamaAttention, rms_norm
 from voxport.export.targets.executorch.patches import (
     FastPartitioner,
     late_nodes_moved,
-    lazily_compiled_graphs,
     shared_weights,
 )
 from voxport.export.targets.shared import (
@@ -61,14 +60,12 @@ def lower_graph(graph: Graph, folder: Path, state_rows: int) -> None:
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         without_warnings(*LOGGERS),
-        lazily_compiled_graphs(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first, state_rows)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
-        lazily_compiled_graphs(),
         shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),

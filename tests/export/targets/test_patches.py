@@ -5,7 +5,6 @@ The docstring of a test that asks whether a cause is still there is the text of 
 
 import copy
 import inspect
-import operator
 
 import pytest
 import torch
@@ -17,12 +16,12 @@ from executorch.exir.lowered_backend_module import create_submodule_from_nodes
 from onnxscript.rewriter import _matcher
 from support.stand_ins import noting
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, symbolic_trace
+from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 
 from voxport.export.targets.executorch import patches
 from voxport.export.targets.executorch.lowering import LINEARS, LinearPartitioner
-from voxport.export.targets.executorch.patches import lazily_compiled_graphs, shared_weights
+from voxport.export.targets.executorch.patches import shared_weights
 
 
 def test_the_causes_of_the_patches_are_there() -> None:
@@ -31,8 +30,6 @@ def test_the_causes_of_the_patches_are_there() -> None:
     - `late_nodes_moved`. ExecuTorch, `create_submodule_from_nodes`: `to_backend` calls `legalize_graph` for
       each partition, which copies every node of the owning graph. Lowering n nodes into p delegates takes
       O(n p). Pass `skip_legalize_graph=True` there and sort once, after the last partition.
-    - `lazily_compiled_graphs`. torch.fx, `GraphModule.recompile`: generates and compiles Python code of the
-      whole graph, although passes between two changes never call it. Generate it at the first call.
     - `FastPartitioner`. ExecuTorch, `GroupBasedPartitioner`: merging computes the nodes downstream of a
       partition anew for each pair of partitions. Keep them as sets, one for each partition.
     - `shared_weights`. ExecuTorch, `to_backend`: deep copies the program with its weights, although
@@ -41,8 +38,6 @@ def test_the_causes_of_the_patches_are_there() -> None:
       combinations of nodes of the graph, for every node that the rule is tried on.
     """
     assert "legalize_graph(" in inspect.getsource(create_submodule_from_nodes), "late_nodes_moved"
-    graph = symbolic_trace(lambda a: -a)
-    assert "python_code(" in inspect.getsource(type(graph).recompile), "lazily_compiled_graphs"
     assert "_can_merge_partitions" in inspect.getsource(GroupBasedPartitioner), "FastPartitioner"
     assert "copy.deepcopy(edge_program)" in inspect.getsource(backend_api), "shared_weights"
     assert "itertools.product(" in inspect.getsource(_matcher), "SLICES_TO_SPLIT"
@@ -64,54 +59,6 @@ def test_a_copied_program_shares_its_weights_within() -> None:
     after = copy.deepcopy(program)
     places = [found.state_dict["weight"].data_ptr() for found in (program, within, after)]
     assert places[0] == places[1] != places[2]
-
-
-def test_a_graph_computes_what_it_holds_when_it_is_called() -> None:
-    with lazily_compiled_graphs():
-        graph = symbolic_trace(lambda a, b: a + b)
-        (added,) = (node for node in graph.graph.nodes if node.target is operator.add)
-        added.target = operator.mul
-        graph.recompile()
-        assert graph(3, 4) == 12
-        added.target = operator.sub
-        graph.recompile()
-    assert graph(3, 4) == -1, "a graph that was changed within is compiled after it"
-
-
-def test_a_graph_without_code_has_the_names_of_its_arguments() -> None:
-    """torch.export reads them to check inputs, here that `second` has an even number of rows."""
-
-    class Halves(torch.nn.Module):
-        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-            return first + second.reshape(2, -1, 3).sum(0)
-
-    rows = torch.export.Dim("rows", min=1, max=50)
-    with lazily_compiled_graphs():
-        program = torch.export.export(
-            Halves(),
-            (torch.ones(2, 3), torch.ones(4, 3)),
-            dynamic_shapes=({0: rows}, {0: 2 * rows}),
-            strict=False,
-        )
-        module = program.run_decompositions({}).module()
-        assert list(inspect.signature(module.forward).parameters) == ["first", "second"]
-        assert module(torch.ones(5, 3), torch.ones(10, 3)).eq(3).all()
-
-
-def test_graphs_have_no_code_before_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    compile_code = torch.fx.graph_module._forward_from_src
-    monkeypatch.setattr(
-        "torch.fx.graph_module._forward_from_src", noting(compile_code, lambda *_: compiled.append(1))
-    )
-    with lazily_compiled_graphs():
-        graph = GraphModule({}, symbolic_trace(lambda a: -a).graph)
-        graph.recompile()
-        assert not compiled
-        assert graph(2) == -2 and graph(3) == -3
-        assert len(compiled) == 1
-    graph.recompile()
-    assert len(compiled) == 2
 
 
 class Branches(nn.Module):
