@@ -140,7 +140,8 @@ def forget_state(spec: Any) -> None:
         (
             "embed_codes.mlpackage",
             rename("input", "codes", 36),
-            "input codes: found int32[1, 37..36], the manifest has int32[1, 37]",
+            "input codes: no size of axis 1 is possible: the description permits sizes from 37 to 37, "
+            "the program has int32[1, 36]",
         ),
         ("backbone.mlpackage", read_unknown_state, "has a value where a state is expected"),
         ("backbone.mlpackage", forget_state, "which is not defined before it"),
