@@ -17,14 +17,14 @@ SampleRate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]
 MelBins = Annotated[int, Field(ge=1, le=1024)]
 WindowSize = Annotated[int, Field(ge=2, le=2**14)]  # samples; the table of filters has a row for half of them
 HopLength = Annotated[int, Field(ge=1, le=2**14)]  # samples
-SilentTokens = Annotated[int, Field(ge=0, le=256)]  # of a prompt or an end, each a step of the decoder
-TokenSamples = Annotated[int, Field(gt=0, le=2**16)]  # of a token; published: 1280
+SilentTokens = Annotated[int, Field(ge=0, le=256)]  # each is a step of the decoder
+TokenSamples = Annotated[int, Field(gt=0, le=2**16)]  # published: 1280
 MAX_WINDOW_HOPS = 16  # hops of a window; published: 2.5
 Codebooks = Annotated[int, Field(ge=2, le=256)]
 EulerSteps = Annotated[int, Field(ge=1, le=256)]  # calls of the acoustic head per frame
 MAX_VOICE_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices have up to 218 rows
-MAX_VOICE_BYTES = 2**28  # of a voice file: more than MAX_VOICE_ROWS rows of the published width in float32
+MAX_VOICE_BYTES = 2**28  # more than MAX_VOICE_ROWS rows of the published width in float32
 MAX_SPECIAL_TOKENS = 2**16  # tokenizers of the published models have 1,000
 MAX_TOKENIZER_BYTES = 2**28  # published: 15 MB
 MAX_CODE_FRAMES = 45_000  # that are decoded at once: an hour at 12.5 per second, 0.35 GB of samples
-MAX_TRACE_BYTES = 2**28  # of the inputs of a trace; the noise of a Qwen3-TTS frame takes 0.14 MB
+MAX_TRACE_BYTES = 2**28  # inputs of a trace; the noise of a Qwen3-TTS frame takes 0.14 MB

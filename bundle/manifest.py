@@ -18,9 +18,9 @@ from voxport.bundle.spec import Signature, Size, StateSpec
 SCHEMA_VERSION: Literal[3] = 3
 MANIFEST, README, REPORT = "manifest.json", "README.md", "verify.json"
 UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
-VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
+VOICE_KEY = "embedding"  # the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` if nothing has executed the artifacts
-MAX_MANIFEST_BYTES = 2**24  # of the published models: 0.1 MB
+MAX_MANIFEST_BYTES = 2**24  # the published models have 0.1 MB
 Precision = Literal["float16", "float32"]
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Source(ManifestRecord):
 class ExportRequest(ManifestRecord):
     """The options of an export as given. Resolving them again against the same checkpoint gives the same job.
 
-    `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are those of the family.
+    `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are the family's options.
     """
 
     quant: str = "none"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 CODE = re.compile("[a-z]{2,3}")
-NAMES = {  # of languages: their codes
+NAMES = {  # languages and their codes
     "arabic": "ar",
     "chinese": "zh",
     "dutch": "nl",

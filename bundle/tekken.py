@@ -70,7 +70,7 @@ def load_tekken(path: Path) -> Tekkenizer:
     _check_form(path)
     try:
         return Tekkenizer.from_file(path)
-    except Exception as error:  # it asserts, and lets KeyError, TypeError and those of its parts through
+    except Exception as error:  # it asserts, and lets KeyError, TypeError and errors of its parts through
         reason = f"not a tokenizer ({' '.join(str(error).split())[:200]})"
         if isinstance(error, KeyError):
             reason = f"lacks the key {error}"

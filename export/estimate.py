@@ -129,7 +129,7 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
             sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
             for component in resolved.components()
         )
-        reference = 0 if source.is_large else 4 * count  # of a small model, in full precision
+        reference = 0 if source.is_large else 4 * count  # a small model, in full precision
         peak = max(peak, loaded + costs.running * artifact + CACHE_COPIES * caches + reference)
         sample = costs.sample * count / 1e9 if source.is_large else 0
         seconds += len(modes(resolved, target, DEFAULTS)) * (costs.verification + sample)

@@ -19,7 +19,7 @@ class Model:
     """Graphs of a checkpoint, quantised. Weights load when a graph is asked for."""
 
     def __init__(self, resolved: Resolved, layout: LayoutName, precision: Precision = "float32"):
-        """`layout` is that of the caches. Unquantised weights are rounded to the target's `precision`."""
+        """`layout` is the caches' layout. Unquantised weights are rounded to the target's `precision`."""
         self.resolved, self._precision = resolved, precision
         self.components = resolved.components(layout)
         self._loaded: dict[str, Graph] = {}

@@ -21,7 +21,7 @@ from voxport.model.graph import Component, GraphSpec, ModelSpec
 from voxport.model.inspection import check_parts, open_family_of
 from voxport.quantize.recipe import Recipe, Rule, find_recipe, parse_rule, with_min_bits
 
-MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
+MAX_REFERENCE_BYTES = 2e9  # float32 weights of a reference, beside the model that is verified
 log = logging.getLogger(__name__)
 MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
 
@@ -99,7 +99,7 @@ class Source:
 class Resolved:
     """A checkpoint with every option of an export decided, whatever the target.
 
-    `request` is what was asked for. `options` are those of the family, with defaults.
+    `request` is what was asked for. `options` are the family's options, with defaults.
     `cache_length` is in rows of the decoder's cache. `recipes` are by graph.
     """
 

@@ -226,7 +226,9 @@ def check_output(out: Path) -> None:
         names = sorted(path.name for path in out.iterdir()) if place == out else []
     except OSError as error:
         raise UsageError(f"{out}: {reason_of(error)}") from None
-    names = [name for name in names if not name.startswith(".") and name != "lost+found"]  # of a mount point
+    names = [
+        name for name in names if not name.startswith(".") and name != "lost+found"
+    ]  # a mount point has it
     if names and not bundle_files(out):
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         raise UsageError(

@@ -15,7 +15,7 @@ from voxport.model.download import missing, truncated, unfinished
 from voxport.model.foreign import TRANSFORMERS
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
-Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
+Shapes = dict[str, tuple[int, ...]]  # shapes of tensors, by name
 ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 

@@ -48,7 +48,7 @@ def missing(path: Path) -> str:
 def truncated(path: Path) -> str | None:
     """How many bytes a safetensors file lacks; None if its header does not say so."""
     size = path.stat().st_size
-    if size < 8:  # of the length of the header
+    if size < 8:  # bytes of the length of the header
         return f"holds {size} bytes"
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

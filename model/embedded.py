@@ -10,7 +10,7 @@ from pathlib import Path
 from voxport.bundle.errors import UsageError
 from voxport.model.families import DEFAULT, public_name
 
-FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"  # of the trained models
+FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"  # has the trained models
 log = logging.getLogger(__name__)
 
 

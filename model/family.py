@@ -75,7 +75,7 @@ class ChunkedComponent:
 class Approximation:
     """An option that trades accuracy for speed. It changes the modules of one graph only.
 
-    Verification reports how far the codes of a teacher-forced run are from those of the option's default.
+    Verification reports how far the codes of a teacher-forced run are from the codes of the option's default.
     """
 
     option: str
@@ -145,7 +145,7 @@ class Synthetic(ABC, Generic[Config]):
 
     @abstractmethod
     def distribution(self, name: str, shape: tuple[int, ...], config: Config) -> Distribution:
-        """Of a tensor's values."""
+        """The dtype of a tensor's values."""
 
     def adjust(self, name: str, first: int, rows: np.ndarray, seed: int, config: Config) -> None:
         """Changes a block of a tensor's rows in place, float32 [rows, width]; `first` is the index of the

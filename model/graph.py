@@ -25,7 +25,7 @@ Weights = TypeVar("Weights", bound="nn.Module", default="nn.Module")
 Options = TypeVar("Options", bound=Record, default=Record)
 
 Inputs = dict[str, np.ndarray]  # by name
-PROMPT_ROWS = 256  # of a prompt in one call, if a target plans memory for the largest call
+PROMPT_ROWS = 256  # one call with a prompt, if a target plans memory for the largest call
 POSITION = TensorSpec("position", "int64", (1,), Kind.INDEX)
 
 

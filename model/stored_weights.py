@@ -1,6 +1,6 @@
 """`StoredWeights`: the tensors of a checkpoint folder, in the layout of the published files or of MLX.
 
-A tensor has its published name or that of mlx-audio. Its shape decides its layout, or
+A tensor has its published name or mlx-audio's name. Its shape decides its layout, or
 `voxport_layout` in the metadata of its file if both layouts have that shape.
 """
 
@@ -32,8 +32,8 @@ from voxport.model.mlx.tensor_layouts import (
 )
 
 PACKED = "U32"  # dtype of integers that MLX packs
-BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file
-RECIPE_KEY = "voxport_recipe"  # of a weight file's metadata: the name of the recipe of its integers
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # bytes of a value in a file
+RECIPE_KEY = "voxport_recipe"  # key in a weight file's metadata: the recipe of its integers
 SCALES, BIASES, WEIGHT = ".scales", ".biases", ".weight"
 
 
@@ -111,7 +111,7 @@ class StoredWeights:
             refuse_other_names(self._checkpoint.path(names[others[0]]), others, absent)
         faults = [
             f"{self.folder}: tensor {name} missing, also as {self.mlx_name(name)}; the folder was converted "
-            "in part, or its configuration is that of another model; convert again"
+            "in part, or its configuration belongs to another model; convert again"
             for name in absent
         ]
         for name, stored_name in sorted(names.items()):
@@ -133,7 +133,7 @@ class StoredWeights:
         return faults
 
     def _undescribed(self, name: str) -> Stored:
-        """Of an unused tensor that the family does not describe. Raises CheckpointError on a kernel."""
+        """An unused tensor that the family does not describe. Raises CheckpointError on a kernel."""
         shape = self._checkpoint.shape(name)
         if len(shape) > 2:
             raise CheckpointError(
@@ -222,7 +222,7 @@ class StoredWeights:
 
     @property
     def is_for_mlx(self) -> bool:
-        """Whether they are not those of a published checkpoint."""
+        """Whether they differ from a published checkpoint's."""
         return (
             self.is_mlx
             or bool(self.folded)
@@ -308,7 +308,7 @@ def _expected(family: Family, config: Config, names: Collection[str]) -> dict[st
 
 
 def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
-    """Whether the weights are complete, and those of mlx-audio."""
+    """Whether the weights are complete and have mlx-audio's names."""
     try:
         stored = StoredWeights(folder, family, config)
     except IntegrityError:

@@ -289,7 +289,7 @@ def _round_rows(x: torch.Tensor) -> torch.Tensor:
 
 def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """Each block of a row is quantised symmetrically with the scale absmax / 127, rounding half to even. The
-    block is that of a weight scale: a group, or the whole row.
+    block is the block of a weight scale: a group, or the whole row.
 
     The ONNX target computes this. It multiplies by 127 / absmax. A division by absmax / 127 rounds some ties
     in the other direction.

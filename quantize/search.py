@@ -19,7 +19,7 @@ from voxport.quantize.parallel import map_items
 SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 SMALLEST_SCALE = 2.0**-14
 CHUNK = 2**18  # number of weights that are searched together
-ROUNDS = 100  # of Lloyd's algorithm; a test compares the error of normal weights with the least possible one
+ROUNDS = 100  # Lloyd's algorithm; a test compares the error of normal weights with the least possible one
 Candidate = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # integers, scales, error of each group
 
 
@@ -30,8 +30,8 @@ class SquaredErrors:
     searched, min_max: |w - q|² with searched and with plain min-max scales.
     norm: |w|².
     bound: value that `min_max` cannot exceed if each weight is rounded to the nearest stored value. A
-        weight is then at most half a step away. Rounding down makes the mean square four times that of
-        rounding to nearest, 1/3 of a squared step, and exceeds this bound of 1/4.
+        weight is then at most half a step away. Rounding down makes the mean square four times as
+        large as rounding to nearest does, 1/3 of a squared step, and exceeds this bound of 1/4.
     """
 
     searched: float = 0.0
@@ -135,7 +135,7 @@ class PalettizedWeight(NamedTuple):
 def search_palette(weight: torch.Tensor, bits: int, channels: int) -> PalettizedWeight:
     """weight [N, K] of any float dtype, finite; `channels` divides N.
 
-    Each group of rows takes the better of two palettes: evenly spaced values, or those of Lloyd's algorithm.
+    Each group of rows takes the better of two palettes: evenly spaced values, or Lloyd's algorithm's values.
     Groups are searched in chunks, as in `search_scales`.
     """
     groups = weight.detach().reshape(-1, channels * weight.shape[1])

@@ -62,7 +62,7 @@ class QwenConstants(FamilyConstants):
     kind: Literal["base", "custom_voice", "voice_design"]
     size: str
     sampling_defaults: SamplingConstants
-    max_frames: Count  # of one text
+    max_frames: Count  # for one text
 
     @property
     def code_sizes(self) -> tuple[int, ...]:

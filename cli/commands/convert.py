@@ -26,7 +26,7 @@ def _reason_not_supported(recipe: Recipe) -> str | None:
 PRECISIONS = ("bf16", "f16", "f32")
 DESTINATIONS = ("mlx", "published")
 LAYOUTS = ("mlx-audio", "mlx")
-DEFAULT_SIZE = "tiny"  # of a synthetic checkpoint
+DEFAULT_SIZE = "tiny"  # size of a synthetic checkpoint
 QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_supported(recipe))
 
 

@@ -138,9 +138,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "sampling of a model that draws codes", "The defaults are those of the model."
-    )
+    group = parser.add_argument_group("sampling of a model that draws codes", "The model has the defaults.")
     for name, text in SAMPLING.items():
         flag, is_count = f"--{name.replace('_', '-')}", name.endswith("top_k")
         group.add_argument(

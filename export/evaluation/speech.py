@@ -17,7 +17,7 @@ from voxport.runtime.batching import CodeSlots, Status
 from voxport.runtime.speech_request import PartOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
-LONGEST, SHORTEST = 1.5, 0.5  # of the expected duration: outside, speech runs away or stops early
+LONGEST, SHORTEST = 1.5, 0.5  # times the expected duration: outside, speech runs away or stops early
 # Added to what a text usually takes, because short texts take longer per character.
 EXTRA_SECONDS = 1.0
 CHUNK_FRAMES = 64

@@ -9,7 +9,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.sources import Recording
 
 TRANSCRIPTS = ".trans.txt"  # ending of a file of lines "ID TEXT"
-SUFFIXES = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID
+SUFFIXES = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # the recording beside it is called ID
 HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded model was trained on
 
 

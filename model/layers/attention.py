@@ -180,7 +180,7 @@ class HeadWeights(nn.Module):
 class AttentionWeights(HeadWeights):
     """Parameters of self-attention under their published names.
 
-    `biases` are those of wq, wv and wo, as Whisper has them.
+    `biases`: wq, wv and wo have biases, as in Whisper.
     """
 
     def __init__(self, args: BlockArgs, biases: bool = False):

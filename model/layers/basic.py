@@ -70,7 +70,7 @@ def fuse(weights: nn.Module, *names: str) -> nn.Module:
     Quantised linears are fused by their `can_fuse(parts)` and `fuse(parts)`. The linears are removed from
     `weights`, so that only one weight is in memory twice at a time.
     """
-    parts: list[Any] = [weights.get_submodule(name) for name in names]  # of several classes
+    parts: list[Any] = [weights.get_submodule(name) for name in names]  # they have several classes
     whole: Any = ConcatenatedLinears(parts)
     if all(type(part) is nn.Linear for part in parts):
         out_features = sum(part.out_features for part in parts)
@@ -95,7 +95,7 @@ def _fused_bias(parts: list[Any]) -> nn.Parameter | None:
 
 
 class FeedForwardWeights(nn.Module):
-    """Parameters of a feed-forward block under their published names. `bias` is that of w2."""
+    """Parameters of a feed-forward block under their published names. `bias`: w2 has one."""
 
     def __init__(self, dim: int, hidden_dim: int, bias: bool = False):
         super().__init__()
@@ -107,7 +107,7 @@ class FeedForwardWeights(nn.Module):
 class FeedForward(nn.Module):
     """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`, with w1 and w3 fused.
 
-    `names` are those of the three linears in `weights`.
+    `names` names the three linears in `weights`.
     """
 
     names = ("w1", "w2", "w3")

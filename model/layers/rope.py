@@ -40,7 +40,7 @@ class RotaryTable(nn.Module):
 class UnboundedRotaryTable(nn.Module):
     """The same for sliding-window caches, whose positions have no end.
 
-    An angle is the sum of two: that of `pos % SPAN` and that of the rest, each from a table of `SPAN` rows.
+    An angle is the sum of two, for `pos % SPAN` and for the rest, each from a table of `SPAN` rows.
     Positions are below `bundle.spec.MAX_ROW_POSITION`.
     """
 

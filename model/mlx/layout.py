@@ -28,11 +28,15 @@ WEIGHTS = "model.safetensors"
 QUANTIZATION = "quantization"  # key of the configuration
 QUANTIZATION_CONFIG = "quantization_config"  # read if that key is missing
 MODEL_TYPE = "model_type"
-OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # of config.json, which no published file has
+OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # keys of config.json that no published file has
 MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER OUT --to published"
 NUMBER = r"(\d+)"
 CONVERT_AGAIN = "convert the model again"
-DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry
+DEFAULT = {
+    "group_size": 64,
+    "bits": None,
+    "mode": "affine",
+}  # mlx-audio's values for all layers without an entry
 Packed = Mapping[str, tuple[int, int]]  # bits and group by path of the layer
 
 

@@ -20,8 +20,8 @@ from voxport.model.config import Config
 from voxport.model.mlx.layout import MlxLayout
 
 Layout = Literal["pytorch", "mlx"]
-# Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores
-# reordered have the layout of MLX, the others that of PyTorch.
+# Key in a weight file's metadata: the layout of its convolutions. MLX_AUDIO: convolutions that mlx-audio
+# reorders have the layout of MLX, the others the layout of PyTorch.
 LAYOUT_KEY = "voxport_layout"
 MLX_AUDIO: Literal["mlx-audio"] = "mlx-audio"
 LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
@@ -30,11 +30,11 @@ ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the 
     nn.ConvTranspose1d: (1, 2, 0),  # [in, out, k] -> [out, k, in]
 }
 COMPUTED = ("inv_freq", "_inv_freq", "position_ids")  # ends of names of buffers that a model computes
-NAME_PAIRS = (  # of g and v, in both of torch's modules
+NAME_PAIRS = (  # names of g and v, in both of torch's modules
     ("weight_g", "weight_v"),
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-# Of a convolution. Both parts of a weight norm have the axes of the weight.
+# The axes of a convolution. Both parts of a weight norm have the axes of the weight.
 KERNELS = ("weight", *(name for pair in NAME_PAIRS for name in pair))
 WORD = 32  # bits
 GROUPS = (32, 64, 128)  # weights that share a scale

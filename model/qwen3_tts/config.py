@@ -1,6 +1,6 @@
 """Configuration of Qwen3-TTS, read from the published `config.json` and `speech_tokenizer/config.json`.
 
-The defaults of the official configuration classes are not those of any checkpoint, so every key is required.
+The defaults of the official configuration classes belong to no checkpoint, so every key is required.
 """
 
 from math import prod
@@ -219,7 +219,7 @@ class CodecConfig(Section):
 
 
 class GenerationConfig(Section):
-    """`generation_config.json`. The defaults are those of the published package if the file is missing."""
+    """`generation_config.json`. The published package's defaults apply if the file is missing."""
 
     do_sample: bool = True
     temperature: Factor = 0.9

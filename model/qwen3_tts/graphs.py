@@ -1,4 +1,4 @@
-"""The graphs of Qwen3-TTS: those of every bundle, and the two encoders of Base models."""
+"""The graphs of Qwen3-TTS. Every bundle has them; bundles of Base models also have two encoders."""
 
 from functools import partial
 
@@ -32,10 +32,10 @@ from voxport.model.qwen3_tts.modules import (
 )
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 
-MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
+MAX_CODEC_FRAMES = 64  # one call; a ring of window + 63 rows holds them
 PLANNED_CODEC_FRAMES = 16  # a target that plans memory would hold 3.7 MB more for each further frame
 MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
-MEL_FRAMES = (5, 2813)  # of a recording: at least what is reflected at its ends, at most 30 s
+MEL_FRAMES = (5, 2813)  # a recording: at least what is reflected at its ends, at most 30 s
 TALKER, PREDICTOR, SPEECH = "talker.model", "talker.code_predictor", "speech_tokenizer"
 PROJECTION = "talker.text_projection"
 CODE_TABLE, OTHER_TABLES = f"{TALKER}.codec_embedding", f"{PREDICTOR}.model.codec_embedding"

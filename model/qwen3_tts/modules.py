@@ -20,7 +20,7 @@ TRAINING = "training of the speech tokenizer"
 UNUSED = {  # prefix of tensor names: what would use them
     "speech_tokenizer.decoder.quantizer.rvq_first.input_proj.": TRAINING,
     "speech_tokenizer.decoder.quantizer.rvq_rest.input_proj.": TRAINING,
-    "speech_tokenizer.encoder.": "voices from recordings, code books beyond those of the talker, or training",
+    "speech_tokenizer.encoder.": "voices from recordings, code books without a talker code, or training",
 }
 
 
@@ -118,7 +118,7 @@ def code_tables(weights: TalkerWeights) -> nn.ModuleList:
 class CodeEmbedding(nn.Module):
     """codes int64 [B, T, K] of frames -> [B, T, width]: the sum of one row per code book.
 
-    Book 0 is the talker's table, the others are those of the code predictor. A code below 0 adds nothing.
+    Book 0 is the talker's table, the others are the code predictor's. A code below 0 adds nothing.
     """
 
     def __init__(self, weights: TalkerWeights):

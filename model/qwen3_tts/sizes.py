@@ -17,7 +17,7 @@ PUBLISHED: Json = _CONTENT["published"]
 TALKER: Json = PUBLISHED["talker_config"]
 CODEC: Json = PUBLISHED["codec"]
 PREDICTOR = TALKER["code_predictor_config"]
-CODES = PREDICTOR["vocab_size"]  # of a published code book; the ids behind them are published for it
+CODES = PREDICTOR["vocab_size"]  # entries of a published code book; the ids behind them are published for it
 CONTROL_IDS = [name for name in TALKER if name.startswith("codec_") and isinstance(TALKER[name], int)]
 
 
@@ -100,7 +100,7 @@ SIZES = {name: Size(**content) for name, content in _CONTENT["sizes"].items()}
 
 
 def size_names() -> tuple[str, ...]:
-    """Every size in every variant; those of the first variant have no suffix."""
+    """Every size in every variant; sizes of the first variant have no suffix."""
     return (*SIZES, *(f"{size}-{variant}" for variant in VARIANTS[1:] for size in SIZES))
 
 

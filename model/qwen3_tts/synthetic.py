@@ -41,8 +41,8 @@ GENERATION = {
     "subtalker_top_p": 1.0,
     "max_new_tokens": 8192,
 }
-END_CHANCE = 0.08  # of the end per frame, if logits were independent normals and the largest one won
-AUDIO_GAIN = 0.4  # of the last convolution: audio of about 0.1 RMS
+END_CHANCE = 0.08  # the end's chance per frame, if logits were independent normals and the largest one won
+AUDIO_GAIN = 0.4  # scales the last convolution: audio of about 0.1 RMS
 STAGE_GAIN, RESIDUAL_GAIN = 0.6, 0.2  # keep the codec's values around 1, where sines are smooth
 USAGE = 8.0  # mean of cluster_usage, far from zero at a spread of 1
 BIAS = 0.1
@@ -57,7 +57,7 @@ ADDED_TOKENS = (
     "<|file_sep|> <tool_response> </tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> "
     "<tts_text_bos> <tts_text_eod> <tts_text_bos_single> <|audio_pad|>"
 )
-ORDINARY = range(14, 26)  # of these, the tokens that are not special
+ORDINARY = range(14, 26)  # the tokens that are not special
 TEXT_PREPROCESSING: Json = {
     "padding_side": "left",
     "padding_value": 0.0,

@@ -23,7 +23,7 @@ from voxport.model.config import (
 from voxport.model.mistral_layout import PARAMS, TOKENIZER
 
 AUDIO = "mm_streams_embeddings.embedding_module"  # module path of the token table, encoder and adapter
-CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
+CONV_STRIDE = 2  # the second convolution's; params.json has no key for it
 KERNEL = 3
 FLUSH_TOKENS = 10  # silence after it, beyond the delay: room for one long word
 LOG_MEL_FLOOR = 8.0  # below the maximum, in decades
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Schedule(Record):
-    """Special tokens and the silence before a recording: those of `tekken.json`, else the published ones.
+    """Special tokens and the silence before a recording: from `tekken.json`, else the published ones.
 
     Ids below `first_text_id` are special.
     """

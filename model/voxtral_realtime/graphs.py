@@ -22,8 +22,8 @@ from voxport.model.layers.basic import TokenEmbedding
 from voxport.model.voxtral_realtime.config import AUDIO, KERNEL, Options, VoxtralRealtimeConfig
 from voxport.model.voxtral_realtime.modules import Decoder, Encoder, VoxtralRealtimeWeights
 
-MAX_ENCODER_TOKENS = 32  # of one encoder call: 2.56 s; a longer recording is several calls
-MEL_RANGE = (-0.625, 1.6)  # of a log-mel value, digital silence to full scale
+MAX_ENCODER_TOKENS = 32  # one encoder call: 2.56 s; a longer recording is several calls
+MEL_RANGE = (-0.625, 1.6)  # a log-mel value, digital silence to full scale
 Graph = GraphSpec[VoxtralRealtimeWeights, VoxtralRealtimeConfig, Options]
 Model = ModelSpec[VoxtralRealtimeConfig, Options]
 

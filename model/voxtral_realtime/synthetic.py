@@ -1,6 +1,6 @@
 """Synthetic Voxtral-Realtime checkpoints: the published shapes and smaller ones.
 
-The audio embedding outweighs that of the previous token, so tokens follow the audio. [STREAMING_PAD] and
+The audio embedding outweighs the previous token's, so tokens follow the audio. [STREAMING_PAD] and
 [STREAMING_WORD] are as frequent as in speech.
 """
 
@@ -24,7 +24,7 @@ SPECIALS = {
     35: "[TRANSCRIBE]",
 }
 TOKEN_TABLE = f"{AUDIO}.tok_embeddings.weight"
-TOKEN_SIZE = 0.3  # of a token's embedding relative to the audio's
+TOKEN_SIZE = 0.3  # a token's embedding relative to the audio's
 # Probabilities per token if logits were independent normals. In fact each is a sixth to a third of all.
 PAD_CHANCE, WORD_CHANCE = 0.06, 0.15
 GELU_GAIN = 1.7  # gives a linear behind a GELU outputs of unit variance

@@ -66,7 +66,7 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
         if (size := _unpacked_bytes(path)) > MAX_VOICE_BYTES:
             raise ValueError(f"{size} bytes, at most {MAX_VOICE_BYTES} make sense")
         rows = READERS[path.suffix](path)
-    except Exception as error:  # of many kinds; each means that the file is damaged or not a tensor
+    except Exception as error:  # torch raises many kinds; each means that the file is damaged or not a tensor
         reason = _first_line(error)
         raise CheckpointError(f"{path}: not readable as a tensor ({reason}), {expected}; {REMEDY}") from None
     if not isinstance(rows, torch.Tensor):
@@ -77,7 +77,7 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
         raise CheckpointError(f"{path}: holds a tensor of {rows.dtype}, {kind}, {expected}; {REMEDY}")
     if rows.dim() != 2 or not 1 <= rows.shape[0] <= MAX_VOICE_ROWS or rows.shape[1] != dim:
         raise CheckpointError(f"{path}: holds a tensor of shape {list(rows.shape)}, {expected}; {REMEDY}")
-    if not rows.float().isfinite().all():  # of what is exported: float32
+    if not rows.float().isfinite().all():  # what is exported: float32
         raise CheckpointError(f"{path}: holds values that are not finite in float32, {expected}; {REMEDY}")
     return rows.detach()
 

@@ -30,7 +30,7 @@ SPECIALS = {
 # Probability of END_AUDIO per frame if logits were independent normals. In fact a sentence has 10 to 50
 # frames on average.
 END_CHANCE = 0.08
-AUDIO_GAIN = 0.15  # of the last convolution: audio of about 0.1 RMS
+AUDIO_GAIN = 0.15  # scales the last convolution: audio of about 0.1 RMS
 USAGE = 8.0  # mean of cluster_usage, far from zero at a spread of 1
 TEXT_TABLE = "mm_audio_embeddings.tok_embeddings.weight"
 SEMANTIC_HEAD = "acoustic_transformer.semantic_codebook_output.weight"

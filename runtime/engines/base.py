@@ -16,9 +16,9 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec, TensorSpec
 
 Arrays = dict[str, np.ndarray]
-Sizes = dict[Dimension, int]  # of the named dimensions of a call
-# Of one component. With fewer, a second thread gains nothing for one stream, and makes a frame up to three
-# times longer while other programs use the cores (docs/performance.md).
+Sizes = dict[Dimension, int]  # sizes of the named dimensions of a call
+# Weights of one component. With fewer, a second thread gains nothing for one stream, and makes a frame up to
+# three times longer while other programs use the cores (docs/performance.md).
 LEAST_BYTES_FOR_THREADS = 8 << 20
 
 

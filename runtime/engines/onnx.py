@@ -109,7 +109,7 @@ class OnnxEngine(Engine):
         options = ort.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
-        # threads that spin after a call compete with those of the next session
+        # threads that spin after a call compete with the next session's threads
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # The plan of shared buffers takes half a minute for a graph of 6,000 nodes, and saves little memory.
         options.enable_mem_reuse = False

@@ -39,7 +39,7 @@ def trial_run(bundle: Bundle) -> None:
         log.info("%s: tried at every start: %s", bundle.folder, error)
         tried = None
     log.info("%s: first use: it is tried in another process", bundle.folder)
-    # -P: otherwise Python imports modules from the current folder first, which may be that of the bundle
+    # -P: otherwise Python imports modules from the current folder first, which may be the bundle's
     command = [sys.executable, "-P", "-m", __name__, str(bundle.folder.absolute())]
     environment = os.environ | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1"}
     try:

@@ -61,7 +61,7 @@ class TraceWorkload(Generic[Constants]):
 
     inputs(constants): the arrays that `run` takes, by name.
     run(engine, constants, inputs, live, tokenizer_files): intermediate values by name. `live` runs in steps
-        of 80 ms if the family also has longer calls. The files are those of the bundle or checkpoint.
+        of 80 ms if the family also has longer calls. The files belong to the bundle or checkpoint.
     """
 
     inputs: Callable[[Constants], dict[str, ArraySpec]]

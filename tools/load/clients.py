@@ -27,7 +27,7 @@ SLOW_FRAMES = (9, 29, 38)
 UNREAD_S = 2 * SEND_S
 HALF_OPEN_S = 10.0
 ARRIVAL_S = 3.0  # in which the clients arrive
-LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays
+LONGEST_WAIT_S = 2.0  # a longer `retry-after` is cut, so that the load stays
 WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
 
 

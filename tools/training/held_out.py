@@ -19,7 +19,7 @@ from tools.training.data.sound import NOISE_SMOOTHING, samples_of, with_noise
 CLIPS = 100
 SEED = 1  # as in the evaluations of the trainings
 RATE = 24000  # the rate of Opus that is nearest to espeak-ng
-BITRATE_LEVEL = 0.95  # of libsndfile: about 24 kbit/s
+BITRATE_LEVEL = 0.95  # libsndfile's level: about 24 kbit/s
 
 
 def main() -> None:

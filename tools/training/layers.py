@@ -15,7 +15,7 @@ from voxport.model.layers.block import BlockWeights
 from voxport.model.layers.rope import Rotation
 
 SMALLEST_BLOCK = 16  # queries of a block
-TABLE_STD = 0.05  # of embedding tables
+TABLE_STD = 0.05  # for embedding tables
 
 
 def initialise(model: nn.Module, seed: int, depth: int) -> None:

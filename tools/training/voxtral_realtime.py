@@ -28,7 +28,7 @@ NAME = "voxtral_realtime"
 STEPS = (8_800, 0)  # as in the embedded model; the second number has a falling learning rate
 STEPS_PER_SHARD = 12
 PHONEME_WEIGHT = 0.3
-PAD_WEIGHT = 0.3  # of [STREAMING_PAD], which is most of the targets
+PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 
 
 def recognition_losses(

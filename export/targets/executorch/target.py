@@ -28,7 +28,7 @@ returns all states of a graph in the order of the table. Its one input is int64 
 `state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
 has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Divide prompts,
 and codes for `codec_step`, with more rows than a table allows into several calls. Add the number of rows
-before a call to `position`. Outputs without rows are those of the last call. The recording of a voice cannot
+before a call to `position`. Outputs without rows come from the last call. The recording of a voice cannot
 be divided. Link the portable operators, XNNPACK, and the custom operators of `extension/llm` (update_cache,
 update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
 """

@@ -29,7 +29,7 @@ from voxport.model.qwen3_tts.split_six.modules import (
 )
 
 CACHE_ROWS = 256  # by default
-DECODER_FRAMES = 125  # of one call of the speech decoder: 10 s
+DECODER_FRAMES = 125  # one call of the speech decoder: 10 s
 
 
 class TextProjectorGraph(TextTable):

@@ -154,7 +154,7 @@ class MultiCodeDecoder(nn.Module):
     """One position of the code predictor, with the inputs of `CodeDecoder` -> all_logits [1, books - 1,
     codes], hidden_states [1, its width, 1, 1], both caches.
 
-    Row p - 1 of the logits is that of the book whose code follows position p.
+    Row p - 1 of the logits belongs to the book whose code follows position p.
     """
 
     def __init__(self, weights: TalkerWeights, config: PredictorConfig):

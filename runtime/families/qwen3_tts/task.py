@@ -153,7 +153,9 @@ class QwenTextToSpeech(TextToSpeech):
             raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
         voices = {name: choose_voice(self.bundle, self._constants, name) for name in weights}
         if names := ", ".join(name for name, voice in voices.items() if voice.reference):
-            log.warning("voice: a blend has no transcribed recording; those of %s are left out", names)
+            log.warning(
+                "voice: a blend has no transcribed recording; the recordings of %s are left out", names
+            )
         vector = sum(np.asarray(voices[name].speaker) * (weight / total) for name, weight in weights.items())
         source = json.dumps(dict(weights), sort_keys=True).encode()
         return self._content(Voice(np.asarray(vector, np.float32)), source, None)

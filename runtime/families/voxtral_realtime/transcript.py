@@ -20,7 +20,7 @@ class Transcript:
     A character may take several tokens. A word begins at [STREAMING_WORD]. It ends at the next one, after
     `MAX_PADS` of [STREAMING_PAD], or when it reaches `MAX_WORD_CHARACTERS`.
 
-    Token i belongs to the audio from i * 80 ms to (i + 1) * 80 ms. The times of a word are those of its
+    Token i belongs to the audio from i * 80 ms to (i + 1) * 80 ms. The times of a word are the times of its
     marker and of its last token. The tokens of a long word are due after the word was spoken, so its end may
     be late. Tokens of the silence behind the audio have the times of its last 80 ms.
     """

@@ -28,7 +28,7 @@ from voxport.runtime.serve.metrics import Metrics
 OPEN_PATHS = frozenset(("/", "/healthz", "/readyz"))  # and everything below PAGE
 PAGE = "/page/"
 ANONYMOUS = ""  # the name of the key of a request that needs none
-MIN_CHARACTERS = 16  # of a key
+MIN_CHARACTERS = 16  # a shorter key can be guessed
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # are never refused for load
 KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a socket
 POLICY_VIOLATION = 1008

@@ -25,7 +25,7 @@ class TranscriptionJob(Job[TranscriptDelta]):
     `text` and `words` are the transcript that was read so far.
     """
 
-    transcription: Transcription | None = None  # of a recording; used by the engine thread
+    transcription: Transcription | None = None  # for a recording; used by the engine thread
     session: object = None  # for live audio: the session whose live stream the utterance uses
 
     def __init__(self, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):

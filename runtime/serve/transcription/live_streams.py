@@ -84,7 +84,7 @@ class LiveStreams:
         self.audio_steps = 0.0  # encoded so far
 
     def retain_only(self, jobs: Collection[TranscriptionJob]) -> list[tuple[TranscriptionJob, ApiError]]:
-        """Ends the streams of other jobs. Returns those of `jobs` that failed by it, with their errors."""
+        """Ends the streams of other jobs. Returns the `jobs` that failed by it, with their errors."""
         failed: list[tuple[TranscriptionJob, ApiError]] = []
         for job in [job for job in self._slots if job not in jobs]:
             if slot := self._slots.pop(job, None):

@@ -27,7 +27,7 @@ ENCODER_KERNEL = 7
 
 
 class Encoded(NamedTuple):
-    """Of T frames: semantic [B, T, semantic_dim] before the quantiser, acoustic [B, T, A] in (-1, 1)."""
+    """T frames: semantic [B, T, semantic_dim] before the quantiser, acoustic [B, T, A] in (-1, 1)."""
 
     semantic: torch.Tensor
     acoustic: torch.Tensor
@@ -84,7 +84,7 @@ class CodecEncoder(nn.Module):
         for stage in self.stages:
             x = stage(x) if isinstance(stage, _EncoderBlock) else F.silu(stage(x.mT)).mT
         x = self.norm(x)
-        # of one length: otherwise the vectors shrink, and with them the loss of commitment
+        # vectors of one length: otherwise the vectors shrink, and with them the loss of commitment
         semantic = F.rms_norm(self.semantic(x), (self.semantic.out_features,))
         return Encoded(semantic, torch.tanh(self.acoustic(x)))
 
