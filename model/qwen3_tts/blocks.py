@@ -36,7 +36,7 @@ class MLPWeights(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
 
-class BlockWeights(nn.Module):
+class QwenBlockWeights(nn.Module):
     """Parameters of a block."""
 
     def __init__(self, config: BlockConfig):
@@ -52,7 +52,7 @@ class StackWeights(nn.Module):
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        self.layers = nn.ModuleList(BlockWeights(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(QwenBlockWeights(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
@@ -97,10 +97,10 @@ class NormedAttention(Attention):
         return self.wo(torch.cat(attended, dim=1).flatten(-2)), k, v
 
 
-class Block(nn.Module):
+class QwenBlock(nn.Module):
     """x + attention(norm x), then x + mlp(norm x), with rotary positions and a cache."""
 
-    def __init__(self, weights: BlockWeights):
+    def __init__(self, weights: QwenBlockWeights):
         super().__init__()
         self.attention = NormedAttention(weights.self_attn)
         self.mlp = GatedMLP(weights.mlp)

@@ -10,7 +10,7 @@ from torch import nn
 from voxport.model.layers.basic import Layer
 from voxport.model.layers.block import parts_of, run_blocks
 from voxport.model.layers.rope import RotaryTable
-from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
+from voxport.model.qwen3_tts.blocks import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.qwen3_tts.codec.encoder import EncoderWeights
 from voxport.model.qwen3_tts.codec.weights import CodecDecoderWeights
 from voxport.model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
@@ -142,7 +142,9 @@ class Talker(nn.Module):
 
     def __init__(self, weights: TalkerWeights, config: TalkerConfig, cache_length: int):
         super().__init__()
-        self.layers = nn.ModuleList(Block(part) for part in parts_of(weights.model.layers, BlockWeights))
+        self.layers = nn.ModuleList(
+            QwenBlock(part) for part in parts_of(weights.model.layers, QwenBlockWeights)
+        )
         self.norm = weights.model.norm
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, interleaved=False)
         self.head: Layer = weights.codec_head
@@ -187,8 +189,8 @@ class CodePredictor(nn.Module):
         super().__init__()
         own = weights.code_predictor
         self.config = config
-        self.layers = nn.ModuleList(Block(part) for part in parts_of(own.model.layers, BlockWeights))
-        self.blocks = parts_of(self.layers, Block)
+        self.layers = nn.ModuleList(QwenBlock(part) for part in parts_of(own.model.layers, QwenBlockWeights))
+        self.blocks = parts_of(self.layers, QwenBlock)
         self.norm = own.model.norm
         self.rotary = RotaryTable(
             config.head_dim, config.rope_theta, config.num_code_groups, interleaved=False

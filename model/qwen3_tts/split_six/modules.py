@@ -13,7 +13,7 @@ from torch import nn
 from voxport.model.layers.basic import Layer
 from voxport.model.layers.block import parts_of
 from voxport.model.layers.rope import RotaryTable, Rotation
-from voxport.model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
+from voxport.model.qwen3_tts.blocks import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.qwen3_tts.codec.decoder import (
     CodecBlock,
     CodecDecoder,
@@ -70,8 +70,8 @@ class OneHotStack(nn.Module):
 
     def __init__(self, weights: StackWeights, config: BlockConfig, rows: int):
         super().__init__()
-        self.layers = nn.ModuleList(Block(part) for part in parts_of(weights.layers, BlockWeights))
-        self.blocks, self.norm = parts_of(self.layers, Block), weights.norm
+        self.layers = nn.ModuleList(QwenBlock(part) for part in parts_of(weights.layers, QwenBlockWeights))
+        self.blocks, self.norm = parts_of(self.layers, QwenBlock), weights.norm
         self.heads, self.head_dim = config.num_key_value_heads, config.head_dim
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, rows, interleaved=False)
 
@@ -102,7 +102,7 @@ class OneHotStack(nn.Module):
 
     def _block(
         self,
-        block: Block,
+        block: QwenBlock,
         x: torch.Tensor,
         rotation: Rotation,
         padding: torch.Tensor,

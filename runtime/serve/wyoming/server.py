@@ -68,7 +68,7 @@ class WyomingServer:
         try:
             if len(self._connections) > self.models.limits.sockets:
                 raise overloaded("the server has too many connections")
-            await Session(connection, self).run()
+            await WyomingSession(connection, self).run()
         except ClientLeft:
             log.debug("wyoming: the client left")
         except Exception as raised:  # whatever it is, the others go on
@@ -82,7 +82,7 @@ class WyomingServer:
             self._connections.discard(task)
 
 
-class Session:
+class WyomingSession:
     """One connection: reads events and sends replies at the same time.
 
     An error ends it, because a client that waits for audio or text does not expect another event on the
