@@ -95,16 +95,19 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_family_options(parser: argparse.ArgumentParser) -> None:
-    """One argument for each option of a family. An option that is not given is None."""
+    """One argument for each name of an option. An option that is not given is None."""
     group = parser.add_argument_group("options of a model family")
+    help_texts: dict[tuple[str, bool], list[str]] = {}
     for family, row in FAMILIES.items():
         for name, field in options_of(family).model_fields.items():
-            flag = f"--{name.replace('_', '-')}"
-            help_text = f"{row.title}: {_help(field)}"
-            if field.annotation is bool:
-                group.add_argument(flag, action="store_const", const=True, help=help_text)
-            else:
-                group.add_argument(flag, metavar="VALUE", help=help_text)
+            key = f"--{name.replace('_', '-')}", field.annotation is bool
+            help_texts.setdefault(key, []).append(f"{row.title}: {_help(field)}")
+    for (flag, is_switch), texts in help_texts.items():
+        help_text = "; ".join(texts)
+        if is_switch:
+            group.add_argument(flag, action="store_const", const=True, help=help_text)
+        else:
+            group.add_argument(flag, metavar="VALUE", help=help_text)
 
 
 def _help(field: FieldInfo) -> str:
@@ -117,16 +120,15 @@ def _help(field: FieldInfo) -> str:
 
 def given_options(arguments: argparse.Namespace, family: str) -> Json:
     """The options that were given, by name. Raises UsageError on an option of another family."""
-    given: Json = {}
+    own = options_of(family).model_fields
     for other, row in FAMILIES.items():
-        names = [name for name in options_of(other).model_fields if getattr(arguments, name) is not None]
-        if names and other != family:
-            raise UsageError(
-                f"{names[0]}: an option of {row.title}; this checkpoint is {FAMILIES[family].title}",
-                field=names[0],
-            )
-        given |= {name: getattr(arguments, name) for name in names}
-    return given
+        for name in options_of(other).model_fields.keys() - own.keys():
+            if getattr(arguments, name) is not None:
+                raise UsageError(
+                    f"{name}: an option of {row.title}; this checkpoint is {FAMILIES[family].title}",
+                    field=name,
+                )
+    return {name: value for name in own if (value := getattr(arguments, name)) is not None}
 
 
 def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:

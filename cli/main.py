@@ -111,7 +111,7 @@ COMMANDS = (
         "convert",
         "convert weights to and from mlx-audio, or to another precision",
         "Qwen3-TTS-12Hz-0.6B-Base qwen-mlx --to mlx --quant w4",
-        if_interrupted="run the same command again to continue after the finished files",
+        if_interrupted="no partial folder was left",
     ),
     Command(
         "synth",

@@ -247,7 +247,9 @@ class Family(ABC, Generic[Weights, Config, Options]):
 
         template = Path(inspect.getfile(type(self))).with_name("calls.md.j2").read_text(encoding="utf-8")
         constants = self.constants(config, options)
-        text: str = jinja2.Template(template).render(c=constants, options=options, **self.call_facts)
+        text: str = jinja2.Template(template, undefined=jinja2.StrictUndefined).render(
+            c=constants, options=options, **self.call_facts
+        )
         return text
 
     def option_defaults(self, config: Config) -> Json:

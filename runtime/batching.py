@@ -315,4 +315,4 @@ class BatchedDecoder(Generic[Request]):
 def max_slots(components: Iterable[ComponentEntry], batched: Iterable[str]) -> int:
     """Slots that one batch may have, if one call runs each of the components `batched` for all slots."""
     found = {entry.name: entry.max_batch for entry in components}
-    return min(found.get(name, 1) for name in batched)
+    return min((found.get(name, 1) for name in batched), default=1)

@@ -121,7 +121,8 @@ def check_streams(streams: tuple[int, ...], limit: int) -> None:
     """Raises UsageError if one call cannot serve so many streams."""
     if not all(1 <= count <= limit for count in streams):
         raise UsageError(
-            f"streams {','.join(map(str, streams))}: one call of this bundle serves 1 to {limit} streams",
+            f"streams {','.join(map(str, streams))}: one call of this bundle serves 1 to {limit} "
+            "streams; time fewer",
             field="streams",
         )
 

@@ -90,7 +90,9 @@ def _check(family: Family, source: StoredWeights, conversion: Conversion) -> Non
             field="quant",
         )
     if conversion.to == "mlx" and not family.mlx.model_type:
-        raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
+        raise UsageError(
+            f"to mlx: mlx-audio has no model for {family.title}; convert to published", field="to"
+        )
 
 
 def _why_float(family: Family, path: str, recipe: Recipe) -> str:

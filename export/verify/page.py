@@ -56,7 +56,9 @@ class ShownRun:
 
 
 def write_page(path: Path, bundle: Bundle, result: VerificationResult, layer_errors: LayerErrors) -> None:
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text("utf-8"))
     job = bundle.job
     recipes = {name: recipe.name for name, recipe in job.recipes.items()}

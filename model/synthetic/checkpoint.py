@@ -10,13 +10,14 @@ import secrets
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import is_fixed, move_into
@@ -81,15 +82,45 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
 
 
 def random_checkpoint(key: str = DEFAULT) -> Path:
-    """A family's tiny checkpoint of seed 0, in the user's cache folder. Written on first use."""
-    folder = user_cache() / f"{public_name(key)}-random-{open_family(key).synthetic.version}"
-    if not folder.is_dir():
+    """A family's tiny checkpoint of seed 0, in the user's cache folder.
+
+    Written on first use, and again if its JSON files or weights are damaged.
+    """
+    family = open_family(key)
+    folder = user_cache() / f"{public_name(key)}-random-{family.synthetic.version}"
+    while not _is_complete(folder, family):
+        _remove(folder)
         try:
             write_checkpoint(folder, key=key)
         except UsageError:
-            if not folder.is_dir():  # otherwise another process wrote it first
+            if not folder.is_dir():  # otherwise another process wrote it first: check what it wrote
                 raise
     return folder
+
+
+def _is_complete(folder: Path, family: Family) -> bool:
+    """Whether the tiny checkpoint has its JSON files, byte by byte, and files of weights that are whole."""
+    documents = _documents(family.synthetic, "tiny")
+    weights = _by_file(family.synthetic, expected_shapes(family, "tiny"))
+    return all((folder / name).is_file() for name in (*documents, *weights)) and (
+        all((folder / name).read_bytes() == content for name, content in documents.items())
+        and all(_is_whole(folder / name) for name in weights)
+    )
+
+
+def _is_whole(weights: Path) -> bool:
+    try:
+        with safe_open(weights, framework="numpy"):
+            return True
+    except SafetensorError:
+        return False
+
+
+def _remove(folder: Path) -> None:
+    """Removes a damaged folder. It is renamed first, so that no process reads it half removed."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.broken")
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder.rename(aside))
 
 
 @contextmanager

@@ -63,6 +63,28 @@ class AudioModelArgs(Section):
     input_embedding_concat_type: Literal["sum"] = "sum"
     acoustic_transformer_args: AcousticTransformerArgs
 
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spelling(cls, data: Any) -> Any:
+        """`codebook_sizes` "8192,21,21,…": semantic size, then one size per acoustic code book."""
+        if not isinstance(data, dict) or "codebook_sizes" not in data:
+            return data
+        try:
+            sizes = _comma_ints(data["codebook_sizes"])
+        except ValueError as error:
+            raise ValueError(f"codebook_sizes: {error}") from None
+        are_sizes = isinstance(sizes, list) and len(sizes) > 1 and all(size == sizes[1] for size in sizes[1:])
+        require(are_sizes, "codebook_sizes: expected a semantic size, then equal acoustic sizes")
+        renamed = {
+            "semantic_codebook_size": sizes[0],
+            "acoustic_codebook_size": sizes[1],
+            "n_acoustic_codebook": len(sizes) - 1,
+        }
+        for key, value in renamed.items():
+            given = data.get(key, value)
+            require(given == value, f"codebook_sizes gives {key} {value}, yet {key} is {given}")
+        return {**data, **renamed}
+
 
 class AudioTokenizerArgs(BlockArgs):
     """The codec's decoder. The published file holds no encoder, so none is described."""

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 import torch
+from pydantic import BaseModel, Field
 from support.paths import ROOT
 
 from voxport.__main__ import main as voxport
@@ -24,6 +26,7 @@ from voxport.cli.main import COMMANDS, Command, run_command_line
 from voxport.cli.terminal import set_up_logging
 from voxport.export.__main__ import main as export
 from voxport.model.__main__ import main as model
+from voxport.model.families import options_of
 from voxport.runtime.__main__ import main as runtime
 
 
@@ -280,6 +283,22 @@ def test_an_option_of_a_family_is_shown_with_its_values_and_refused_for_another(
     ) as caught:
         given_options(arguments, "voxtral_tts")
     assert caught.value.field == "streaming"
+
+
+class Second(BaseModel):
+    split: Literal["small", "six"] = Field(default="small", description="size of the codec")
+
+
+def test_two_families_may_have_an_option_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"qwen3_tts": options_of("qwen3_tts"), "voxtral_tts": Second, "voxtral_realtime": BaseModel}
+    monkeypatch.setattr("voxport.cli.checkpoint.options_of", own.__getitem__)
+    parser = argparse.ArgumentParser()
+    add_family_options(parser)
+    shown = " ".join(parser.format_help().split())
+    assert "Voxtral-TTS: size of the codec, one of small, six (default: small); Qwen3-TTS: " in shown
+    arguments = parser.parse_args(["--split", "six"])
+    for family in ("qwen3_tts", "voxtral_tts"):
+        assert given_options(arguments, family) == {"split": "six"}
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ def test_code_books_follow_each_other_without_padding() -> None:
     assert len(offsets) == 37
 
 
+def test_both_spellings_of_codebook_fields_are_equal() -> None:
+    older = tiny()
+    for key in ("semantic_codebook_size", "acoustic_codebook_size", "n_acoustic_codebook"):
+        del older["multimodal"]["audio_model_args"][key]
+    older["multimodal"]["audio_model_args"]["codebook_sizes"] = ",".join(["254"] + ["21"] * 36)
+    assert parsed(older) == parsed(tiny())
+
+
 @pytest.mark.parametrize("spelled", ["1,1,1,1", "1, 1, 1, 1", [1, 1, 1, 1]])
 def test_lists_may_be_comma_strings_or_lists(spelled: str | list[int]) -> None:
     config = parsed(changed(f"{CODEC}.decoder_transformer_lengths_str", spelled))
@@ -98,6 +106,11 @@ BAD = [
     (f"{AUDIO}.audio_token_id", 1536),
     (f"{AUDIO}.begin_audio_token_id", -1),
     (f"{AUDIO}.input_embedding_concat_type", "concat"),
+    (f"{AUDIO}.codebook_sizes", "254,21"),
+    (f"{AUDIO}.codebook_sizes", "254,21,22"),
+    (f"{AUDIO}.codebook_sizes", "254;21"),
+    (f"{AUDIO}.codebook_sizes", [254, [21], [21]]),
+    (f"{AUDIO}.codebook_sizes", 254),
     (f"{AUDIO}.audio_encoding_args.frame_rate", 25.0),
     (f"{ACOUSTIC}.input_dim", 64),
     (f"{ACOUSTIC}.dim", 95),

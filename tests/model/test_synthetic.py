@@ -148,6 +148,16 @@ def test_the_embedded_checkpoint_is_made_once(cache: Path, tiny: Path) -> None:
     assert [path.name for path in (cache / "voxport").iterdir()] == [folder.name]
 
 
+@pytest.mark.parametrize("damage", ["params.json", "tekken.json", WEIGHTS, "short weights"])
+def test_a_damaged_embedded_checkpoint_is_written_again(cache: Path, tiny: Path, damage: str) -> None:
+    folder = random_checkpoint()
+    if damage == "short weights":
+        (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
+    else:
+        (folder / damage).unlink()
+    assert contents(random_checkpoint()) == contents(tiny)
+
+
 def test_concurrent_processes_all_get_the_embedded_checkpoint(cache: Path, tiny: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         folders = {pool.apply_async(random_checkpoint) for _ in range(2)}

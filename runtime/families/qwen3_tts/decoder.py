@@ -42,7 +42,11 @@ def sampling_of(constants: QwenConstants, changes: Mapping[str, float] | None = 
     names = {OTHERS + name.removeprefix(SUB) if name.startswith(SUB) else name: name for name in changes}
     for key, name in names.items():
         if key not in SamplingConstants.model_fields:
-            raise UsageError(f"{name} {changes[name]}: no such setting of sampling", field=name)
+            raise UsageError(
+                f"{name} {changes[name]}: no such setting of sampling; expected one of "
+                f"{', '.join(SamplingConstants.model_fields)}",
+                field=name,
+            )
     values = constants.sampling_defaults.model_dump() | {key: changes[name] for key, name in names.items()}
     try:
         found = SamplingConstants.model_validate(values)

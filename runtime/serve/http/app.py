@@ -52,7 +52,7 @@ POLICY = (
 def build_app(models: Models, keys: Keys, origins: Iterable[str] = (), host: str = "localhost") -> ASGIApp:
     """The application. `models` are started; `origins` and `host` as in `AccessMiddleware`."""
     logging.getLogger("voxport.runtime.text").setLevel(logging.INFO)  # debug lines quote the text of a client
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models))
     app.include_router(transcription_router(models))
     app.include_router(voice_router(models))

@@ -148,7 +148,8 @@ def key_of(*values: object) -> str:
 
 @cache
 def _code_hash() -> str:
-    found = sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py"))
+    kinds = ("*.py", "*.j2", "*.json")
+    found = sorted(path for folder in SOURCES for kind in kinds for path in (ROOT / folder).rglob(kind))
     paths = [path for path in found if ROOT / "runtime" / "serve" not in path.parents]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 

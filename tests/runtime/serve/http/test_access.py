@@ -157,6 +157,13 @@ def test_a_server_takes_its_own_name() -> None:
         assert client.get("/healthz", headers={"host": host}).status_code == status
 
 
+def test_the_server_lists_its_paths() -> None:
+    models = Models({"tone": ToneSpeech(), "loud": LoudToText()}, Limits())
+    client = TestClient(build_app(models, Keys()), base_url="http://localhost")
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/voices", "/v1/models"} <= paths.keys()
+
+
 @pytest.mark.parametrize(
     ("content", "where"),
     [
