@@ -178,7 +178,7 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     raise UsageError(
         f"{folder}: holds another bundle: {different}; use another output folder, or force the export to "
         "replace it",
-        field="force",
+        field="out",
     )
 
 

@@ -38,6 +38,7 @@ LOWERING = (
 # Modules in these that decide no artifact: other commands, other ways to get a checkpoint, texts for people.
 NOT_LOWERING = (
     "export/targets/__init__.py",
+    "export/targets/*/read_back.py",
     "model/__main__.py",
     "model/download.py",
     "model/embedded.py",
@@ -119,13 +120,15 @@ def lowering_key(target: Path, root: Path = ROOT) -> str:
     """The hash for the target whose folder is `target`, in the tree `root`."""
     found = [path for pattern in LOWERING for path in root.glob(pattern)]
     modules = {module for path in found for module in (path.rglob("*.py") if path.is_dir() else [path])}
-    modules = {path for path in modules if not _is_left_out(path.relative_to(root).as_posix())}
-    paths = [*sorted(modules), *sorted(target.rglob("*.py"))]
+    paths = [path for path in (*sorted(modules), *sorted(target.rglob("*.py"))) if _decides(path, root)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def _is_left_out(path: str) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in NOT_LOWERING)
+def _decides(path: Path, root: Path) -> bool:
+    if not path.is_relative_to(root):  # a target outside the project
+        return True
+    name = path.relative_to(root).as_posix()
+    return not any(fnmatchcase(name, pattern) for pattern in NOT_LOWERING)
 
 
 def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
@@ -209,7 +212,10 @@ def _choices(job: ExportJob) -> dict[str, JsonValue]:
         **job.options,
         "cache_length": job.cache_length,
         "compute_precision": job.compute_precision,
-        **{f"the version of {name}": version for name, version in job.tools.items()},
+        **{
+            "the code that exports" if name == "voxport" else f"the version of {name}": version
+            for name, version in job.tools.items()
+        },
     }
 
 

@@ -10,6 +10,7 @@ from voxport.cli.arguments import add_bundle, add_json
 from voxport.runtime.engines import ENGINES, check_installed
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.families import open_family
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +70,12 @@ class Voices:
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
         bundle = Bundle(arguments.bundle)
-        rows = open_family(bundle.job.family).voices(bundle)
+        family = open_family(bundle.job.family)
+        rows = family.voices(bundle)
         if not rows and not arguments.json:
-            raise UsageError(f"{arguments.bundle}: has no voices; give say a voice file with --voice")
+            is_speech = issubclass(family.task, TextToSpeech)
+            remedy = "give `say` a voice file with --voice" if is_speech else "it transcribes and needs none"
+            raise UsageError(f"{arguments.bundle}: has no voices; {remedy}")
         lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
         print(json.dumps(rows) if arguments.json else lines)
         return 0

@@ -64,9 +64,9 @@ def check_recipes(target: Target, recipes: Iterable[Recipe]) -> None:
         for scheme in recipe.schemes:
             if not target.holds(scheme):
                 raise RecipeError(
-                    f"recipe {recipe.name}: {name} cannot store {scheme.type} weights"
+                    f"recipe {recipe.name}: {name} cannot store such {scheme.type} weights"
                     f"{' with integer activations' if scheme.integer_activations(False) else ''}, only"
-                    f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w4 for {name}"
+                    f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w8 or w4 for {name}"
                 )
 
 

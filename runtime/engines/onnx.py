@@ -94,6 +94,7 @@ class OnnxEngine(Engine):
                     self.read_graph(path),
                     self._session_options(),
                     providers=[CUDA, CPU] if self._device else [CPU],
+                    enable_fallback=False,  # it prints to stdout, where samples may go
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None

@@ -72,4 +72,4 @@ def test_a_target_that_cannot_store_it_is_refused(
     monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
     monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
-    assert "onnx cannot store int6 weights, only coreml can" in capsys.readouterr().err
+    assert "onnx cannot store such int6 weights, only coreml can" in capsys.readouterr().err

@@ -39,11 +39,11 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["--target", "tflite"], 2, "onnx, executorch, coreml"),
-        (["--target", "coreml,onnx", "--quant", "lut4"], 2, "onnx cannot store palette weights"),
+        (["--target", "coreml,onnx", "--quant", "lut4"], 2, "onnx cannot store such palette weights"),
         (
             ["--target", "onnx", "--quant", "8da4w", "--compute-precision", "float16"],
             2,
-            "onnx in float16 cannot store integer weights with integer activations",
+            "onnx in float16 cannot store such integer weights with integer activations",
         ),
         (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
         (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w8g128, w4, w4g128, lut4, 8da4w"),

@@ -37,6 +37,7 @@ def keys(root: Path) -> dict[str, str]:
         ("export/model.py", set(TARGETS)),
         ("export/targets/shared.py", set(TARGETS)),
         *((f"export/targets/{target}/lowering.py", {target}) for target in TARGETS),
+        *((f"export/targets/{target}/read_back.py", set()) for target in TARGETS),
         ("bundle/errors.py", set()),
         ("bundle/FORMAT.md", set()),
         ("export/build.py", set()),

@@ -57,7 +57,7 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
     while child.poll() is None:  # again, as a user would: a callback of a library may swallow an exception
         child.send_signal(how)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=5)
+            child.wait(timeout=20)
     assert child.returncode == 130
     child.stderr.close()
     assert not list(tmp_path.iterdir())
