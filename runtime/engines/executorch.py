@@ -35,16 +35,20 @@ def _import_executorch() -> tuple[Any, Any]:
     if "torch" not in sys.modules:
         os.environ.setdefault("MKL_NUM_THREADS", "1")  # ExecuTorch's threads each call MKL, which is in torch
     import torch
-    from executorch.extension.pybindings import _portable_lib
 
-    libraries = list(Path(_portable_lib.__file__).parents[1].glob("llm/custom_ops/*custom_ops_aot_lib.*"))
+    try:
+        from executorch.extension.pybindings import _C as extension
+    except ImportError:  # before ExecuTorch 1.5
+        from executorch.extension.pybindings import _portable_lib as extension
+
+    libraries = list(Path(extension.__file__).parents[1].glob("llm/custom_ops/*custom_ops_aot_lib.*"))
     if len(libraries) != 1:
         raise VoxportError(
             f"executorch {version('executorch')}: expected one library of custom operators, found "
             f"{len(libraries)}; install it again: pip install --force-reinstall executorch"
         )
     torch.ops.load_library(libraries[0])
-    return torch, _portable_lib
+    return torch, extension
 
 
 class ExecuTorchEngine(Engine):

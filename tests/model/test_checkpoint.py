@@ -231,7 +231,8 @@ BAD_VOICES = {
     "not finite": (torch.full((5, 96), float("nan")), "not finite"),
     "in a dict": ({"embedding": torch.ones(5, 96)}, "a dict"),
     "sparse": (torch.ones(5, 96).to_sparse(), "tensor"),
-    "nested": (torch.nested.nested_tensor([torch.ones(2, 96), torch.ones(3, 96)]), "nested"),
+    # torch 2.15 does not read it
+    "nested": (torch.nested.nested_tensor([torch.ones(2, 96), torch.ones(3, 96)]), "expected one tensor"),
     "without values": (torch.ones(5, 96, device="meta"), "meta"),
     "expanded": (torch.ones(1, 96).expand(10**9, 96), "shape [1000000000, 96]"),
     "of 8 bits": (torch.ones(5, 96).to(torch.float8_e4m3fn), "float8_e4m3fn"),
