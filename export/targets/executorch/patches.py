@@ -1,15 +1,16 @@
 """Patches of torch and ExecuTorch, for time and memory that exports of real models need.
 
 `tests/export/targets/test_patches.py` says when they can go. `to_backend` copies and sorts a program once for
-each part that it delegates. The published models of Qwen3-TTS have 500 parts. Measured there (0.6B, `w8`, all
-graphs, random weights, ExecuTorch 1.4.1, 2 cores of an AMD EPYC):
+each part that it delegates. The published models of Qwen3-TTS have 500 parts. One run each of
+`export --target executorch --quant w8 --no-verify` on random weights of 0.6B, ExecuTorch 1.4.1, 2 cores of an
+AMD EPYC; the last two rows on a busy machine, so without their times:
 
 | without | processor time | peak memory |
 |---|---|---|
 | nothing | 279 s | 3.8 GB |
 | `late_nodes_moved` | 516 s | 4.0 GB |
-| `shared_weights` | as long | 5.3 GB |
-| `FastPartitioner` | as long | 6.6 GB |
+| `shared_weights` | | 5.3 GB |
+| `FastPartitioner` | | 6.6 GB |
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ def shared_weights() -> Iterator[None]:
     """Lets deep copies of programs share their weights, which ExecuTorch never changes.
 
     It copies each program before it passes parts to a backend. The weights would take 4 GB more for the
-    published backbone of Voxtral-TTS, 14 GB in place of 10 with `w8`: too much for a machine with 12 GB.
+    published backbone of Voxtral-TTS: by its size, not measured, 14 GB in place of 10 with `w8`.
     """
     storage: Any = torch.UntypedStorage  # Any: a method of it is replaced
     copy = storage.__deepcopy__
