@@ -85,7 +85,7 @@ class RecipeEntry(ManifestRecord):
 NO_LICENCE_NEEDED = "none needed: random weights"  # licence of the weights that voxport makes
 
 
-class Source(ManifestRecord):
+class SourceEntry(ManifestRecord):
     """The checkpoint of a bundle: its name, and its files by hash. Its location is not recorded."""
 
     name: str
@@ -135,7 +135,7 @@ class ExportJob(ManifestRecord):
     """
 
     family: str
-    source: Source
+    source: SourceEntry
     request: ExportRequest
     target: str
     compute_precision: Precision

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from voxport.bundle.manifest import ComponentEntry, ExportJob
-from voxport.bundle.manifest import Source as SourceEntry
+from voxport.bundle.manifest import ComponentEntry, ExportJob, SourceEntry
 from voxport.bundle.versions import package_version
 from voxport.export.estimate import GraphWeights, graph_weights
 from voxport.export.resolve import Resolved

@@ -16,7 +16,7 @@ from voxport.runtime.slots import move_states
 from voxport.runtime.speech_decoder import Constants, Decoder, FrameLoop, Noise, SpeechDecoder
 from voxport.runtime.speech_request import SpeechRequest
 
-FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
+RUNAWAY_FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
 MAX_PERIOD = 13  # frames: a second, a long word
 # Root mean squares of frames. The level of the speech is one of its loudest frames, without single clicks.
 # Whispers and room tone may both be 22 dB below loud speech. Room tone is steady: its frames differ by less
@@ -37,7 +37,7 @@ class RunawayGuard:
     def __init__(self) -> None:
         self._last: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
         self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
-        self._recent: deque[float] = deque(maxlen=FRAMES)  # levels
+        self._recent: deque[float] = deque(maxlen=RUNAWAY_FRAMES)  # levels
         self._levels: list[float] = []  # all frames, sorted
 
     def add_codes(self, codes: np.ndarray) -> Status | None:
@@ -46,22 +46,22 @@ class RunawayGuard:
         equal += [False] * (MAX_PERIOD - len(equal))
         self._repeated = np.where(equal, self._repeated + 1, 0)
         self._last.append(codes.copy())
-        return Status.REPETITION if self._repeated.max() >= FRAMES else None
+        return Status.REPETITION if self._repeated.max() >= RUNAWAY_FRAMES else None
 
     def add_samples(self, samples: np.ndarray, frames: int) -> int | None:
         """Takes the samples float32 [n] of the next `frames`. Returns how many of them precede the end of
-        `FRAMES` silent ones; None if the speech is not silent for so long.
+        `RUNAWAY_FRAMES` silent ones; None if the speech is not silent for so long.
         """
         for index, frame in enumerate(samples.reshape(frames, -1)):
             level = float(np.sqrt(np.mean(frame**2)))
             insort(self._levels, level)
             self._recent.append(level)
-            if len(self._recent) == FRAMES and self._is_silent():
+            if len(self._recent) == RUNAWAY_FRAMES and self._is_silent():
                 return index + 1
         return None
 
     def _is_silent(self) -> bool:
-        """Whether the last `FRAMES` hold no speech, by all frames so far."""
+        """Whether the last `RUNAWAY_FRAMES` hold no speech, by all frames so far."""
         least, most = LOUD_FRAMES
         rank = min(max(least, len(self._levels) // LOUD_PART), most, len(self._levels))
         speech, loudest = self._levels[-rank], max(self._recent)

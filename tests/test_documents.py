@@ -25,7 +25,7 @@ SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each d
     "Manifest": [manifest.Manifest],
     "FileEntry": [manifest.FileEntry],
     "ExportJob": [manifest.ExportJob],
-    "Source": [manifest.Source],
+    "Source": [manifest.SourceEntry],
     "ExportRequest": [manifest.ExportRequest],
     "RecipeEntry": [manifest.RecipeEntry, manifest.RuleEntry, manifest.SchemeEntry],
     "ComponentEntry": [manifest.ComponentEntry],

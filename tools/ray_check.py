@@ -26,7 +26,7 @@ import websockets
 
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
-from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.engines import ENGINES
 from voxport.runtime.machine import describe_machine
@@ -184,7 +184,7 @@ def is_same(found: bytes, expected: bytes) -> bool:
 
 async def socket_keeps_its_replica(client: httpx2.AsyncClient, tts: str, stt: str) -> Json:
     """Two utterances of one socket, while other requests run. The states of a session are in one replica."""
-    spoken = read_utterances(HELD_OUT, 1)[0]
+    spoken = read_sentences(HELD_OUT, 1)[0]
     sound = pcm16(spoken.samples(RATE))
     alone = await utterances(stt, sound)
     speech = [client.post("/v1/audio/speech", json=request(tts, max_frames=100)) for _ in range(4)]

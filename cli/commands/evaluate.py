@@ -60,17 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
     from voxport.export.evaluation.figures import summary
     from voxport.export.evaluation.run import evaluate, evaluation_options
-    from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+    from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
     from voxport.export.targets import target_of_job
 
-    utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
+    sentences = read_sentences(arguments.sentences or HELD_OUT, arguments.count)
     if arguments.alone:
         check_alone(bundle)
         target, resolved = target_of_job(bundle.job), None
     else:
         resolved, target = check_beside_checkpoint(bundle, arguments)
     options = evaluation_options(
-        bundle.job.family, utterances, arguments.recogniser, arguments.voice, arguments.readings
+        bundle.job.family, sentences, arguments.recogniser, arguments.voice, arguments.readings
     )
     found = evaluate(bundle, resolved, target, options)
     if arguments.output:
@@ -96,13 +96,13 @@ class Sweep:
         bundle = Bundle(arguments.bundle)
         from voxport.export.evaluation.figures import sweep_table
         from voxport.export.evaluation.run import evaluation_options
+        from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
         from voxport.export.evaluation.sweep import sweep
-        from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
 
-        utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
+        sentences = read_sentences(arguments.sentences or HELD_OUT, arguments.count)
         resolved, target = check_beside_checkpoint(bundle, arguments)
         family = bundle.job.family
-        options = evaluation_options(family, utterances, arguments.recogniser, arguments.voice)
+        options = evaluation_options(family, sentences, arguments.recogniser, arguments.voice)
         rows = sweep(bundle, resolved, target, options, arguments.layers)
         content = json.dumps(rows, indent=1) + "\n"
         if arguments.output:

@@ -14,7 +14,7 @@ from voxport.bundle.files import folder_name
 from voxport.bundle.progress import advance
 from voxport.export.embedded_bundle import embedded_bundle
 from voxport.export.evaluation.figures import Figures, Row, mean, word_error_rate
-from voxport.export.evaluation.utterances import Utterance
+from voxport.export.evaluation.sentences import Sentence
 from voxport.model.embedded import trained_checkpoint
 from voxport.model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
 from voxport.runtime.opening import open_task
@@ -94,7 +94,7 @@ class WhisperRecogniser:
 
 
 def evaluate_recognition(
-    task: SpeechToText, reference: SpeechToText | None, utterances: Sequence[Utterance], live: bool = True
+    task: SpeechToText, reference: SpeechToText | None, sentences: Sequence[Sentence], live: bool = True
 ) -> tuple[Figures, list[Row]]:
     """Figures of all recordings, and a row for each one: with the longest delay and, if the bundle can,
     live with the delay that live audio has by default.
@@ -102,10 +102,10 @@ def evaluate_recognition(
     Without a reference there are no figures beside full precision. Raises UsageError if a sentence has no
     recording.
     """
-    for utterance in utterances:
-        utterance.check_recording()
+    for sentence in sentences:
+        sentence.check_recording()
     live = live and _is_live(task)
-    rows = [_row(task, reference, utterance, live) for utterance in utterances]
+    rows = [_row(task, reference, sentence, live) for sentence in sentences]
     texts = [row["text"] for row in rows]
     figures = {
         key: word_error_rate(texts, [row[name] for row in rows])
@@ -119,17 +119,17 @@ def evaluate_recognition(
     return figures, rows
 
 
-def _row(task: SpeechToText, reference: SpeechToText | None, utterance: Utterance, live: bool) -> Row:
+def _row(task: SpeechToText, reference: SpeechToText | None, sentence: Sentence, live: bool) -> Row:
     rate, longest = task.sample_rate, max(task.delays_ms)
-    samples = utterance.samples(rate)
-    row: Row = {"name": utterance.name, "text": utterance.text}
+    samples = sentence.samples(rate)
+    row: Row = {"name": sentence.name, "text": sentence.text}
     row["transcript"] = transcript(task, samples, rate, longest)
     if live:
         row["transcript_live"] = transcript(task, samples, rate, task.delays_ms[0], live=True)
         row["is_live_equal"] = row["transcript"] == transcript(task, samples, rate, longest, live=True)
     if reference:
         row["transcript_full"] = transcript(reference, samples, rate, longest)
-    log.info("%s: %s; recognised: %s", utterance.name, utterance.text, row["transcript"])
+    log.info("%s: %s; recognised: %s", sentence.name, sentence.text, row["transcript"])
     advance(1)
     return row
 

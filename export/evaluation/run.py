@@ -13,8 +13,8 @@ from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle, Precision
 from voxport.bundle.progress import progress
 from voxport.export.evaluation.figures import Evaluation
 from voxport.export.evaluation.recognition import Recogniser, evaluate_recognition, open_recogniser
+from voxport.export.evaluation.sentences import Sentence
 from voxport.export.evaluation.speech import evaluate_speech
-from voxport.export.evaluation.utterances import Utterance
 from voxport.export.job import code_key
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 class EvaluationOptions:
     """`recogniser` and `speech` (the voice and the like) are for text to speech."""
 
-    utterances: Sequence[Utterance]
+    sentences: Sequence[Sentence]
     recogniser: Recogniser | None = None
     speech: PartOptions = field(default_factory=PartOptions)
 
 
 def evaluation_options(
     family: str,
-    utterances: Sequence[Utterance],
+    sentences: Sequence[Sentence],
     recogniser: str | None = None,
     voice: str | None = None,
     readings: int = 1,
@@ -53,14 +53,14 @@ def evaluation_options(
     text, and if a sentence lacks its recording.
     """
     if issubclass(open_family(family).task, TextToSpeech):
-        spoken = [*utterances] * readings
+        spoken = [*sentences] * readings
         return EvaluationOptions(spoken, open_recogniser(recogniser), PartOptions(voice=voice))
     for name, value in (("recogniser", recogniser), ("voice", voice), ("readings", readings)):
         if value not in (None, 1):
             raise UsageError(f"{value}: is for text to speech; leave it out", field=name)
-    for utterance in utterances:
-        utterance.check_recording()
-    return EvaluationOptions(utterances)
+    for sentence in sentences:
+        sentence.check_recording()
+    return EvaluationOptions(sentences)
 
 
 def evaluate(
@@ -76,16 +76,14 @@ def evaluate(
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
     elif resolved:
         reference = open_eager(bundle, resolved.in_full_precision(), target)
-    with progress(len(options.utterances), "sentences"):
+    with progress(len(options.sentences), "sentences"):
         if isinstance(task, TextToSpeech):
             assert options.recogniser
             name, full = options.recogniser.name, cast("TextToSpeech | None", reference)
-            figures, rows = evaluate_speech(
-                task, full, options.recogniser, options.utterances, options.speech
-            )
+            figures, rows = evaluate_speech(task, full, options.recogniser, options.sentences, options.speech)
         else:
             name, full_text = "the bundle", cast("SpeechToText | None", reference)
-            figures, rows = evaluate_recognition(task, full_text, options.utterances)
+            figures, rows = evaluate_recognition(task, full_text, options.sentences)
     folder = folder_name(bundle.folder)
     machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
     quant, size = job.request.quant, bundle.size

@@ -11,7 +11,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.progress import advance
 from voxport.export.evaluation.figures import Figures, Row, mean, standard_error, word_error_rate
 from voxport.export.evaluation.recognition import Recogniser
-from voxport.export.evaluation.utterances import Utterance
+from voxport.export.evaluation.sentences import Sentence
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.batching import CodeSlots, Status
 from voxport.runtime.speech_request import PartOptions, SpeechRequest
@@ -113,11 +113,11 @@ class ForcedComparison:
         return {key: mean(values) for key, values in found.items() if values}
 
 
-def speak_text(task: TextToSpeech, utterance: Utterance, seed: int, options: PartOptions) -> SpokenText:
+def speak_text(task: TextToSpeech, sentence: Sentence, seed: int, options: PartOptions) -> SpokenText:
     """A sentence, cleaned up and divided as `say` does. Raises UsageError that names it."""
     try:
         own: PartOptions = {**options, "seed": seed, "chunk_frames": CHUNK_FRAMES}
-        speech = Speech(task, utterance.text, **own)
+        speech = Speech(task, sentence.text, **own)
         parts, pieces = list[SpokenPart](), list[np.ndarray]()
         while request := speech.next_part():
             part = speak_part(task, request)
@@ -125,7 +125,7 @@ def speak_text(task: TextToSpeech, utterance: Utterance, seed: int, options: Par
             pieces += [speech.silence, part.samples]
             speech.end_part(part.status)
     except UsageError as error:
-        raise UsageError(f"{utterance.name}: {error}", field=error.field) from None
+        raise UsageError(f"{sentence.name}: {error}", field=error.field) from None
     return SpokenText(parts, np.concatenate(pieces))
 
 
@@ -133,7 +133,7 @@ def evaluate_speech(
     task: TextToSpeech,
     reference: TextToSpeech | None,
     recogniser: Recogniser,
-    utterances: Sequence[Utterance],
+    sentences: Sequence[Sentence],
     options: PartOptions,
 ) -> tuple[Figures, list[Row]]:
     """Figures of all sentences, and a row for each one. `options` are the voice and the like.
@@ -145,13 +145,13 @@ def evaluate_speech(
     Raises UsageError.
     """
     compared, rows = ForcedComparison(), []
-    for seed, utterance in enumerate(utterances):
-        spoken = speak_text(task, utterance, seed, options)
-        beside = speak_text(reference, utterance, seed, options) if reference else None
+    for seed, sentence in enumerate(sentences):
+        spoken = speak_text(task, sentence, seed, options)
+        beside = speak_text(reference, sentence, seed, options) if reference else None
         if beside:
             compared.add(task, beside)
-        rows.append(_row(task, recogniser, utterance, spoken, beside))
-        log.info("%s: %s; recognised: %s", utterance.name, utterance.text, rows[-1]["transcript"])
+        rows.append(_row(task, recogniser, sentence, spoken, beside))
+        log.info("%s: %s; recognised: %s", sentence.name, sentence.text, rows[-1]["transcript"])
         advance(1)
     figures = _word_error_rates(rows) | {
         "not_ended": mean([not row["is_in_time"] for row in rows]),
@@ -164,19 +164,19 @@ def evaluate_speech(
 def _row(
     task: TextToSpeech,
     recogniser: Recogniser,
-    utterance: Utterance,
+    sentence: Sentence,
     spoken: SpokenText,
     reference: SpokenText | None,
 ) -> Row:
     rate, samples = task.sample_rate, spoken.samples
-    row: Row = {"name": utterance.name, "text": utterance.text}
+    row: Row = {"name": sentence.name, "text": sentence.text}
     row["transcript"] = recogniser.transcribe(samples, rate)
-    expected = task.estimated_seconds(utterance.text) + EXTRA_SECONDS
+    expected = task.estimated_seconds(sentence.text) + EXTRA_SECONDS
     if reference:
         row["transcript_full"] = recogniser.transcribe(reference.samples, rate)
         expected = len(reference.samples) / rate
-    if utterance.recording:
-        recording = utterance.samples(rate)
+    if sentence.recording:
+        recording = sentence.samples(rate)
         row["transcript_recording"], expected = recogniser.transcribe(recording, rate), len(recording) / rate
     seconds, ratio = len(samples) / rate, len(samples) / rate / max(expected, 1 / rate)
     row |= {"seconds": round(seconds, 2), "ratio": round(ratio, 3), "has_ended": spoken.ended}

@@ -93,7 +93,7 @@ def sweep(
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
     variants = ((part, open_eager(bundle, quantised_only(resolved, part), target)) for part in swept)
-    with progress(len(swept) * len(options.utterances), "sentences"):
+    with progress(len(swept) * len(options.sentences), "sentences"):
         return list(_rows(variants, options))
 
 
@@ -108,7 +108,7 @@ def _rows(
             figures, spoken = _speech_figures(task, full_speech, options)
             full_speech = full_speech or spoken
         else:
-            figures, rows = evaluate_recognition(task, None, options.utterances, live=False)
+            figures, rows = evaluate_recognition(task, None, options.sentences, live=False)
             found = [row["transcript"] for row in rows]
             full_text = full_text or found
             figures["text_equal"] = mean([a == b for a, b in zip(found, full_text, strict=True)])
@@ -121,12 +121,12 @@ def _speech_figures(
     """Figures beside full precision (empty: `task` itself), and the free speech of each sentence."""
     assert options.recogniser
     spoken = []
-    for seed, utterance in enumerate(options.utterances):
-        spoken.append(speak_text(task, utterance, seed, options.speech))
+    for seed, sentence in enumerate(options.sentences):
+        spoken.append(speak_text(task, sentence, seed, options.speech))
         advance(1)
     transcripts = [options.recogniser.transcribe(each.samples, task.sample_rate) for each in spoken]
     compared = ForcedComparison()
     for each in full or spoken:
         compared.add(task, each)
-    rate = word_error_rate([each.text for each in options.utterances], transcripts)
+    rate = word_error_rate([each.text for each in options.sentences], transcripts)
     return {"wer": rate, **compared.figures()}, spoken

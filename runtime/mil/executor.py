@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxport.runtime.mil.operations import OPERATIONS, SIGNATURES, check_operations
+from voxport.runtime.mil.operations import OPERATION_INPUTS, OPERATIONS, check_operations
 from voxport.runtime.mil.program import Constant, Function, Operation
 from voxport.runtime.mil.types import Array, CallError, MilError, PackageError, TensorType, require
 from voxport.runtime.mil.weights import Packed
@@ -198,7 +198,7 @@ class Executor:
             if key in arguments and arguments[key][0] != operation.outputs[0].type.scalar.name:
                 declared = operation.outputs[0].type
                 raise PackageError(f"input {key} is {arguments[key][0]}, the declared result is {declared}")
-        result = OPERATIONS[operation.type](**SIGNATURES[operation.type].convert(arguments))
+        result = OPERATIONS[operation.type](**OPERATION_INPUTS[operation.type].convert(arguments))
         return list(result) if isinstance(result, list | tuple) else [result]
 
     def _state(self, name: Any) -> str:

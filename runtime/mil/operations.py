@@ -69,7 +69,7 @@ CONVERSIONS: dict[object, Callable[[Any], Any]] = {
 }
 
 
-class Signature:
+class OperationInputs:
     """The inputs of an operation: the parameters of its function, and inputs with a fixed value."""
 
     def __init__(self, function: Operator, fixed: Mapping[str, object]):
@@ -113,7 +113,9 @@ class Signature:
 
 
 FIXED = arithmetic.FIXED | arrays.FIXED
-SIGNATURES = {name: Signature(function, FIXED.get(name, {})) for name, function in OPERATIONS.items()}
+OPERATION_INPUTS = {
+    name: OperationInputs(function, FIXED.get(name, {})) for name, function in OPERATIONS.items()
+}
 
 
 def check_operations(function: Function) -> None:
@@ -144,7 +146,7 @@ def _check_form(operation: Operation) -> None:
         UnsupportedError,
     )
     try:
-        SIGNATURES[operation.type].check(operation.inputs)
+        OPERATION_INPUTS[operation.type].check(operation.inputs)
     except TypeError as error:
         raise UnsupportedError(f"{operation.where}: {error}") from None
 

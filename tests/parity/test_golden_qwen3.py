@@ -37,7 +37,7 @@ from voxport.model.qwen3_tts.speaker import SpeakerEncoder
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.families.qwen3_tts.cloning import speaker_mel
 from voxport.runtime.families.qwen3_tts.decoder import FrameNoise, QwenDecoder, ReferenceStates, Sampling
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptBuilder, PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.prompt import PromptBuilder, PromptEmbedder, QwenPrompt, Reference
 from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.sampler import GREEDY, SamplerSettings
 from voxport.runtime.speech_request import SpeechRequest
@@ -147,7 +147,7 @@ SAMPLED = {
 }
 
 
-def prompt_of(golden: GoldenModel, name: str, run: str) -> Prompt:
+def prompt_of(golden: GoldenModel, name: str, run: str) -> QwenPrompt:
     text, fields = RUNS[name][run]
     tokenizer, config = golden.tokenizer, golden.config
     fields = {"language": "english"} | fields
@@ -160,7 +160,7 @@ def prompt_of(golden: GoldenModel, name: str, run: str) -> Prompt:
         typed = tokenizer.encode("user\n") + tokenizer.encode(fields["instruct"])
         ends = config.im_start_token_id, config.im_end_token_id
         fields["instruct"] = np.array([ends[0], *typed, ends[1], tokenizer.newline])
-    return Prompt(np.array(tokenizer.encode(text)), tokenizer.newline, **fields)
+    return QwenPrompt(np.array(tokenizer.encode(text)), tokenizer.newline, **fields)
 
 
 CASES = [(name, run) for name, runs in RUNS.items() for run in runs]
@@ -334,6 +334,6 @@ def test_a_recording_too_short_for_the_speaker_encoder_is_refused() -> None:
 def test_a_prompt_that_the_model_does_not_have_is_refused(
     base: GoldenModel, changes: dict[str, Any], says: str
 ) -> None:
-    prompt = Prompt(np.array([5]), base.tokenizer.newline)
+    prompt = QwenPrompt(np.array([5]), base.tokenizer.newline)
     with pytest.raises(UsageError, match=says):
         PromptEmbedder(base.engine.stream(), base.constants).rows(replace(prompt, **changes))

@@ -13,7 +13,7 @@ from support.runtime.toy_speech import ROWS, Prompts, ToyEngine, toy_slots
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.batching import BatchedDecoder, Status, Ticket
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.decoder import VoxtralPrompt
 from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -21,7 +21,7 @@ MakeDecoder = Callable[..., BatchedDecoder[SpeechRequest]]  # of a number of slo
 
 
 class RefusingPrompts(Prompts):
-    def build(self, request: SpeechRequest) -> Prompt:
+    def build(self, request: SpeechRequest) -> VoxtralPrompt:
         if request.text == "refused":
             raise UsageError("refused")
         return super().build(request)

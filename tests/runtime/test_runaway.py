@@ -8,7 +8,7 @@ import pytest
 
 from voxport.runtime.batching import Status
 from voxport.runtime.speech_request import SpeechRequest
-from voxport.runtime.utterance import FRAMES, MAX_PERIOD, FrameCollector, RunawayGuard
+from voxport.runtime.utterance import MAX_PERIOD, RUNAWAY_FRAMES, FrameCollector, RunawayGuard
 
 SAMPLES, BOOKS = 8, 4  # of a frame
 
@@ -47,12 +47,12 @@ def cycle(period: int, count: int) -> np.ndarray:
 @pytest.mark.parametrize("period", [1, 2, 5, MAX_PERIOD])
 def test_a_cycle_of_whole_frames_is_stopped(period: int) -> None:
     frames = np.concatenate((speech(20), cycle(period, 200)))
-    assert run(frames) == (Status.REPETITION, 20 + period + FRAMES)
+    assert run(frames) == (Status.REPETITION, 20 + period + RUNAWAY_FRAMES)
 
 
 def test_a_cycle_with_noise_in_it_is_not() -> None:
     frames = cycle(3, 200)
-    frames[FRAMES // 2 :: FRAMES // 2, -1] += 1  # one code of a frame
+    frames[RUNAWAY_FRAMES // 2 :: RUNAWAY_FRAMES // 2, -1] += 1  # one code of a frame
     assert run(frames)[0] is None
 
 
@@ -72,35 +72,36 @@ def silent_from(start: int, count: int) -> np.ndarray:
 @pytest.mark.parametrize("chunk", [1, 5, 7, 64, 200])
 def test_silence_is_stopped_at_the_same_frame_in_chunks_of_any_size(chunk: int) -> None:
     """Also where the same chunk has the end of the model, or a limit, behind it."""
-    frames = [*silent_from(20, 20 + FRAMES + 30), None]
-    assert run(frames, chunk=chunk) == (Status.SILENCE, 20 + FRAMES)
-    assert run(frames, chunk=chunk, max_frames=20 + FRAMES + 9) == (Status.SILENCE, 20 + FRAMES)
+    frames = [*silent_from(20, 20 + RUNAWAY_FRAMES + 30), None]
+    assert run(frames, chunk=chunk) == (Status.SILENCE, 20 + RUNAWAY_FRAMES)
+    limited = run(frames, chunk=chunk, max_frames=20 + RUNAWAY_FRAMES + 9)
+    assert limited == (Status.SILENCE, 20 + RUNAWAY_FRAMES)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7, 64])
 def test_a_limit_that_comes_first_or_at_the_same_frame_is_the_reason(chunk: int) -> None:
-    for limit in (20 + FRAMES - 1, 20 + FRAMES):
+    for limit in (20 + RUNAWAY_FRAMES - 1, 20 + RUNAWAY_FRAMES):
         frames = silent_from(20, 200)
         assert run(frames, chunk=chunk, max_frames=limit) == (Status.LIMIT, limit)
 
 
 def test_a_pause_is_not() -> None:
     frames = speech(300)
-    frames[20 : 20 + FRAMES - 1, 0] = 0
-    frames[100 : 100 + FRAMES - 1, 0] = 3  # -50.5 dB
-    frames[200 : 200 + FRAMES, 0] = 150  # -16 dB, less than 18 below the speech
+    frames[20 : 20 + RUNAWAY_FRAMES - 1, 0] = 0
+    frames[100 : 100 + RUNAWAY_FRAMES - 1, 0] = 3  # -50.5 dB
+    frames[200 : 200 + RUNAWAY_FRAMES, 0] = 150  # -16 dB, less than 18 below the speech
     assert run(frames)[0] is None
 
 
 @pytest.mark.parametrize("level_db", [-40, -45, -48, -50, -70])
 @pytest.mark.parametrize("speech_db", [-20, -15])
 def test_room_tone_after_speech_is_silence(level_db: float, speech_db: float) -> None:
-    assert guard_of([*varied(30, speech_db), *varied(100, level_db, spread=1)]) == 30 + FRAMES
+    assert guard_of([*varied(30, speech_db), *varied(100, level_db, spread=1)]) == 30 + RUNAWAY_FRAMES
 
 
 @pytest.mark.parametrize("level_db", [-60, -50.5])
 def test_silence_before_any_speech_is_below_a_fixed_level(level_db: float) -> None:
-    assert guard_of(varied(100, level_db, spread=0)) == FRAMES
+    assert guard_of(varied(100, level_db, spread=0)) == RUNAWAY_FRAMES
 
 
 @pytest.mark.parametrize("level_db", [-20, -30, -38])
@@ -119,7 +120,7 @@ def test_a_whispered_passage_is_not_silence(below_db: float, spread: float) -> N
 
 @pytest.mark.parametrize(("below_db", "spread"), [(22, 1), (28, 1), (40, 5)])
 def test_steady_sound_and_far_quieter_sound_is_silence(below_db: float, spread: float) -> None:
-    assert guard_of([*[0.1] * 30, *varied(300, -20 - below_db, spread)]) == 30 + FRAMES
+    assert guard_of([*[0.1] * 30, *varied(300, -20 - below_db, spread)]) == 30 + RUNAWAY_FRAMES
 
 
 def varied(count: int, level_db: float, spread: float = 8) -> list[float]:

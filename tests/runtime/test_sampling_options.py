@@ -20,7 +20,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates, sampling_of
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, Voice
+from voxport.runtime.families.qwen3_tts.prompt import QwenPrompt, Voice
 from voxport.runtime.families.qwen3_tts.task import QwenSlots, QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import model_digest, voice_content
 from voxport.runtime.families.voxtral_tts.task import PromptBuilder
@@ -77,10 +77,10 @@ class Spoken:
             self.codes.append(outputs["chosen"].copy())
 
 
-def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
+def prompt_of(engines: Engines, request: SpeechRequest) -> QwenPrompt:
     generator = np.random.default_rng(len(request.text))
     vector = generator.standard_normal(engines.constants.dim, dtype=np.float32)
-    return Prompt(generator.integers(0, 200, len(request.text)), 10, "english", vector)
+    return QwenPrompt(generator.integers(0, 200, len(request.text)), 10, "english", vector)
 
 
 def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: Any) -> np.ndarray:

@@ -231,7 +231,7 @@ def batched_step(stream: Stream, decoders: Sequence[QwenDecoder], codes: np.ndar
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 
-FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END, first_code=0)
+FRAME_LOOP = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END, first_code=0)
 
 
 class ReferenceStates:

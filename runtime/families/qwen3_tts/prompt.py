@@ -66,7 +66,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class QwenPrompt:
     """What is to be spoken, and how.
 
     text: ids int64 [n], at least one. newline: the id of a line break. language: a name or a code that
@@ -123,7 +123,7 @@ class PromptEmbedder:
         codes[:, 0] = ids
         return self.frames(codes)
 
-    def rows(self, prompt: Prompt) -> PromptRows:
+    def rows(self, prompt: QwenPrompt) -> PromptRows:
         """Raises UsageError on a language or a speaker that the model does not have."""
         constants = self._constants
         if not len(prompt.text):
@@ -148,7 +148,7 @@ class PromptEmbedder:
         return PromptRows(np.concatenate((*head, body)), fixed, trailing, padding)
 
     def _body(
-        self, prompt: Prompt, padding: np.ndarray, end: np.ndarray, pad: np.ndarray, start: np.ndarray
+        self, prompt: QwenPrompt, padding: np.ndarray, end: np.ndarray, pad: np.ndarray, start: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rest of the prompt and the trailing text. `pad` and `start` are rows of codes."""
         reference, none = prompt.reference, padding[None][:0]
@@ -161,7 +161,7 @@ class PromptEmbedder:
         filler = np.tile(padding, (len(codes) - shared, 1))
         return np.concatenate((text[:shared], filler)) + codes, text[shared:]
 
-    def _language_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def _language_ids(self, prompt: QwenPrompt) -> tuple[int, ...]:
         """A dialect of a speaker takes the place of Chinese, and of `auto`."""
         constants = self._constants
         name = language_name(prompt.language, constants)
@@ -217,7 +217,7 @@ class PromptBuilder:
         language: str = AUTO,
         instruct: str | None = None,
         layout: TextLayout | None = None,
-    ) -> Prompt:
+    ) -> QwenPrompt:
         """`layout` decides when text is added (None: as in the published package for this kind of model).
 
         Raises UsageError on what the model does not take.
@@ -227,7 +227,7 @@ class PromptBuilder:
         instruction = self.instruction(instruct)
         if instruct is not None and instruction is None:
             log.warning("instruct: the 0.6B CustomVoice model follows no instruction; it is left out")
-        return Prompt(
+        return QwenPrompt(
             text=np.array(self.ids(text), np.int64),
             newline=self._tokenizer.newline,
             language=language,

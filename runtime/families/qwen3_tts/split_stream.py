@@ -18,7 +18,7 @@ from voxport.runtime.sampler import SamplerSettings, sample
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
 CALLED = ("prefill", "decode_step", "embed_text", "embed_codes", "code_predictor", "codec_step")
-FRAMES = "codec_frames"  # what `SplitStream` saves in place of states of a codec
+CODEC_FRAMES = "codec_frames"  # what `SplitStream` saves in place of states of a codec
 
 
 def standard_stream(stream: Stream, constants: QwenConstants) -> Stream:
@@ -150,7 +150,7 @@ class SplitStream(Stream):
 
     def save(self, component: str | None = None, positions: int | None = None) -> Arrays:
         if component == "codec_step":
-            return {FRAMES: np.stack(self._frames[:positions])}
+            return {CODEC_FRAMES: np.stack(self._frames[:positions])}
         if component not in CALLED:
             return self._stream.save(component, positions)
         rows = self._stream.save("code_decoder")
@@ -160,7 +160,7 @@ class SplitStream(Stream):
         """Rows of the talker's caches are at the end of their last axis."""
         whole = self._stream.save()
         for name, array in states.items():
-            if name == FRAMES:
+            if name == CODEC_FRAMES:
                 self._frames = list(array)
             else:
                 whole[name][tuple(map(slice, array.shape))] = array

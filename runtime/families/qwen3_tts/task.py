@@ -27,16 +27,16 @@ from voxport.runtime.families.qwen3_tts.cloning import (
 from voxport.runtime.families.qwen3_tts.decoder import (
     BATCHED,
     END,
-    FRAMES,
+    FRAME_LOOP,
     FrameNoise,
     QwenDecoder,
     ReferenceStates,
     sampling_of,
 )
 from voxport.runtime.families.qwen3_tts.prompt import (
-    Prompt,
     PromptBuilder,
     PromptEmbedder,
+    QwenPrompt,
     Reference,
     Voice,
     code_of_name,
@@ -217,7 +217,7 @@ class QwenTextToSpeech(TextToSpeech):
         stream = standard_stream(self.engine.batched(slots), self._constants)
         return QwenSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
 
-    def _prompt(self, request: SpeechRequest) -> Prompt:
+    def _prompt(self, request: SpeechRequest) -> QwenPrompt:
         """Raises UsageError on what the bundle cannot speak."""
         return self._builder.build(
             request.text,
@@ -235,11 +235,11 @@ class QwenSlots(UtteranceSlots[QwenConstants, QwenDecoder, FrameNoise]):
         self,
         stream: Stream,
         constants: QwenConstants,
-        prompt: Callable[[SpeechRequest], Prompt],
+        prompt: Callable[[SpeechRequest], QwenPrompt],
         prefixes: PrefixCache,
         references: ReferenceStates,
     ):
-        super().__init__(stream, constants, FRAMES, estimated_frames)
+        super().__init__(stream, constants, FRAME_LOOP, estimated_frames)
         self._prompt, self._prefixes, self._references = prompt, prefixes, references
 
     def prepare(self, request: SpeechRequest) -> Fill:

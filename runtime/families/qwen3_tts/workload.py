@@ -20,7 +20,7 @@ from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
 from voxport.runtime.families.qwen3_tts.decoder import (
     END,
-    FRAMES,
+    FRAME_LOOP,
     FrameNoise,
     QwenDecoder,
     Sampling,
@@ -28,10 +28,10 @@ from voxport.runtime.families.qwen3_tts.decoder import (
     sampling_of,
 )
 from voxport.runtime.families.qwen3_tts.prompt import (
-    Prompt,
     PromptBuilder,
     PromptEmbedder,
     PromptRows,
+    QwenPrompt,
     Reference,
     Voice,
 )
@@ -169,7 +169,7 @@ def _start(stream: Stream, constants: QwenConstants) -> QwenDecoder:
     """A decoder that has read a fixed prompt without a speaker."""
     stream = standard_stream(stream, constants)
     ids = np.random.default_rng(5).integers(0, constants.text_vocab_size, PROMPT_IDS)
-    rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0]), streaming=True))
+    rows = PromptEmbedder(stream, constants).rows(QwenPrompt(ids, newline=int(ids[0]), streaming=True))
     decoder = QwenDecoder(stream, constants)
     decoder.start(rows)
     return decoder
@@ -332,8 +332,8 @@ def _begin(
 ) -> tuple[QwenDecoder, PromptRows]:
     ids = np.random.default_rng(0).integers(0, constants.text_vocab_size, settings.prompt_tokens)
     stream = standard_stream(stream, constants)
-    rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0])))
+    rows = PromptEmbedder(stream, constants).rows(QwenPrompt(ids, newline=int(ids[0])))
     return QwenDecoder(stream, constants), rows
 
 
-BENCH = speech_bench(FRAMES, _begin, FIXED_ROWS)
+BENCH = speech_bench(FRAME_LOOP, _begin, FIXED_ROWS)

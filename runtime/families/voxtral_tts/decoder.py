@@ -14,7 +14,7 @@ BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one
 
 
 @dataclass(frozen=True)
-class Prompt:
+class VoxtralPrompt:
     """`prefix` int64 [V] has an [AUDIO] id for each row of `voice` float32 [N, dim]; `text` int64 [T] follows
     it.
     """
@@ -41,7 +41,7 @@ class StepOutput:
     condition: np.ndarray  # float32 [1, acoustic dim]
 
 
-class VoxtralDecoder(SpeechDecoder[Prompt]):
+class VoxtralDecoder(SpeechDecoder[VoxtralPrompt]):
     """`output` is the output of the last step."""
 
     output: StepOutput
@@ -51,13 +51,13 @@ class VoxtralDecoder(SpeechDecoder[Prompt]):
         self.constants = constants
         self.may_end = True  # whether the next frame may be END_AUDIO
 
-    def begin(self, prompt: Prompt) -> None:
+    def begin(self, prompt: VoxtralPrompt) -> None:
         check_room(prompt.rows + len(self.constants.extra_ids), self.stream.capacity("prefill"))
 
-    def embed_prefix(self, prompt: Prompt) -> np.ndarray:
+    def embed_prefix(self, prompt: VoxtralPrompt) -> np.ndarray:
         return self.embed_ids(prompt.prefix, prompt.voice, VOICE_START + np.arange(len(prompt.voice)))
 
-    def embed_text(self, prompt: Prompt) -> np.ndarray:
+    def embed_text(self, prompt: VoxtralPrompt) -> np.ndarray:
         return self.embed_ids(np.concatenate((prompt.text, np.array(self.constants.extra_ids, np.int64))))
 
     def read_ids(
@@ -180,4 +180,4 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
 
 
-FRAMES = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END_AUDIO, FIRST_CODE)
+FRAME_LOOP = FrameLoop(draw_noise, batched_frame, batched_step, BATCHED, END_AUDIO, FIRST_CODE)

@@ -21,7 +21,7 @@ from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
-from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAMES, Prompt, VoxtralDecoder
+from voxport.runtime.families.voxtral_tts.decoder import BATCHED, FRAME_LOOP, VoxtralDecoder, VoxtralPrompt
 from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_decoder import StoredPrefix, check_room, read_prompt
 from voxport.runtime.speech_request import SpeechRequest
@@ -185,7 +185,7 @@ class PromptBuilder:
 
         return fits
 
-    def build(self, request: SpeechRequest) -> Prompt:
+    def build(self, request: SpeechRequest) -> VoxtralPrompt:
         """Raises UsageError on a text, voice or length that the bundle cannot speak."""
         text = check_text(request.text)
         if request.instruct:
@@ -203,7 +203,7 @@ class PromptBuilder:
                 "export the bundle again with the tokenizer of its checkpoint"
             )
         check_room(len(prefix) + len(ids) + len(self._constants.extra_ids), self._capacity)
-        return Prompt(np.array(prefix, np.int64), voice, np.array(ids, np.int64))
+        return VoxtralPrompt(np.array(prefix, np.int64), voice, np.array(ids, np.int64))
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -276,7 +276,7 @@ class VoxtralSlots(UtteranceSlots[VoxtralConstants, VoxtralDecoder, np.ndarray])
     def __init__(
         self, stream: Stream, constants: VoxtralConstants, prompts: PromptBuilder, prefixes: PrefixCache
     ):
-        super().__init__(stream, constants, FRAMES, estimated_frames)
+        super().__init__(stream, constants, FRAME_LOOP, estimated_frames)
         self._prompts, self._prefixes = prompts, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:

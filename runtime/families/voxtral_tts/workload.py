@@ -10,7 +10,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.voxtral_tts.decoder import FRAMES, Prompt, VoxtralDecoder
+from voxport.runtime.families.voxtral_tts.decoder import FRAME_LOOP, VoxtralDecoder, VoxtralPrompt
 from voxport.runtime.families.voxtral_tts.task import choose_voice
 from voxport.runtime.families.workload import (
     BenchSettings,
@@ -151,11 +151,11 @@ TRACE = TraceWorkload[VoxtralConstants](_inputs, _run)
 
 def _begin(
     stream: Stream, constants: VoxtralConstants, settings: BenchSettings
-) -> tuple[VoxtralDecoder, Prompt]:
+) -> tuple[VoxtralDecoder, VoxtralPrompt]:
     """The voice, and random text ids; [BEGIN_AUDIO] replaces all markers."""
     audio, marker = constants.audio_id, constants.begin_audio_id
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
-    prompt = Prompt(
+    prompt = VoxtralPrompt(
         np.array([constants.bos_id, marker, *[audio] * len(settings.voice), marker]),
         settings.voice,
         np.array([*np.where(ids == audio, marker, ids), marker, marker]),
@@ -169,4 +169,4 @@ def _voice(bundle: Bundle, constants: VoxtralConstants) -> np.ndarray:
     return np.zeros((0, constants.dim), np.float32)
 
 
-BENCH = speech_bench(FRAMES, _begin, MARKERS, _voice, ", with the voice's prefix cached")
+BENCH = speech_bench(FRAME_LOOP, _begin, MARKERS, _voice, ", with the voice's prefix cached")

@@ -12,9 +12,9 @@ from support.runtime.opened_tasks import open_speech
 from voxport.__main__ import main as voxport
 from voxport.bundle.manifest import Bundle
 from voxport.export.evaluation.run import open_eager
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_part, speak_text
 from voxport.export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
-from voxport.export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
 from voxport.export.resolve import Resolved, Source
 from voxport.export.targets import target_of_job
 from voxport.export.verify.manifest_check import check_manifest
@@ -43,14 +43,14 @@ def full(bundle: Bundle, resolved: Resolved) -> TextToSpeech:
 
 @pytest.fixture(scope="module")
 def full_speech(full: TextToSpeech) -> SpokenText:
-    return speak_text(full, Utterance("one", TEXT), 0, {})
+    return speak_text(full, Sentence("one", TEXT), 0, {})
 
 
 def test_free_speech_is_that_of_the_task(bundle: Bundle) -> None:
     """Driven frame by frame, the bundle says what `speak` says."""
     task = open_speech(bundle.folder)
     text = f"{'one ' * 40}two. {'three ' * 30}four."  # more than a part holds
-    found = speak_text(task, Utterance("two", text), 3, {})
+    found = speak_text(task, Sentence("two", text), 3, {})
     assert len(found.parts) == 2
     assert np.array_equal(found.samples, np.concatenate(list(task.speak(text, seed=3, chunk_frames=64))))
 
@@ -151,7 +151,7 @@ def recordings(tmp_path: Path) -> Path:
     """Two of the held-out sentences with their recordings."""
     folder = tmp_path / "recordings"
     folder.mkdir()
-    first = read_utterances(HELD_OUT, 2)
+    first = read_sentences(HELD_OUT, 2)
     (folder / "two.trans.txt").write_text("".join(f"{each.name} {each.text}\n" for each in first))
     for each in first:
         shutil.copy(each.check_recording(), folder)

@@ -9,8 +9,8 @@ import pytest
 from support.paths import ROOT
 
 from voxport.export.evaluation.recognition import BundleRecogniser
+from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
 from voxport.export.evaluation.speech import evaluate_speech
-from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
 from voxport.runtime.opening import open_task
 from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -26,7 +26,7 @@ def test_held_out_sentences_are_spoken_and_heard(trained_bundles: dict[str, Path
     speaker = open_task(TextToSpeech, trained_bundles["voxtral_tts"])
     assert voice in speaker.voices()
     recogniser = BundleRecogniser(trained_bundles["voxtral_realtime"])
-    sentences = read_utterances(HELD_OUT, SENTENCES)
+    sentences = read_sentences(HELD_OUT, SENTENCES)
     figures, rows = evaluate_speech(speaker, None, recogniser, sentences, {"voice": voice})
     assert figures["wer"] <= MAX_WER, [row["transcript"] for row in rows]
     assert figures["wer_recordings"] == 0

@@ -24,7 +24,7 @@ from voxport.export.verify.run_checks import check_long_codes
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families import open_family
-from voxport.runtime.utterance import FRAMES
+from voxport.runtime.utterance import RUNAWAY_FRAMES
 
 CACHE, STEPS = 128, 90
 
@@ -92,7 +92,7 @@ def _repeating(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> No
 def _silent(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:
     if name == "codec_step":
         frames = outputs["audio"].reshape(inputs["codes"].shape[1], -1)
-        frames[-FRAMES:] = 0
+        frames[-RUNAWAY_FRAMES:] = 0
 
 
 def _growing_error(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None:

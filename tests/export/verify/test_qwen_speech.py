@@ -12,7 +12,7 @@ from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.batching import BatchedDecoder, Status
 from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families.qwen3_tts.decoder import ReferenceStates
-from voxport.runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from voxport.runtime.families.qwen3_tts.prompt import PromptEmbedder, QwenPrompt, Reference
 from voxport.runtime.families.qwen3_tts.task import QwenSlots
 from voxport.runtime.speech_request import SpeechRequest
 
@@ -24,17 +24,17 @@ def engines() -> Engines:
     return Engines(random_checkpoint("qwen3_tts"), "none", cache=CACHE)
 
 
-def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
+def prompt_of(engines: Engines, request: SpeechRequest) -> QwenPrompt:
     """A prompt whose mode and ids follow from the text's length."""
     constants, generator = engines.constants, np.random.default_rng(len(request.text))
     text = generator.integers(0, 200, len(request.text))
     vector = generator.standard_normal(constants.dim, dtype=np.float32)
     codes = generator.integers(0, constants.other_codes, (4, constants.n_codebooks))
     prompts = (
-        Prompt(text, 10, "english", vector),
-        Prompt(text, 10, "auto", vector, streaming=False),
-        Prompt(text, 10, "german", vector, reference=Reference(text[:2], codes)),
-        Prompt(text, 10, instruct=text[:3]),
+        QwenPrompt(text, 10, "english", vector),
+        QwenPrompt(text, 10, "auto", vector, streaming=False),
+        QwenPrompt(text, 10, "german", vector, reference=Reference(text[:2], codes)),
+        QwenPrompt(text, 10, instruct=text[:3]),
     )
     return prompts[len(request.text) % len(prompts)]
 

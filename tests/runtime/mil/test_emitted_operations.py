@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from voxport.runtime.mil import Package
-from voxport.runtime.mil.operations import SIGNATURES, STRUCTURAL
+from voxport.runtime.mil.operations import OPERATION_INPUTS, STRUCTURAL
 
 Inputs = dict[str, set[str]]  # operation -> names of its inputs
 # Operations that no shared bundle has, with the option of `voxport export` that emits them.
@@ -24,7 +24,7 @@ def emitted(*folders: Path) -> Inputs:
 
 def implemented() -> Inputs:
     return STRUCTURAL | {
-        name: {*signature.parameters, *signature.fixed} for name, signature in SIGNATURES.items()
+        name: {*signature.parameters, *signature.fixed} for name, signature in OPERATION_INPUTS.items()
     }
 
 

@@ -10,7 +10,7 @@ from voxport.bundle.constants.voxtral_tts import VoxtralConstants
 from voxport.bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from voxport.runtime.batching import BatchedDecoder
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.voxtral_tts.decoder import Prompt
+from voxport.runtime.families.voxtral_tts.decoder import VoxtralPrompt
 from voxport.runtime.families.voxtral_tts.task import VoxtralSlots
 from voxport.runtime.prefix_cache import PrefixCache
 from voxport.runtime.speech_request import SpeechRequest
@@ -142,14 +142,14 @@ class Prompts:
         self.voice_rows, self.ids, self.is_constant = voice_rows, ids, is_constant
         self.texts: list[str] = []  # of the prompts that were built
 
-    def build(self, request: SpeechRequest) -> Prompt:
+    def build(self, request: SpeechRequest) -> VoxtralPrompt:
         self.texts.append(request.text)
         generator = np.random.default_rng(len(request.text))
         voice = np.ones((self.voice_rows, DIM), np.float32)
         if not self.is_constant:
             voice = generator.standard_normal(voice.shape, dtype=np.float32)
         prefix = np.array([1, 25, *[24] * self.voice_rows, 26])
-        return Prompt(prefix, voice, generator.integers(0, 20, self.ids or len(request.text)))
+        return VoxtralPrompt(prefix, voice, generator.integers(0, 20, self.ids or len(request.text)))
 
 
 def toy_slots(

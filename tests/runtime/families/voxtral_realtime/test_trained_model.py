@@ -7,7 +7,7 @@ import pytest
 from support.export.cache import ExportCache
 
 from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText
@@ -30,6 +30,6 @@ def test_an_exported_bundle_transcribes_the_words(
     samples = np.load(SPEECH)["samples"].astype(np.float32) / 2**15
     deltas = task.transcribe([samples], live="--streaming" in options)
     assert "".join(delta.text for delta in deltas).strip() == TEXT
-    figures, _ = evaluate_recognition(task, None, read_utterances(HELD_OUT, SENTENCES))
+    figures, _ = evaluate_recognition(task, None, read_sentences(HELD_OUT, SENTENCES))
     assert figures["wer"] == 0
     assert figures.get("live_equal", 1.0) == 1.0

@@ -10,7 +10,7 @@ from support.runtime.opened_tasks import open_recogniser
 from support.serve.http_server import RunningServer, running
 from support.serve.realtime_client import OPENAI, Socket, talk, text_of
 
-from voxport.export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.opening import open_task
@@ -28,9 +28,9 @@ def server(trained_bundles: dict[str, Path]) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def utterance() -> Utterance:
+def utterance() -> Sentence:
     """No model was trained on it."""
-    return read_utterances(HELD_OUT, 1)[0]
+    return read_sentences(HELD_OUT, 1)[0]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def pieces(content: bytes, rate: int) -> list[str]:
 
 
 def test_a_recording_has_the_text_that_the_runtime_gives(
-    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str]
+    server: RunningServer, utterance: Sentence, text_alone: Callable[..., str]
 ) -> None:
     content = utterance.check_recording().read_bytes()
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
@@ -65,7 +65,7 @@ def test_a_recording_has_the_text_that_the_runtime_gives(
 
 
 def test_a_socket_has_the_text_that_the_runtime_gives_live(
-    server: RunningServer, utterance: Utterance, text_alone: Callable[..., str]
+    server: RunningServer, utterance: Sentence, text_alone: Callable[..., str]
 ) -> None:
     content = pcm16(utterance.samples(RATE))
 

@@ -7,18 +7,18 @@ import pytest
 import soundfile
 
 from voxport.bundle.errors import UsageError
-from voxport.export.evaluation.utterances import HELD_OUT, read_utterances
+from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
 
 
 def test_a_text_file_has_a_sentence_per_line(tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("One.\n\n  Two.  \nThree.\n")
-    assert [(each.name, each.text) for each in read_utterances(path)] == [
+    assert [(each.name, each.text) for each in read_sentences(path)] == [
         ("line 1", "One."),
         ("line 3", "Two."),
         ("line 4", "Three."),
     ]
-    assert len(read_utterances(path, 2)) == 2
+    assert len(read_sentences(path, 2)) == 2
 
 
 def test_a_folder_has_the_layout_of_librispeech(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_folder_has_the_layout_of_librispeech(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     (inner / "84-121123.trans.txt").write_text("84-121123-0000 GO ON\n84-121123-0001 STAY HERE\n")
     soundfile.write(inner / "84-121123-0001.flac", np.zeros(1600), 16000)
-    first, second = read_utterances(tmp_path)
+    first, second = read_sentences(tmp_path)
     assert (first.text, first.recording) == ("GO ON", None)
     assert second.recording == inner / "84-121123-0001.flac"
     assert len(second.samples(24000)) == 2400
@@ -36,7 +36,7 @@ def test_a_folder_has_the_layout_of_librispeech(tmp_path: Path) -> None:
 
 
 def test_the_held_out_sentences_have_recordings() -> None:
-    found = read_utterances(HELD_OUT)
+    found = read_sentences(HELD_OUT)
     assert len(found) == 100
     assert all(each.recording for each in found)
     assert len({each.text for each in found}) > 95  # few templates have few words
@@ -55,12 +55,12 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, content: bytes | None, message
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        read_utterances(path)
+        read_sentences(path)
 
 
 def test_a_wrong_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected files \*.trans.txt"):
-        read_utterances(tmp_path)
+        read_sentences(tmp_path)
     (tmp_path / "a.trans.txt").write_text("only-an-id\n")
     with pytest.raises(UsageError, match="line 1: 'only-an-id' has no text"):
-        read_utterances(tmp_path)
+        read_sentences(tmp_path)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_arithmetic import BINARY, DIVISIONS, LOGIC, REDUCTIONS, UNARY
 
-from voxport.runtime.mil.operations import FIXED, OPERATIONS, SIGNATURES
+from voxport.runtime.mil.operations import FIXED, OPERATION_INPUTS, OPERATIONS
 from voxport.runtime.mil.types import UnsupportedError
 
 
@@ -38,8 +38,8 @@ def test_names_and_defaults_equal_the_op_set(name: str) -> None:
     from coremltools.converters.mil.mil import types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-    own = {key: parameter.default for key, parameter in SIGNATURES[name].parameters.items()}
-    own |= SIGNATURES[name].fixed
+    own = {key: parameter.default for key, parameter in OPERATION_INPUTS[name].parameters.items()}
+    own |= OPERATION_INPUTS[name].fixed
     defined = _defaults(SSAOpRegistry.core_ops[name][ct.target.iOS18], types.fp32)
     required = {key for key, (optional, _) in defined.items() if not optional}
     assert required <= own.keys() <= defined.keys()  # exports do not use the other inputs
@@ -57,4 +57,4 @@ def test_names_and_defaults_equal_the_op_set(name: str) -> None:
 def test_a_mode_that_no_export_emits_is_refused_by_name(name: str, key: str) -> None:
     other = "other" if isinstance(FIXED[name][key], str) else not FIXED[name][key]
     with pytest.raises(UnsupportedError, match=f"{key} is {other!r}, expected {FIXED[name][key]!r}"):
-        SIGNATURES[name].convert({key: (other,)})
+        OPERATION_INPUTS[name].convert({key: (other,)})

@@ -14,7 +14,7 @@ HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded mode
 
 
 @dataclass(frozen=True)
-class Utterance:
+class Sentence:
     """A sentence, and its recording if there is one."""
 
     name: str
@@ -36,8 +36,8 @@ class Utterance:
         return np.concatenate(list(Recording(recording, rate).blocks()))
 
 
-def read_utterances(path: Path, count: int | None = None) -> list[Utterance]:
-    """The first `count` utterances of a text file or of a folder.
+def read_sentences(path: Path, count: int | None = None) -> list[Sentence]:
+    """The first `count` sentences of a text file or of a folder.
 
     A text file has one sentence per line. A folder has files `*.trans.txt` with lines "ID TEXT", at any
     depth, and may have the recording ID.flac (or .wav, .opus, .ogg, .mp3) beside each. Raises UsageError.
@@ -47,7 +47,7 @@ def read_utterances(path: Path, count: int | None = None) -> list[Utterance]:
         expected = f"expected files *{TRANSCRIPTS} with lines ID TEXT"
     else:
         lines = enumerate(_lines(path), 1)
-        found = [Utterance(f"line {number}", line.strip()) for number, line in lines if line.strip()]
+        found = [Sentence(f"line {number}", line.strip()) for number, line in lines if line.strip()]
         expected = "expected one sentence per line"
     if not found:
         raise UsageError(f"{path}: holds no sentence; {expected}", field="sentences")
@@ -62,8 +62,8 @@ def _lines(path: Path) -> list[str]:
         raise UsageError(f"{path}: {reason}; expected a text file or a folder", field="sentences") from None
 
 
-def _read_transcripts(path: Path) -> list[Utterance]:
-    utterances = []
+def _read_transcripts(path: Path) -> list[Sentence]:
+    sentences = []
     for number, line in enumerate(_lines(path), 1):
         name, _, text = line.strip().partition(" ")
         if name and not text:
@@ -72,5 +72,5 @@ def _read_transcripts(path: Path) -> list[Utterance]:
             )
         if name:
             recording = next(filter(Path.is_file, (path.parent / f"{name}{end}" for end in SUFFIXES)), None)
-            utterances.append(Utterance(name, text, recording))
-    return utterances
+            sentences.append(Sentence(name, text, recording))
+    return sentences
