@@ -13,6 +13,7 @@ from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.files import check_utf8
 from voxport.bundle.folder import check_links, check_unlisted, could_be_read, is_plain_path, unlisted
 from voxport.bundle.json_types import Json, check_printable, unknown_keys, without_duplicates
+from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[3] = 3
@@ -292,7 +293,9 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         found = [*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"snapshots/*/{MANIFEST}")]
         names = ", ".join(sorted(str(each.parent.relative_to(folder)) for each in found))
-        advice = f"give one of the bundles in it: {names}" if names else "export one first"
+        beside = [each.parent.name for each in folder.parent.glob(f"*/{MANIFEST}")]
+        close = "" if folder.exists() else did_you_mean(folder.name, beside)
+        advice = f"give one of the bundles in it: {names}" if names else f"export one first{close}"
         reason = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
         raise UsageError(f"{folder} is not a bundle: {reason}; {advice}")
     if path.stat().st_size > MAX_MANIFEST_BYTES:

@@ -36,6 +36,13 @@ def find_name(name: str, names: Iterable[str]) -> str:
     return alike[0] if name not in known and len(alike) == 1 else name
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of an error's message: the one of `names` that is close to `name`; empty if there is none."""
+    from difflib import get_close_matches  # only for errors
+
+    return "".join(f"; did you mean {close}?" for close in get_close_matches(name.casefold(), names, 1))
+
+
 def language_code(language: str) -> str | None:
     """Returns an ISO 639 code as it is, of `en-US` the part before the region, and the code of an English
     name, all in any case; None for anything else.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.names import did_you_mean
 from voxport.runtime.engines import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        unknown = re.search(r"^unrecognized arguments:.*?(--[\w-]+)", message)
+        known = re.findall(r"--[\w-]+", self.format_usage())
+        close = did_you_mean(unknown[1], known) if unknown else ""
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help{close}")
 
     def with_flag(self, error: VoxportError) -> str:
         """The message of `error`, with the option's flag in place of the field's name."""

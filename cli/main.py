@@ -12,20 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
-from voxport.bundle.files import check_apart, check_writable
 from voxport.bundle.progress import shown_by
 from voxport.cli.arguments import Parser, add_verbosity
+from voxport.cli.preflight import check_outputs
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
 QUIET_S = 2.0
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
-FILES = "output", "report"  # names of the arguments that are files to write
-FOLDERS = ("voices",)  # the same for folders
 DESCRIPTION = "Export, verify and run speech models on devices."
 BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
 
@@ -176,6 +173,7 @@ def _choose(
     epilog = f"commands, each with --help:\n{rows}"
     if default and (not argv or argv[0].startswith("-")):
         return _parser(prog, f"{table[default].example_text(prog)}\n\n{epilog}"), table[default], argv
+    from voxport.bundle.names import did_you_mean
     from voxport.bundle.versions import version_text
 
     top = _parser(prog, epilog)
@@ -184,7 +182,8 @@ def _choose(
     versions = "print the versions of voxport and of the engines"
     top.add_argument("--version", action="version", version=version_text(), help=versions)
     found = top.parse_args(argv[:1]).command
-    raise UsageError(f"command {found!r} is unknown; expected one of {', '.join(table)}")
+    known = f"{', '.join(table)}{did_you_mean(found, table)}"
+    raise UsageError(f"command {found!r} is unknown; expected one of {known}")
 
 
 def _parser(prog: str, epilog: str) -> Parser:
@@ -198,26 +197,11 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     add_verbosity(parser)
     arguments = parser.parse_args(argv)
     set_up_logging(arguments.verbosity)
-    _check_outputs(arguments)
+    check_outputs(arguments)
     with shown_by(Progress):
         code: int = module.run(arguments)
     sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
     return code
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
-    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
-    paths = {
-        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
-        for name, found in values.items()
-    }
-    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
-    for name in FILES + FOLDERS:
-        for output in paths.get(name, []):
-            check_apart(output, name, paths.get("bundle", []), inputs)
-            if name in FILES:
-                check_writable(output)
 
 
 def _set_up_streams() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
 from voxport.bundle.manifest import ExportRequest, FamilyConstants, FileEntry, Record, file_entry, first_fault
+from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import LayoutName
 from voxport.model.checkpoint import is_below
 from voxport.model.foreign import foreign_format_named
@@ -206,7 +207,8 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
         graph = graphs.get(component, component if component in graphs.values() else None)
         if graph is None:
             raise RecipeError(
-                f"quant_for {component}={recipe}: no such component; there are {', '.join(graphs)}",
+                f"quant_for {component}={recipe}: no such component; there are {', '.join(graphs)}"
+                f"{did_you_mean(component, {*graphs, *graphs.values()})}",
                 field="quant_for",
             )
         if chosen.setdefault(graph, recipe) != recipe:

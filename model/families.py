@@ -19,6 +19,7 @@ from voxport.bundle.errors import (
     UsageError,
     VoxportError,
 )
+from voxport.bundle.names import did_you_mean
 from voxport.model.download import partial_downloads, snapshots, unfinished
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def find_family(name: str) -> str:
     """`voxtral-realtime` -> the family's key. Raises UsageError with the known names."""
     key = name.lower().replace("-", "_")
     if key not in FAMILIES:
-        raise UsageError(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
+        names = [*map(public_name, FAMILIES)]
+        close = did_you_mean(name, names)
+        raise UsageError(f"model {name!r} is unknown; there are {', '.join(names)}{close}")
     return key
 
 

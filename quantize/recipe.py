@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from voxport.bundle.errors import RecipeError
 from voxport.bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
-from voxport.bundle.names import find_name
+from voxport.bundle.names import did_you_mean, find_name
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
 GROUP = 32  # weights per scale of 4 bits: the smallest block that the kernels of all targets take
@@ -89,7 +89,8 @@ def find_recipe(name: str) -> Recipe:
     """Raises RecipeError that lists the known recipes."""
     found = find_name(name, RECIPES)
     if found not in RECIPES:
-        raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}")
+        close = did_you_mean(name, RECIPES)
+        raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}{close}")
     return RECIPES[found]
 
 

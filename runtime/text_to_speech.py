@@ -12,6 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.names import did_you_mean
 from voxport.runtime.batching import BatchedDecoder, SlotDecoder, Status, Ticket
 from voxport.runtime.speech_request import (
     DEFAULT_SLOTS,
@@ -47,7 +48,10 @@ class Speech:
         max_frames: int | None = None,
         **options: Unpack[PartOptions],
     ):
-        """Raises UsageError that names the wrong option."""
+        """Raises UsageError that names the wrong option, TypeError for an unknown one."""
+        for name in options.keys() - PartOptions.__annotations__.keys():
+            close = did_you_mean(name, SpeechOptions.__annotations__)
+            raise TypeError(f"speak() has no option {name!r}{close}")
         if not isinstance(text, Iterable) or isinstance(text, bytes):
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
         code = None if language is None else task.check_language(language)

@@ -139,6 +139,13 @@ def test_a_dry_run_of_an_export_imports_few_modules(checkpoint: Path) -> None:
     assert len(found) <= MAX_DRY_RUN, "\n".join(found)
 
 
+@pytest.mark.parametrize("wrong", [["--quant", "w5"], ["--quant", "w8g128"], ["--quant-rule", "*=w5"]])
+def test_names_are_checked_before_torch_is_imported(wrong: list[str]) -> None:
+    arguments = ["export", "--target", "executorch", *wrong]
+    code = f"import sys\nfrom voxport.__main__ import main\nprint(main({arguments}), 'torch' in sys.modules)"
+    assert run("-c", code, path=ROOT / "src", folder=ROOT).split() == ["2", "False"]
+
+
 @pytest.mark.slow
 def test_say_imports_few_modules(bundles: Path, tmp_path: Path) -> None:
     bundle, out = bundles / "onnx", tmp_path / "out.wav"

@@ -8,7 +8,8 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_json, add_output, integer
-from voxport.cli.checkpoint import add_checkpoint_argument, check_alone, check_beside_checkpoint
+from voxport.cli.checkpoint import add_checkpoint_argument
+from voxport.cli.preflight import check_alone, check_beside_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import complete_values
-from voxport.cli.checkpoint import add_request_arguments, model_name, resolve_arguments
+from voxport.cli.checkpoint import add_request_arguments
+from voxport.cli.preflight import ARTIFACTS, check_export, model_name
 from voxport.export.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
     from voxport.export.targets.base import Target
 
-ARTIFACTS = Path("artifacts")
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    resolved, outputs = _check(arguments)
+    resolved, outputs = check_export(arguments)
     from voxport.export.estimate import estimate
 
     results = []
@@ -64,45 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     texts = (_estimate_text(result) if arguments.dry_run else result["out"] for result in results)
     print(json.dumps(results, indent=1) if arguments.json else "\n".join(texts))
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Target, Path]]]:
-    """Checks the targets, the checkpoint and its recipes, and each output folder.
-
-    `build` then checks what is in the folder, and free memory. Raises UsageError, RecipeError or
-    IntegrityError.
-    """
-    from voxport.export.job import bundle_name
-    from voxport.export.staging import check_output
-    from voxport.export.targets import check_recipes, open_target, parse_targets
-
-    targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
-    resolved = resolve_arguments(arguments)
-    folders = []
-    for target in targets:
-        check_recipes(target, resolved.recipes.values())
-        folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
-        if arguments.out and len(targets) > 1:
-            folder /= target.name
-        check_output(folder)
-        folders.append(folder)
-    _warn_of_missing_parts(resolved)
-    return resolved, list(zip(targets, folders, strict=True))
-
-
-def _warn_of_missing_parts(resolved: Resolved) -> None:
-    source, files = resolved.source, resolved.source.family.layout
-    if files.has_tokenizer and not source.tokenizer_files:
-        log.warning(
-            "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
-        )
-    if files.has_voices and not source.voices:
-        log.warning("%s: the checkpoint has no voices", source.folder)
-    if not (source.checkpoint.is_random or source.family.languages_of(source.folder, source.config)):
-        message = "%s: no file names its languages, so they are %s; list its own as `language` in README.md"
-        log.warning(message, source.folder, ", ".join(source.languages))
-    for use, names in source.family.unused_tensors(source.checkpoint, source.config).items():
-        log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 
 def _export(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
 from voxport.cli.arguments import add_json
-from voxport.cli.checkpoint import open_source
+from voxport.cli.preflight import open_source
 from voxport.export.targets import TARGETS, targets_that_hold
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES

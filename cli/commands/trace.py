@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_engine_arguments, add_json, add_output, engine_options
-from voxport.cli.checkpoint import add_checkpoint_argument, check_alone, check_beside_checkpoint
+from voxport.cli.checkpoint import add_checkpoint_argument
+from voxport.cli.preflight import check_alone, check_beside_checkpoint
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import Engine

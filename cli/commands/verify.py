@@ -12,7 +12,8 @@ from voxport.bundle.files import write_whole
 from voxport.bundle.manifest import REPORT, Bundle
 from voxport.bundle.progress import progress
 from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
-from voxport.cli.checkpoint import add_checkpoint_argument, check_beside_checkpoint
+from voxport.cli.checkpoint import add_checkpoint_argument
+from voxport.cli.preflight import check_beside_checkpoint
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved

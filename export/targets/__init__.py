@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import RecipeError
-from voxport.bundle.names import find_name
+from voxport.bundle.names import did_you_mean, find_name
 from voxport.quantize.recipe import Recipe
 from voxport.quantize.schemes import Scheme
 
@@ -77,7 +77,8 @@ def targets_that_hold(scheme: Scheme) -> tuple[str, ...]:
 
 def _target_class(name: str) -> type[Target]:
     if name not in TARGETS:
-        raise RecipeError(f"target {name!r} is unknown; there are {', '.join(TARGETS)}", field="target")
+        known = f"{', '.join(TARGETS)}{did_you_mean(name, TARGETS)}"
+        raise RecipeError(f"target {name!r} is unknown; there are {known}", field="target")
     module, attribute = TARGETS[name]
     target: type[Target] = getattr(import_module(module), attribute)
     return target

@@ -3,7 +3,7 @@
 import pytest
 
 from voxport.bundle.errors import RecipeError
-from voxport.bundle.names import find_name
+from voxport.bundle.names import did_you_mean, find_name
 from voxport.export.targets import parse_targets
 from voxport.model.families import find_family
 from voxport.quantize.recipe import find_recipe
@@ -21,6 +21,11 @@ from voxport.quantize.recipe import find_recipe
 )
 def test_the_only_name_that_fits_is_found(name: str, names: list[str], found: str) -> None:
     assert find_name(name, names) == found
+
+
+def test_a_close_name_is_offered() -> None:
+    assert did_you_mean("OMNX", ["onnx", "coreml"]) == "; did you mean onnx?"
+    assert did_you_mean("tflite", ["onnx", "coreml"]) == ""
 
 
 def test_targets_recipes_and_models_are_found_in_any_case() -> None:

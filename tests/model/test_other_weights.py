@@ -14,7 +14,7 @@ from support.commands import error_line
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
-from voxport.cli.checkpoint import open_source_of
+from voxport.cli.preflight import open_source_of
 from voxport.export.__main__ import main as export
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve

@@ -1,0 +1,190 @@
+"""Everything that a command checks before it loads a weight or opens an engine.
+
+- Every command, `check_outputs`: outputs can be written, are outside of bundles, and are not read.
+- export, `check_names`, without torch: names of targets, recipes and the model exist, and each target can
+  store what the recipes ask for. Then `check_export`: the files of the checkpoint, the options and
+  components, shapes that the recipes cannot store, and the output folders.
+- Commands that measure a bundle, `check_alone`: every hash, and that its engine opens it. Beside a
+  checkpoint, `check_beside_checkpoint`: also the checkpoint's files and every field of the manifest.
+
+`export.build` then checks what is in the output folder, and free memory. A command that speaks or transcribes
+opens its bundle with `runtime.opening`, which checks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import check_apart, check_writable, folder_name
+
+if TYPE_CHECKING:
+    from voxport.bundle.manifest import Bundle, ExportJob, ExportRequest
+    from voxport.export.resolve import Resolved, Source
+    from voxport.export.targets.base import Target
+
+FILES = "output", "report"  # names of the arguments that are files to write
+FOLDERS = ("voices",)  # the same for folders
+ARTIFACTS = Path("artifacts")  # has the bundles of exports without an output folder
+log = logging.getLogger(__name__)
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
+    paths = {
+        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        for name, found in values.items()
+    }
+    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
+    for name in FILES + FOLDERS:
+        for output in paths.get(name, []):
+            check_apart(output, name, paths.get("bundle", []), inputs)
+            if name in FILES:
+                check_writable(output)
+
+
+def check_names(arguments: argparse.Namespace) -> tuple[list[Target], ExportRequest]:
+    """The targets and the request of an export, without the options of the family. Imports no torch.
+
+    Raises UsageError or RecipeError.
+    """
+    from voxport.bundle.manifest import ExportRequest
+    from voxport.export.targets import check_recipes, open_target, parse_targets
+    from voxport.model.families import find_family
+    from voxport.quantize.recipe import find_recipe, parse_rule
+
+    targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
+    if arguments.model:
+        find_family(arguments.model)
+    recipe, overrides = find_recipe(arguments.quant), []
+    for text in arguments.quant_for:
+        component, separator, name = text.partition("=")
+        if not separator:
+            raise UsageError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
+        overrides.append((component, find_recipe(name)))
+    asked = recipe.with_rules(tuple(map(parse_rule, arguments.rules)))
+    for target in targets:
+        check_recipes(target, [asked, *(chosen for _, chosen in overrides)])
+    request = ExportRequest(
+        quant=recipe.name,
+        quant_for=tuple((component, chosen.name) for component, chosen in overrides),
+        rules=tuple(arguments.rules),
+        cache_length=arguments.cache_length,
+    )
+    return targets, request
+
+
+def check_export(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Target, Path]]]:
+    """What is exported, and the folder of each target. Raises UsageError, RecipeError or IntegrityError."""
+    targets, request = check_names(arguments)
+    from voxport.cli.checkpoint import given_options
+    from voxport.export.job import bundle_name
+    from voxport.export.resolve import resolve
+    from voxport.export.staging import check_output
+
+    source = open_source(arguments.checkpoint, arguments.model, arguments.weights)
+    options = given_options(arguments, source.family.name)
+    resolved, folders = resolve(source, request.model_copy(update={"options": options})), []
+    for target in targets:
+        folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
+        if arguments.out and len(targets) > 1:
+            folder /= target.name
+        check_output(folder)
+        folders.append(folder)
+    _warn_of_missing_parts(resolved)
+    return resolved, list(zip(targets, folders, strict=True))
+
+
+def check_alone(bundle: Bundle) -> None:
+    """For commands that measure a bundle. Raises UsageError or IntegrityError."""
+    from voxport.runtime.opening import check_engine
+
+    bundle.check_hashes()
+    check_engine(bundle)
+    _warn_of_no_verification(bundle)
+
+
+def check_beside_checkpoint(bundle: Bundle, arguments: argparse.Namespace) -> tuple[Resolved, Target]:
+    """For commands that compare a bundle with its checkpoint. Raises UsageError or IntegrityError."""
+    from voxport.export.targets import target_of_job
+    from voxport.export.verify.manifest_check import check_manifest
+    from voxport.runtime.opening import check_engine
+
+    bundle.check_hashes()
+    source, target = open_source_of(bundle.job, arguments), target_of_job(bundle.job)
+    resolved = check_manifest(bundle, source, target)
+    check_engine(bundle)
+    _warn_of_no_verification(bundle)
+    return resolved, target
+
+
+def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:
+    """The checkpoint, or the embedded one of family `model`. `weights` are names of files to read in place of
+    the usual ones.
+
+    Raises UsageError if the checkpoint has another family.
+    """
+    from voxport.export.resolve import Source
+    from voxport.model.embedded import embedded_default
+    from voxport.model.families import DEFAULT, FAMILIES, find_family
+
+    key = find_family(model) if model else DEFAULT
+    source = Source(checkpoint or embedded_default(key), weights)
+    if model and source.family.name != key:
+        raise UsageError(
+            f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; "
+            "give another --checkpoint"
+        )
+    return source
+
+
+def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
+    """The checkpoint of a bundle, with the weights that it was made from.
+
+    Raises UsageError if it is another one.
+    """
+    from voxport.export.verify.manifest_check import check_source
+    from voxport.model.checkpoint_layout import SUFFIX
+    from voxport.model.embedded import embedded_default
+    from voxport.model.families import layouts_of
+
+    folder = arguments.checkpoint or embedded_default(job.family)
+    places = {file.path.parent for file in layouts_of(job.family)[0].single_files(folder)}
+    recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
+    recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
+    source = open_source(folder, job.family, arguments.weights or recorded)
+    check_source(job.source.files, source, arguments.checkpoint is None)
+    return source
+
+
+def model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
+    """The name of the checkpoint, for its bundle."""
+    from voxport.model.embedded import embedded_name
+
+    family = resolved.source.family.name
+    return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
+
+
+def _warn_of_missing_parts(resolved: Resolved) -> None:
+    source, files = resolved.source, resolved.source.family.layout
+    if files.has_tokenizer and not source.tokenizer_files:
+        log.warning(
+            "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
+        )
+    if files.has_voices and not source.voices:
+        log.warning("%s: the checkpoint has no voices", source.folder)
+    if not (source.checkpoint.is_random or source.family.languages_of(source.folder, source.config)):
+        message = "%s: no file names its languages, so they are %s; list its own as `language` in README.md"
+        log.warning(message, source.folder, ", ".join(source.languages))
+    for use, names in source.family.unused_tensors(source.checkpoint, source.config).items():
+        log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
+
+
+def _warn_of_no_verification(bundle: Bundle) -> None:
+    if not bundle.is_verified:
+        log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
