@@ -30,7 +30,7 @@ from voxport.export.job import differences, graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source
-from voxport.export.staging import RECORD, FinishedGraph, ResumeCache, check_output, staging
+from voxport.export.staging import RECORD, FinishedGraph, check_output, open_cache, staging
 from voxport.export.targets.base import Target
 from voxport.export.verify.checks import count_steps, verify, verify_graph
 from voxport.export.verify.comparison import Result
@@ -94,7 +94,7 @@ def _lower(
 
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
-    cache, finished, checked = ResumeCache(folder), {}, []
+    cache, finished, checked = open_cache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
         advance(0, f"{job.target}: {name}")

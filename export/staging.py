@@ -16,6 +16,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from itertools import count
 from pathlib import Path, PurePosixPath
 
@@ -279,6 +280,24 @@ class ResumeCache:
     def _record(self) -> None:
         content = json.dumps({name: graph.model_dump() for name, graph in self._graphs.items()}, indent=1)
         write_whole(self._folder / RECORD, content.encode())
+
+
+_open_cache: ContextVar[Callable[[Path], ResumeCache]] = ContextVar("open_cache", default=ResumeCache)
+
+
+def open_cache(folder: Path) -> ResumeCache:
+    """The finished graphs of the export in `folder`."""
+    return _open_cache.get()(folder)
+
+
+@contextmanager
+def cached_by(opened: Callable[[Path], ResumeCache]) -> Iterator[None]:
+    """Exports in this context take finished graphs from `opened(folder)`, which may know of others."""
+    token = _open_cache.set(opened)
+    try:
+        yield
+    finally:
+        _open_cache.reset(token)
 
 
 def remove_unrecorded(folder: Path, *others: str) -> bool:

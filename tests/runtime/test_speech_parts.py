@@ -175,6 +175,12 @@ def test_wrong_options_are_refused(task: ToyTask, option: dict[str, Any]) -> Non
     assert caught.value.field == name
 
 
+def test_an_unknown_option_is_named_with_a_close_one(task: ToyTask) -> None:
+    wrong: dict[str, Any] = {"voise": "a"}
+    with pytest.raises(TypeError, match="no option 'voise'; did you mean voice"):
+        next(task.speak("Fine.", **wrong))
+
+
 def test_a_wrong_text_is_refused_before_the_first_samples(task: ToyTask) -> None:
     wrong: tuple[tuple[Any, str], ...] = (
         (None, "expected a str"),

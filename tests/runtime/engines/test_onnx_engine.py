@@ -105,6 +105,19 @@ def test_a_manifest_that_does_not_describe_the_graph_is_refused(tmp_path: Path, 
         check_session(session, path, [entry(), wrong])
 
 
+def test_a_damaged_graph_is_an_error_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Samples may go to stdout. On a name that is not UTF-8, ONNX Runtime would print its fallback there."""
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [X], [Y])
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+    (tmp_path / "step.onnx").write_bytes(content.replace(b"Relu", b"R\xfflu"))
+    engine = OnnxEngine(stand_in(job=FLOAT32, folder=tmp_path, components=()), EngineOptions(threads=1))
+    with pytest.raises(VoxportError, match=r"step\.onnx: ONNX Runtime cannot open it"):
+        engine.session("step.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link"])
 def test_weights_outside_the_folder_of_the_bundle_are_refused(tmp_path: Path, location: str) -> None:
     """By ONNX Runtime itself, also if a link leads there."""

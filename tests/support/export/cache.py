@@ -15,7 +15,6 @@ from functools import cache, partial
 from pathlib import Path, PosixPath
 from tempfile import mkdtemp
 
-import pytest
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 from support.paths import ROOT
@@ -23,7 +22,7 @@ from support.paths import ROOT
 from voxport.bundle.files import files_below
 from voxport.bundle.manifest import WeightError
 from voxport.export.__main__ import main as export
-from voxport.export.staging import FinishedGraph, ResumeCache
+from voxport.export.staging import FinishedGraph, ResumeCache, cached_by
 
 SHARED = user_cache_path(
     "voxport-tests", appauthor=False
@@ -60,8 +59,7 @@ class ExportCache:
     @contextmanager
     def artifacts(self) -> Iterator[None]:
         """Exports in this process take artifacts from here. No fault may be planted meanwhile."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("voxport.export.build.ResumeCache", partial(SharedGraphs, self))
+        with cached_by(partial(SharedGraphs, self)):
             yield
 
     def restore(self, key: str, out: Path) -> bool:
