@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.files import is_fixed, move_into
 from voxport.bundle.json_types import Json
 from voxport.bundle.progress import advance, progress
@@ -84,7 +84,7 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
 def random_checkpoint(key: str = DEFAULT) -> Path:
     """A family's tiny checkpoint of seed 0, in the user's cache folder.
 
-    Written on first use, and again if its JSON files or weights are damaged.
+    Written on first use, and again if its JSON files, weights or voices are damaged.
     """
     family = open_family(key)
     folder = user_cache() / f"{public_name(key)}-random-{family.synthetic.version}"
@@ -99,13 +99,22 @@ def random_checkpoint(key: str = DEFAULT) -> Path:
 
 
 def _is_complete(folder: Path, family: Family) -> bool:
-    """Whether the tiny checkpoint has its JSON files, byte by byte, and files of weights that are whole."""
+    """Whether the tiny checkpoint has its JSON files, byte by byte, and weights and voices that are whole."""
     documents = _documents(family.synthetic, "tiny")
     weights = _by_file(family.synthetic, expected_shapes(family, "tiny"))
     return all((folder / name).is_file() for name in (*documents, *weights)) and (
         all((folder / name).read_bytes() == content for name, content in documents.items())
         and all(_is_whole(folder / name) for name in weights)
+        and _has_voices(folder, family)
     )
+
+
+def _has_voices(folder: Path, family: Family) -> bool:
+    try:
+        voices = family.layout.voices(folder, family.config_of_size("tiny"))
+    except CheckpointError:
+        return False
+    return bool(voices) == family.layout.has_voices
 
 
 def _is_whole(weights: Path) -> bool:

@@ -148,11 +148,14 @@ def test_the_embedded_checkpoint_is_made_once(cache: Path, tiny: Path) -> None:
     assert [path.name for path in (cache / "voxport").iterdir()] == [folder.name]
 
 
-@pytest.mark.parametrize("damage", ["params.json", "tekken.json", WEIGHTS, "short weights"])
+@pytest.mark.parametrize("damage", ["params.json", "tekken.json", WEIGHTS, "short weights", "voices"])
 def test_a_damaged_embedded_checkpoint_is_written_again(cache: Path, tiny: Path, damage: str) -> None:
     folder = random_checkpoint()
     if damage == "short weights":
         (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
+    elif damage == "voices":
+        voice = next((folder / "voice_embedding").iterdir())
+        voice.write_bytes(voice.read_bytes()[:-9])
     else:
         (folder / damage).unlink()
     assert contents(random_checkpoint()) == contents(tiny)
