@@ -32,7 +32,7 @@ def _text(bundle: Bundle) -> str:
         f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
-        "files: all sizes match; hashes were not compared here; the commands that run the bundle compare them",
+        "files: all sizes match; hashes were not compared here, but a command that runs the bundle does",
         f"compute precision: {job.compute_precision}{_devices(job)}{_threads(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
