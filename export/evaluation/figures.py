@@ -17,21 +17,23 @@ from voxport.runtime.text.numbers import spell_amounts, spell_numbers
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 Figures = dict[str, float]
 Row = Json
-FIGURES = {  # how a figure is shown: its name, and the factor and unit of its value
-    "wer": ("word error rate", 100, "%"),
-    "wer_full": ("word error rate in full precision", 100, "%"),
-    "wer_difference_error": ("standard error of the difference of both", 100, "%"),
-    "wer_recordings": ("word error rate of the recordings", 100, "%"),
-    "wer_live": ("word error rate, live with the default delay", 100, "%"),
-    "live_equal": ("sentences with the same text live", 100, "%"),
-    "text_equal": ("sentences with the text of full precision", 100, "%"),
-    "not_ended": ("sentences that do not end by themselves in time", 100, "%"),
-    "stopped_early": ("sentences that stop early", 100, "%"),
-    "codes_equal": ("codes as in full precision, first codebook", 100, "%"),
-    "other_codes_equal": ("codes as in full precision, other codebooks", 100, "%"),
-    "log_mel_db": ("log-mel distance to full precision", 1, "dB"),
-    "duration_ratio": ("duration, over the expected one", 1, ""),
+FIGURES = {  # names for people; the values are shares, except for those in `UNITS`
+    "wer": "word error rate",
+    "wer_full": "word error rate in full precision",
+    "wer_difference_error": "standard error of the difference of both",
+    "wer_recordings": "word error rate of the recordings",
+    "wer_live": "word error rate, live with the default delay",
+    "live_equal": "sentences with the same text live",
+    "text_equal": "sentences with the text of full precision",
+    "not_ended": "sentences that do not end by themselves in time",
+    "stopped_early": "sentences that stop early",
+    "codes_equal": "codes as in full precision, first codebook",
+    "other_codes_equal": "codes as in full precision, other codebooks",
+    "log_mel_db": "log-mel distance to full precision",
+    "duration_ratio": "duration, over the expected one",
 }
+UNITS = {"log_mel_db": (1, "dB"), "duration_ratio": (1, "")}  # factor and unit
+PERCENT = 100, "%"
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,11 @@ class Evaluation:
 def summary(found: Evaluation) -> str:
     """Text: a line for each figure."""
     words = sum(len(normalised(row["text"]).split()) for row in found.rows)
-    width = max(len(FIGURES[key][0]) for key in found.figures)
+    width = max(len(FIGURES[key]) for key in found.figures)
     lines = [f"{found.bundle}: {len(found.rows)} sentences, {words} words, recogniser: {found.recogniser}"]
     for key, value in found.figures.items():
-        name, factor, unit = FIGURES[key]
-        lines.append(f"  {name:<{width}} {value * factor:>8.2f} {unit}".rstrip())
+        factor, unit = UNITS.get(key, PERCENT)
+        lines.append(f"  {FIGURES[key]:<{width}} {value * factor:>8.2f} {unit}".rstrip())
     return "\n".join(lines)
 
 
@@ -74,12 +76,12 @@ def sweep_table(rows: Sequence[Row]) -> str:
         f"{row['part']:<{width}} {row['weights']:>10} " + " ".join(_cell(row, key) for key in keys)
         for row in rows
     ]
-    legend = [f"  {key}: {FIGURES[key][0]}" for key in keys]
+    legend = [f"  {key}: {FIGURES[key]}" for key in keys]
     return "\n".join([header, *lines, "", *legend])
 
 
 def _cell(row: Row, key: str) -> str:
-    _, factor, unit = FIGURES[key]
+    factor, unit = UNITS.get(key, PERCENT)
     return f"{row[key] * factor:>15.2f} {unit:<2}" if key in row else " " * 18
 
 

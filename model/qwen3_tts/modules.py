@@ -37,8 +37,10 @@ class PredictorWeights(nn.Module):
         self.lm_head = nn.ModuleList(
             nn.Linear(config.hidden_size, config.vocab_size, bias=False) for _ in range(others)
         )
-        if config.hidden_size != talker_width:
-            self.small_to_mtp_projection = nn.Linear(talker_width, config.hidden_size)
+        is_equal = config.hidden_size == talker_width
+        self.small_to_mtp_projection: nn.Module = (
+            nn.Identity() if is_equal else nn.Linear(talker_width, config.hidden_size)
+        )
 
 
 class TalkerWeights(nn.Module):
@@ -197,7 +199,7 @@ class CodePredictor(nn.Module):
         )
         self.tables = code_tables(weights)[:-1]  # nothing follows the last code
         self.heads = own.lm_head
-        self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
+        self.projection: Layer = own.small_to_mtp_projection
 
     def forward(
         self,

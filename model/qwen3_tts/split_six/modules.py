@@ -162,7 +162,7 @@ class MultiCodeDecoder(nn.Module):
         own = weights.code_predictor
         self.stack = OneHotStack(own.model, config, config.num_code_groups)
         self.heads = own.lm_head
-        self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
+        self.projection: Layer = own.small_to_mtp_projection
 
     def forward(
         self,
