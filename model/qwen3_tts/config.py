@@ -17,7 +17,6 @@ CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
 GENERATION_CONFIG = "generation_config.json"
-TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
 
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 Id = int
