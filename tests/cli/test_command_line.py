@@ -189,7 +189,8 @@ def test_an_unknown_command_lists_the_commands(
     main: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lst"]) == 2
-    assert "command 'lst' is unknown; expected one of" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "command 'lst' is unknown; expected one of" in said and "did you mean list?" in said
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
