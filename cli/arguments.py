@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
+from voxport.bundle.files import check_apart, check_writable
 from voxport.bundle.names import did_you_mean
 from voxport.runtime.engines import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
+FILES = "output", "report"  # names of the arguments that are files to write
+FOLDERS = ("voices",)  # the same for folders
 Task = TypeVar("Task")
 
 
@@ -39,6 +42,21 @@ class Parser(argparse.ArgumentParser):
         flags = [flag for action in self._actions if action.dest == field for flag in action.option_strings]
         separator = "" if message.startswith(field) else ": "
         return f"{flags[-1] if flags else field}{separator}{message.removeprefix(field)}"
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
+    paths = {
+        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        for name, found in values.items()
+    }
+    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
+    for name in FILES + FOLDERS:
+        for output in paths.get(name, []):
+            check_apart(output, name, paths.get("bundle", []), inputs)
+            if name in FILES:
+                check_writable(output)
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
 from voxport.bundle.progress import shown_by
-from voxport.cli.arguments import Parser, add_verbosity
-from voxport.cli.preflight import check_outputs
+from voxport.cli.arguments import Parser, add_verbosity, check_outputs
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors

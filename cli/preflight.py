@@ -1,6 +1,6 @@
 """Everything that a command checks before it loads a weight or opens an engine.
 
-- Every command, `check_outputs`: outputs can be written, are outside of bundles, and are not read.
+- Every command, `check_outputs` of `cli.arguments`: outputs can be written, and are apart from what is read.
 - export, `check_names`, without torch: names of targets, recipes and the model exist, and each target can
   store what the recipes ask for. Then `check_export`: the files of the checkpoint, the options and
   components, shapes that the recipes cannot store, and the output folders.
@@ -20,32 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.files import check_apart, check_writable, folder_name
+from voxport.bundle.files import folder_name
 
 if TYPE_CHECKING:
     from voxport.bundle.manifest import Bundle, ExportJob, ExportRequest
     from voxport.export.resolve import Resolved, Source
     from voxport.export.targets.base import Target
 
-FILES = "output", "report"  # names of the arguments that are files to write
-FOLDERS = ("voices",)  # the same for folders
 ARTIFACTS = Path("artifacts")  # has the bundles of exports without an output folder
 log = logging.getLogger(__name__)
-
-
-def check_outputs(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
-    values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
-    paths = {
-        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
-        for name, found in values.items()
-    }
-    inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
-    for name in FILES + FOLDERS:
-        for output in paths.get(name, []):
-            check_apart(output, name, paths.get("bundle", []), inputs)
-            if name in FILES:
-                check_writable(output)
 
 
 def check_names(arguments: argparse.Namespace) -> tuple[list[Target], ExportRequest]:
