@@ -60,13 +60,13 @@ def _features(chunks: np.ndarray) -> np.ndarray:
 
 
 def _convolved(values: np.ndarray, name: str, stride: int) -> np.ndarray:
-    """A convolution of width 3 over the second axis, and its positive part: [n, t, c] -> [n, t / stride, d]."""
+    """A convolution of width 3 over t, and its positive part: [n, t, c] -> [n, t / stride, d]."""
     count, length, channels = values.shape
     padded = np.zeros((count, length + 2, channels), np.float32)
     padded[:, 1:-1] = values
     windows = sliding_window_view(padded, 3, 1)[:, ::stride]  # [n, t / stride, c, 3]
     flat = windows.reshape(count, -1, 3 * channels) @ _weights()[f"{name}.weight"]
-    return np.maximum(flat + _weights()[f"{name}.bias"], 0)
+    return np.asarray(np.maximum(flat + _weights()[f"{name}.bias"], 0))
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:

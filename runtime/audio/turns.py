@@ -19,15 +19,12 @@ MAX_TURN_S = 60.0
 
 @dataclass(frozen=True)
 class TurnSettings:
-    """As `server_vad` of OpenAI's realtime API. A turn begins where the probability of speech reaches `threshold`.
+    """As `server_vad` of OpenAI's realtime API."""
 
-    `idle_timeout_ms`: time without speech after which a silent turn is made; None for none.
-    """
-
-    threshold: float = 0.5
+    threshold: float = 0.5  # probability of speech at which a turn begins
     prefix_padding_ms: int = 300  # before the speech
     silence_duration_ms: int = 500  # that ends a turn
-    idle_timeout_ms: int | None = None
+    idle_timeout_ms: int | None = None  # time without speech after which a silent turn is made
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class TurnDetector:
         return (self.position + len(self._rest) - self._idle_since) / RATE
 
     def feed(self, samples: np.ndarray) -> list[TurnAudio]:
-        """Takes samples float32 [n] of any length at `RATE`. Returns the audio of turns that they complete."""
+        """Takes samples float32 [n] of any length at `RATE`. Returns the audio of turns."""
         samples = np.concatenate((self._rest, samples))
         whole = len(samples) // CHUNK * CHUNK
         self._rest = samples[whole:]

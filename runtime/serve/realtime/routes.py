@@ -6,9 +6,10 @@ from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
-from voxport.runtime.serve.realtime.session import Connection, Message, Session, run_session
+from voxport.runtime.serve.realtime.session import Session, run_session
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
