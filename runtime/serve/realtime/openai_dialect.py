@@ -7,19 +7,16 @@ from typing import Any
 from voxport.runtime.audio.captions import timed_fields
 from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import UNSUPPORTED
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
 from voxport.runtime.serve.realtime.openai_fields import (
     DELAYS,
     RATES,
     TURN_FIELDS,
-    AudioFormat,
     AudioInput,
     Delay,
     FormatName,
     SessionUpdate,
-    without_beta_fields,
 )
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
@@ -29,8 +26,6 @@ MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 TRANSCRIPTION = "session.audio.input.transcription"
 BUFFER = "input_audio_buffer"
-FORMAT = "session.audio.input.format"
-TURN_DETECTION = "session.audio.input.turn_detection"
 ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
 TURN_MODELS = ("gpt-4o-", "gpt-transcribe", "whisper-")  # begin names of models whose default is `server_vad`
 
@@ -89,51 +84,46 @@ class OpenAiSession(Session):
                 )
 
     def use(self, model: str) -> TranscriptionWorker:
-        """Also sets the default of turn detection, which depends on the model's name as in OpenAI's API."""
+        """Also sets the default of turn detection, which depends on the name of a model of OpenAI."""
         worker = super().use(model)
-        is_openai = model not in self.models.names and model.rpartition("/")[2].startswith(TURN_MODELS)
-        if is_openai and not self._has_turn_choice:
-            self.detect_turns(self._rate, TurnSettings())
+        if not self._has_turn_choice and model not in self.models.names:
+            is_default = model.rpartition("/")[2].startswith(TURN_MODELS)
+            self.detect_turns(self._rate, TurnSettings() if is_default else None)
         return worker
 
     async def _update(self, message: Message) -> None:
         """Fields that an update leaves out stay as they are."""
-        if self.current:
-            reason = "session: cannot change while audio is transcribed"
-            raise ApiError(400, reason, "session_busy", "session")
-        update = self.parse_update(SessionUpdate, without_beta_fields(message))
+        update = self.parse_update(SessionUpdate, message)
         audio = update.session.audio.input
         given = audio.transcription.model_dump(exclude_unset=True)
         language, model = given.get("language", self._language), given.get("model")
         if language is not None:
             worker = self.models.transcription_worker(model) if model is not None else self._only_worker()
             worker.check_language(language, f"{TRANSCRIPTION}.language")
-        if audio.turn_detection and audio.turn_detection.type == "semantic_vad":
-            update.ignore(f"{TURN_DETECTION}.type", "semantic_vad: expected server_vad", UNSUPPORTED)
         if model is not None:
             self.use(model)
+        self._set_input(audio)
         self._language, self._delay = language, given.get("delay", self._delay)
-        self._set_format(audio.format)
-        self._set_turns(audio)
-        self.ignored = update.ignored
         await self._send("session.updated", session=self.description(), ignored=list(self.ignored))
 
-    def _set_format(self, audio_format: AudioFormat) -> None:
-        """Without a rate, the rate stays if the format has it, else it is the first of the format."""
-        kind = audio_format.type if audio_format.model_fields_set else self._format
-        rates = RATES[kind]
-        rate = audio_format.rate or (self._rate if self._rate in rates else rates[0])
-        if rate not in rates:
-            reason = f"expected {' or '.join(map(str, rates))} for {kind}"
-            raise ApiError(400, f"{FORMAT}.rate: {reason}", "invalid_value", f"{FORMAT}.rate")
-        self._format, self._rate = kind, rate
+    def _set_input(self, audio: AudioInput) -> None:
+        """Format and turn detection. A rate that is left out stays if the format has it.
 
-    def _set_turns(self, audio: AudioInput) -> None:
-        settings = self.turns.settings if self.turns else None
-        if "turn_detection" in audio.model_fields_set:
-            self._has_turn_choice, detection = True, audio.turn_detection
-            settings = TurnSettings(**detection.model_dump(include=TURN_FIELDS)) if detection else None
-        self.detect_turns(self._rate, settings)
+        Raises ApiError if one of them would change within a part.
+        """
+        kind = audio.format.type if audio.format.model_fields_set else self._format
+        rate = audio.format.rate or (self._rate if self._rate in RATES[kind] else RATES[kind][0])
+        before = self.turns.settings if self.turns else None
+        settings, has_choice = before, "turn_detection" in audio.model_fields_set
+        if has_choice:
+            fields = audio.turn_detection
+            settings = TurnSettings(**fields.model_dump(include=TURN_FIELDS)) if fields else None
+        if self.current and (kind, rate, settings) != (self._format, self._rate, before):
+            reason = "session: the format and turn detection cannot change while audio is transcribed"
+            raise ApiError(400, reason, "session_busy", "session")
+        self._format, self._rate = kind, rate
+        self._has_turn_choice = self._has_turn_choice or has_choice
+        self.detect_turns(rate, settings)
 
     def _only_worker(self) -> TranscriptionWorker:
         """The model of the session; without one the only live model. Raises ApiError if there are several."""

@@ -1,13 +1,13 @@
-"""The fields of `session.update` in OpenAI's realtime API, and those of its beta."""
+"""The fields of `session.update` in OpenAI's realtime API, which refuses those of its beta."""
 
 from dataclasses import fields
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from voxport.runtime.audio.turns import KEPT_S, TurnSettings
 from voxport.runtime.serve.fields import HINT, UNSUPPORTED, NullIsMissing, RequestFields, only
-from voxport.runtime.serve.realtime.connection import Message
 
 MAX_TIMEOUT_MS = 600_000
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
@@ -19,13 +19,11 @@ RATES: dict[FormatName, tuple[int, ...]] = {
     "audio/pcma": (8000,),
 }
 TURN_FIELDS = {field.name for field in fields(TurnSettings)}
-BETA_FIELDS = {  # of a session, and their names in `audio.input`
-    "input_audio_format": "format",
-    "input_audio_transcription": "transcription",
-    "input_audio_noise_reduction": "noise_reduction",
-    "turn_detection": "turn_detection",
-}
-BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+
+
+def _beta(name: str) -> AfterValidator:
+    """Refuses a field of the beta, whose `name` in `audio.input` is another one."""
+    return only((None,), f"belongs to the beta of this API; send session.audio.input.{name}", UNSUPPORTED)
 
 
 class SessionPart(RequestFields):
@@ -46,6 +44,14 @@ class AudioFormat(SessionPart):
     type: FormatName = "audio/pcm"
     rate: int | None = None
 
+    @model_validator(mode="after")
+    def _has_rate(self) -> Self:
+        rates = RATES[self.type]
+        if self.rate is not None and self.rate not in rates:
+            reason = f"rate {self.rate}: expected {' or '.join(map(str, rates))} for {self.type}"
+            raise PydanticCustomError("invalid_value", "{reason}", {"reason": reason})
+        return self
+
 
 class Transcription(SessionPart):
     model: str | None = None
@@ -56,7 +62,9 @@ class Transcription(SessionPart):
 
 
 class TurnDetection(RequestFields):
-    type: Literal["server_vad", "semantic_vad"] = "server_vad"
+    """`semantic_vad` is taken as `server_vad`."""
+
+    type: Annotated[Literal["server_vad", "semantic_vad"], HINT] = "server_vad"
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     prefix_padding_ms: Annotated[int, Field(ge=0, le=1000 * KEPT_S)] = 300
     silence_duration_ms: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_MS)] = 500
@@ -75,6 +83,10 @@ class Audio(SessionPart):
 
 class SessionFields(SessionPart):
     type: Literal["transcription"] = "transcription"
+    input_audio_format: Annotated[object, _beta("format")] = None
+    input_audio_transcription: Annotated[object, _beta("transcription")] = None
+    input_audio_noise_reduction: Annotated[object, _beta("noise_reduction")] = None
+    turn_detection: Annotated[object, _beta("turn_detection")] = None
     audio: Annotated[Audio, NullIsMissing] = Audio()
 
 
@@ -84,15 +96,3 @@ class SessionUpdate(SessionPart):
     type: str
     event_id: object = None
     session: SessionFields
-
-
-def without_beta_fields(message: Message) -> Message:
-    """An update whose session has the names of the general availability form for those of the beta."""
-    session = message.get("session")
-    if not isinstance(session, dict) or not BETA_FIELDS.keys() & session:
-        return message
-    found = {BETA_FIELDS[name]: value for name, value in session.items() if name in BETA_FIELDS}
-    if isinstance(name := found.get("format"), str):
-        found["format"] = {"type": BETA_FORMATS.get(name, name)}
-    rest = {name: value for name, value in session.items() if name not in BETA_FIELDS}
-    return {**message, "session": {"audio": {"input": found}, **rest}}
