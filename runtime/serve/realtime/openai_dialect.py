@@ -11,8 +11,8 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
 from voxport.runtime.serve.realtime.openai_fields import (
+    DEFAULT_RATES,
     DELAYS,
-    RATES,
     TURN_FIELDS,
     AudioInput,
     Delay,
@@ -111,12 +111,12 @@ class OpenAiSession(Session):
         await self._send("session.updated", session=self.description(), ignored=list(self.ignored))
 
     def _set_input(self, audio: AudioInput) -> None:
-        """Format and turn detection. A rate that is left out stays if the format has it.
+        """Format and turn detection. A rate that is left out stays if the format does.
 
         Raises ApiError if one of them would change within a part.
         """
         kind = audio.format.type if audio.format.model_fields_set else self._format
-        rate = audio.format.rate or (self._rate if self._rate in RATES[kind] else RATES[kind][0])
+        rate = audio.format.rate or (self._rate if kind == self._format else DEFAULT_RATES[kind])
         before = self.turns.settings if self.turns else None
         settings, has_choice = before, "turn_detection" in audio.model_fields_set
         if has_choice:

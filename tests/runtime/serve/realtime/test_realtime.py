@@ -17,7 +17,7 @@ from mistralai.client import Mistral
 from mistralai.client.models import AudioFormat
 from support.serve.http_server import RunningServer, wait_until
 from support.serve.loud_to_text import RATE
-from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
+from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of, update
 
 from voxport.runtime.serve.realtime.input_audio import decode_audio
 from voxport.runtime.serve.realtime.openai_dialect import delay_of
@@ -112,11 +112,6 @@ def sound(rate: int = RATE) -> str:
     return text_of(b"".join(pcm(rate)))
 
 
-def update(**fields: object) -> dict[str, Any]:
-    """A message of OpenAI's dialect with fields of the audio's input."""
-    return {"type": "session.update", "session": {"audio": {"input": fields}}}
-
-
 def transcription(**fields: object) -> dict[str, Any]:
     return update(transcription=fields)
 
@@ -137,7 +132,7 @@ WRONG = [
     (OPENAI, transcription(diarize=True), "unsupported_value"),
     (OPENAI, {"type": "transcription_session.update", "session": {}}, "unknown_event"),
     (OPENAI, {"type": "session.update", "session": {"input_audio_format": "pcm16"}}, "unsupported_value"),
-    (OPENAI, update(format={"rate": 8000}), "invalid_value"),
+    (OPENAI, update(format={"rate": 4000}), "invalid_value"),
     (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
     (OPENAI, transcription(delay="huge"), "invalid_value"),
     (OPENAI, transcription(model="x"), "model_not_found"),
