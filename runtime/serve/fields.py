@@ -149,7 +149,7 @@ def log_ignored(client: str, names: tuple[str, ...]) -> None:
 
 
 class VoiceId(RequestFields):
-    id: str
+    id: str | None = None
 
 
 class SpeechBody(RequestFields):
@@ -160,7 +160,7 @@ class SpeechBody(RequestFields):
     input: str
     voice: str | VoiceId | None = None
     response_format: Annotated[SpeechFormat, LowerCase] = "mp3"
-    stream_format: Literal["audio", "sse"] = "audio"
+    stream_format: Annotated[Literal["audio", "sse"], LowerCase] = "audio"
     n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
     speed: Annotated[float, only((1,), "this server speaks at speed 1 only; leave it out")] = 1
     instructions: str | None = None

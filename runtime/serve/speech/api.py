@@ -20,6 +20,7 @@ from voxport.runtime.serve.speech.encoders import ENCODERS, Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.text.languages import AUTO
 from voxport.runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
@@ -69,9 +70,9 @@ def speech_router(models: Models) -> APIRouter:
 
 async def submit(worker: SpeechWorker, body: SpeechBody, chosen: ChosenVoice) -> SpeechJob:
     """Queues a text. Raises ApiError."""
-    follows, language = worker.task.follows_instructions, body.language
-    if language is not None and not body.is_taken("language", lambda: worker.task.check_language(language)):
-        language = None
+    follows, language = worker.task.follows_instructions, body.language or AUTO
+    if not body.is_taken("language", lambda: worker.task.check_language(language)):
+        language = AUTO
     options: SpeechOptions = {
         "seed": body.seed,
         "chunk_frames": CHUNK_FRAMES,

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from support.serve.http_server import RunningServer, running
+from support.serve.http_server import RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech, tone
 
@@ -45,7 +45,7 @@ class CloningSpeech(DesigningSpeech):
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     recordings, live = LoudToText(is_live=False), LoudToText()
-    tasks = {"recordings": recordings, "tone": ToneSpeech(), "second": ToneSpeech(), "loud": live}
+    tasks: Tasks = {"recordings": recordings, "tone": ToneSpeech(), "second": ToneSpeech(), "loud": live}
     with running(tasks, aliases=ALIASES) as started:
         yield started
 
@@ -136,7 +136,7 @@ def test_aliases_are_listed_behind_what_they_mean(server: RunningServer) -> None
     for name in ("tone", "tts-1", "openai/tts-1"):
         found = client.models.retrieve(name).to_dict()
         assert found["id"] == name and found["task"] == "text-to-speech"
-        assert [each["name"] for each in found["voices"]] == ["anna", "bob"]  # type: ignore[index,attr-defined]
+        assert [each["name"] for each in found["voices"]] == ["anna", "bob"]  # type: ignore[attr-defined]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
     voices = httpx2.get(f"{server.url}/v1/audio/voices?model=tone").json()["voices"]
