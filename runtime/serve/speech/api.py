@@ -1,41 +1,38 @@
 """POST /v1/audio/speech."""
 
 import asyncio
-import base64
-import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.json_types import Json
 from voxport.bundle.names import find_name
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import SpeechBody, check_length, ignored_headers, parse_json
+from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.fields import SpeechBody, SpeechFields, check_length, ignored_headers, parse_json
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
-from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.encoders import ENCODERS, Encoder
+from voxport.runtime.serve.speech.answers import (
+    encoded,
+    error_event,
+    is_of_mistral,
+    mistral_events,
+    mistral_json,
+    openai_events,
+)
+from voxport.runtime.serve.speech.encoders import Encoder, make_encoder
 from voxport.runtime.serve.speech.job import SpeechJob
+from voxport.runtime.serve.speech.reference import can_clone, reference_voice
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.voices.store import VoiceStore
 from voxport.runtime.speech_request import SpeechOptions
-from voxport.runtime.text_to_speech import TextToSpeech
 
-EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
-
-
-def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
-    """Refuses what this server or the model does not do. Raises ApiError."""
-    check_length(len(body.input), limits.text_characters, "input")
-    if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
-        reason = "response_format: expected pcm or wav with stream_format sse"
-        raise ApiError(400, reason, "invalid_value", "response_format")
-    if body.instructions and not task.follows_instructions:
-        body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
 
 
 def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
@@ -56,73 +53,104 @@ def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | Non
     return name
 
 
+def body_bytes(models: Models) -> int:
+    """Largest size of the JSON of a request. A recording in it needs more."""
+    clones = any(map(can_clone, models.speech_workers.values()))
+    return models.limits.body_kib * 1024 + clones * models.limits.reference_mib * MIB
+
+
 def speech_router(models: Models) -> APIRouter:
-    router, limits = APIRouter(), models.limits
+    router, limits, size = APIRouter(), models.limits, body_bytes(models)
 
     @router.post("/v1/audio/speech")
     async def speech(request: Request) -> Response:
-        limited = with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s)
+        limited = with_body_limits(request, size, "body", limits.body_s)
         body = parse_json(SpeechBody, await limited.body(), models.is_strict)
         worker = models.speech_worker(body.model)
-        check_body(body, limits, worker.task)
+        check_length(len(body.input), limits.text_characters, "input")
+        is_mistral = is_of_mistral(body, request.headers)
+        if body.stream and not is_mistral:
+            body.ignore("stream")
         worker.check_room()  # before any other work
-        voice = choose_voice(body.voice_name, worker, models.voices)
-        # an encoder may fail, so it is made before there is a job
-        encoder = ENCODERS[body.response_format](worker.task.sample_rate)
-        job = await submit(worker, body, voice)
-        if body.stream_format == "sse":
-            pieces = _events(job, encoder, len(body.input))
-            response = StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
-        else:
-            response = StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
+        with ExitStack() as stack:
+            # an encoder may fail, so it is made before there is a job
+            encoder = encoder_of(body, worker, is_mistral)
+            options = await speech_options(body, worker, models.voices, stack)
+            options["max_frames"] = body.max_frames
+            job = await submit(worker, body.input, options, body)
+            stack.callback(job.cancel)
+            close = stack.pop_all().close
+        response = _response(job, encoder, body, is_mistral, close)
         response.headers.update(ignored_headers(body, request.headers.get("user-agent", "")))
+        response.headers["x-voxport-seed"] = str(body.seed)
+        if job.is_wordless:
+            response.headers["x-voxport-silence"] = "no words"
         return response
 
     return router
 
 
-async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None) -> SpeechJob:
-    """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
-    options: SpeechOptions = {
+def _response(
+    job: SpeechJob, encoder: Encoder, body: SpeechBody, is_mistral: bool, close: Callable[[], None]
+) -> StreamedResponse:
+    pieces = encoded(job, encoder)
+    if body.stream if is_mistral else body.stream_format == "sse":
+        events = (mistral_events if is_mistral else openai_events)(pieces, job, body)
+        return StreamedResponse(events, "text/event-stream", close, error_event)
+    if is_mistral:
+        return StreamedResponse(mistral_json(pieces), "application/json", close)
+    return StreamedResponse(pieces, encoder.media_type, close)
+
+
+def encoder_of(body: SpeechFields, worker: SpeechWorker, is_mistral: bool) -> Encoder:
+    """Raises ApiError."""
+    try:
+        return make_encoder(body.response_format, worker.task.sample_rate, body.speed, is_mistral)
+    except UsageError as error:
+        raise from_exception(error) from None
+
+
+async def speech_options(
+    body: SpeechFields, worker: SpeechWorker, store: VoiceStore | None, stack: ExitStack
+) -> SpeechOptions:
+    """The options of a text. `stack` deletes the voice that is made for it. Raises ApiError."""
+    if body.instructions and not worker.task.follows_instructions:
+        body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
+    if body.ref_audio:
+        voice = await reference_voice(body, worker, stack)
+    else:
+        voice = choose_voice(body.voice_name, worker, store)
+    return {
         "seed": body.seed,
         "chunk_frames": CHUNK_FRAMES,
-        "max_frames": body.max_frames,
         "voice": voice,
         "language": body.language,
         "instruct": body.instructions if worker.task.follows_instructions else None,
-        "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
+        # a voice of a client may be deleted
+        "store_prefix": not body.ref_audio and body.voice_name in (None, voice),
     }
+
+
+async def submit(
+    worker: SpeechWorker,
+    text: str | Iterable[str],
+    options: SpeechOptions,
+    body: SpeechFields,
+    threads: Executor | None = None,
+) -> SpeechJob:
+    """Queues a text with the options that `speech_options` made of `body`. Raises ApiError.
+
+    `threads` as in `SpeechWorker.prepare`.
+    """
+    loop, prepare = asyncio.get_running_loop(), partial(worker.prepare, text, options, threads)
     try:
-        return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options))
+        return worker.submit(await loop.run_in_executor(threads, prepare))
     except UsageError as raised:
-        message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
+        # no path of a stored voice
+        message = str(raised).replace(options["voice"] or "\0", body.voice_name or "ref_audio")
         field = raised.field or "input"
         name = PARAMS.get(field, field)
         if field in PARAMS:
             rest = message.removeprefix(field)
             message = f"{name}{rest}" if rest != message else f"{name}: {message}"
         raise ApiError(400, message, "invalid_value", name) from None
-
-
-async def _pieces(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
-    while (block := await job.read()) is not None:
-        if piece := await encoder.encode(block):
-            yield piece
-    yield await encoder.finish()
-
-
-async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIterator[bytes]:
-    async for piece in _pieces(job, encoder):
-        if piece:
-            yield event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
-    usage = {"input_tokens": characters, "output_tokens": job.frames, "total_tokens": characters + job.frames}
-    yield event({"type": "speech.audio.done", "usage": usage, "ended": job.status})
-
-
-def _error_event(error: ApiError) -> bytes:
-    return event({"type": "speech.audio.error", "error": error.fields})
-
-
-def event(content: Json) -> bytes:
-    """One server-sent event."""
-    return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

@@ -58,6 +58,11 @@ class SpeechJob(Job[bytes | str]):
         self._pool = pool
 
     @property
+    def is_wordless(self) -> bool:
+        """Whether silence is in place of the text."""
+        return self.ticket is None
+
+    @property
     def status(self) -> Status:
         """Why the speech ended; see `runtime.text_to_speech.Speech`."""
         return self.speech.status

@@ -29,7 +29,7 @@ from voxport.runtime.serve.http.uploads import (
 )
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.speech.answers import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
 UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
