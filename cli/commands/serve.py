@@ -80,6 +80,15 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
+    for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
+        parser.add_argument(
+            f"--{name}",
+            type=_pair,
+            action="append",
+            default=[],
+            metavar=f"NAME={target.upper()}",
+            help=f"further name of a {target}; may be repeated (default: the names of OpenAI and Mistral)",
+        )
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -106,6 +115,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
         )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, target = (part.strip() for part in text.partition("="))
+    if not (name and target):
+        raise argparse.ArgumentTypeError(f"expected two names as in tts-1=TTS, found {text!r}")
+    return name, target
 
 
 def _positive(text: str) -> float:
@@ -161,12 +177,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     """Opens the bundles and serves them until a signal."""
+    from voxport.runtime.serve.aliases import Aliases
     from voxport.runtime.serve.http.app import build_app
     from voxport.runtime.serve.http.server import serve
     from voxport.runtime.serve.models import Models, open_bundles
 
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, setup.limits, arguments.slots, setup.voices, arguments.strict)
+    aliases = Aliases(dict(arguments.alias), dict(arguments.voice_alias))
+    models = Models(tasks, setup.limits, arguments.slots, setup.voices, aliases, arguments.strict)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
