@@ -42,8 +42,8 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 class RayOptions(Limits):
     """Arguments of `build`, with the fields of `Limits`.
 
-    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `cpus` are the processors of a replica, and
-    the threads of its engines. `replicas` is the maximum number of replicas.
+    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `cpus` are the processors of a
+    replica, and the threads of its engines. `replicas` is the maximum number of replicas.
     """
 
     bundle: Annotated[Texts, Field(min_length=1)]
