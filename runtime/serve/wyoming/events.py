@@ -1,6 +1,7 @@
 """Events of the Wyoming protocol on a connection, and replies in the order of their requests."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cache
@@ -11,9 +12,9 @@ from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_read_event, async_write_event
 from wyoming.info import Attribution
 
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import wrong_field
-from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.fields import RequestFields, log_ignored, wrong_field
+from voxport.runtime.serve.http.responses import ClientLeft, first_of
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 
@@ -24,6 +25,7 @@ INVALID = "invalid_event"
 VOXPORT = Attribution("voxport", "")
 ROUTE = "wyoming"  # in the metrics
 Parsed = TypeVar("Parsed")
+log = logging.getLogger(__name__)
 
 
 class EventReader(asyncio.StreamReader):
@@ -65,14 +67,17 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # Any: a class of the package `wyo
     return TypeAdapter(kind)
 
 
-def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
-    """The data of an event as a class of the package `wyoming`. Raises ApiError that names the field."""
+def parse(kind: type[Parsed], event: Event, is_strict: bool = False, **more: object) -> Parsed:
+    """The data of an event as a class of the package `wyoming`, or of `RequestFields`.
+
+    Raises ApiError that names the field.
+    """
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
     except ValidationError as error:
         wrong = wrong_field(error, is_nested=True)
         raise ApiError(400, f"{event.type}: {wrong.message}", INVALID, wrong.param) from None
-    return found
+    return found.with_hints(is_strict) if isinstance(found, RequestFields) else found
 
 
 def error_event(error: ApiError) -> Error:
@@ -84,17 +89,22 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader, self._writer = reader, writer
+        self.client = str(writer.get_extra_info("peername")[0])  # its address
         self._sending = asyncio.Lock()
 
     async def receive(self) -> Event | None:
         """See `read_event`."""
         return await read_event(self._reader)
 
-    async def send(self, event: Eventable) -> None:
-        """Raises ClientLeft."""
+    async def send(self, event: Eventable, ignored: tuple[str, ...] = ()) -> None:
+        """`ignored`: names of fields of the request that had no effect. Raises ClientLeft."""
+        sent = event.event()
+        if ignored:
+            log_ignored(self.client, ignored)
+            sent.data["ignored"] = list(ignored)
         try:
             async with self._sending:
-                await async_write_event(event.event(), self._writer)
+                await async_write_event(sent, self._writer)
         except OSError:
             raise ClientLeft from None
 
@@ -117,6 +127,12 @@ class Connection:
 class Reply(ABC):
     """The events that answer one request."""
 
+    def __init__(self, endings: tuple[Eventable, ...]):
+        """`endings` follow an error, because clients wait for them."""
+        self.endings = endings
+        self._error: ApiError | None = None
+        self._has_failed = asyncio.Event()
+
     @abstractmethod
     async def run(self) -> None:
         """Sends the events. Raises ApiError, UsageError or ClientLeft."""
@@ -125,11 +141,35 @@ class Reply(ABC):
     def cancel(self) -> None:
         """Ends the reply, which is not sent any more. May be called before, while and after it runs."""
 
+    def fail(self, error: ApiError) -> None:
+        """Ends the reply with an error in the rest of its request."""
+        self._error = error
+        self._has_failed.set()
+
+    async def failed(self) -> None:
+        """Raises the error of `fail`."""
+        await self._has_failed.wait()
+        assert self._error is not None
+        raise self._error
+
+
+class Refusal(Reply):
+    def __init__(self, error: ApiError, endings: tuple[Eventable, ...]):
+        super().__init__(endings)
+        self.fail(error)
+
+    async def run(self) -> None:
+        await self.failed()
+
+    def cancel(self) -> None:
+        pass
+
 
 class Replies:
-    """Runs replies one after another, in the order of their requests."""
+    """Runs replies one after another, in the order of their requests. An error ends its reply only."""
 
-    def __init__(self, models: Models):
+    def __init__(self, connection: Connection, models: Models):
+        self._connection = connection
         self._max_pending, self._metrics = models.limits.jobs_per_key, models.metrics
         self._pending: list[Reply] = []
         self._queue: asyncio.Queue[Reply] = asyncio.Queue()
@@ -139,21 +179,33 @@ class Replies:
         return not self._pending
 
     def add(self, reply: Reply) -> None:
-        """Raises ApiError if too many wait."""
+        """Raises SessionEnds if too many wait."""
         if len(self._pending) >= self._max_pending:
             reply.cancel()
             message = f"the connection has {self._max_pending} requests already"
-            raise ApiError(429, message, "rate_limit_exceeded")
+            raise SessionEnds(ApiError(429, message, "rate_limit_exceeded"))
         self._pending.append(reply)
         self._queue.put_nowait(reply)
 
     async def run(self) -> None:
-        """Ends with the first error."""
+        """Raises ClientLeft or SessionEnds."""
         while True:
-            reply = await self._queue.get()
-            await reply.run()
+            reply, status = await self._queue.get(), 200
+            try:
+                await first_of(reply.failed(), reply.run())
+            except (ClientLeft, SessionEnds):
+                raise
+            except Exception as raised:
+                status = await self._send_error(reply, failure(raised))
             self._pending.remove(reply)
-            self._metrics.requests.labels(ROUTE, "200").inc()
+            self._metrics.requests.labels(ROUTE, str(status)).inc()
+
+    async def _send_error(self, reply: Reply, error: ApiError) -> int:
+        reply.cancel()
+        log.info("wyoming: %d %s", error.status, error.code)
+        for event in (error_event(error), *reply.endings):
+            await self._connection.send(event)
+        return error.status
 
     def cancel(self) -> None:
         for reply in self._pending:

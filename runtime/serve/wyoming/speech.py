@@ -1,37 +1,36 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
+from typing import Literal
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event
 from wyoming.info import TtsProgram, TtsVoice
-from wyoming.tts import (
-    Synthesize,
-    SynthesizeChunk,
-    SynthesizeStart,
-    SynthesizeStopped,
-    SynthesizeTextFormat,
-    SynthesizeVoice,
-)
+from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import check_length
-from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.fields import RequestFields, check_length
+from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
 CHANNELS = 1
 DEFAULT_VOICE = "default"  # for a bundle without voices: clients show no program without one
 DEFAULT_LANGUAGE = "en"
+ENDINGS = (AudioStop(),)
+STREAM_ENDINGS = (*ENDINGS, SynthesizeStopped())
+POLL_S = 0.05  # between checks whether there is room for text
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -56,31 +55,39 @@ def _language(task: TextToSpeech, voice: str) -> str:
     return DEFAULT_LANGUAGE
 
 
-def choose_voice(
-    workers: Iterable[SpeechWorker], requested: SynthesizeVoice | None
-) -> tuple[SpeechWorker, str | None]:
+class VoiceFields(RequestFields):
+    name: str | None = None
+    language: str | None = None
+
+
+class SpeechFields(RequestFields):
+    """`synthesize` and `synthesize-start`."""
+
+    text: str = ""
+    voice: VoiceFields | None = None
+    text_format: Literal["text"] = "text"
+
+
+def choose_voice(workers: Iterable[SpeechWorker], request: SpeechFields) -> tuple[SpeechWorker, str | None]:
     """The first of `workers` with the voice, or with one of the language, and the name of the voice.
 
-    Without a requested name or language it is the default voice of the first worker. Raises ApiError.
+    Else it is the default voice of the first worker. Raises ApiError.
     """
-    workers = list(workers)
+    workers, wanted = list(workers), request.voice or VoiceFields()
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
-    if requested is None or not (requested.name or requested.language):
-        return workers[0], workers[0].default_voice()
-    if requested.speaker:
-        raise ApiError(400, "voice.speaker: the voices have no speakers; leave it out", "voice_not_found")
     voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
-    for worker, voice in voices:
-        if voice == requested.name or (
-            not requested.name and _speaks(worker.task, voice, requested.language)
-        ):
-            return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
-    if requested.name:
-        names = ", ".join(sorted({voice for _, voice in voices}))
-        raise ApiError(400, f"voice.name: expected one of {names}", "voice_not_found")
-    languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))
-    raise ApiError(400, f"voice.language: expected one of {languages}", "language_not_found")
+    names = [voice for _, voice in voices]
+    if wanted.name and (name := find_name(wanted.name, dict.fromkeys(names))) not in names:
+        raise ApiError(400, f"voice.name: expected one of {', '.join(sorted(set(names)))}", "voice_not_found")
+    found = [each for each in voices if wanted.name and each[1] == name]
+    spoken = [each for each in found or voices if _speaks(each[0].task, each[1], wanted.language)]
+    if wanted.language and not spoken:
+        languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))
+        request.ignore("voice.language", f"expected one of {languages}", "language_not_found")
+    for worker, voice in spoken or found:
+        return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
+    return workers[0], workers[0].default_voice()
 
 
 def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
@@ -96,11 +103,14 @@ class SpeechReply(Reply):
         connection: Connection,
         worker: SpeechWorker,
         voice: str | None,
+        ignored: tuple[str, ...],
         text: str | Iterable[str],
         threads: Executor | None = None,
     ):
         """`threads` wait for the parts of a text that arrives in pieces."""
+        super().__init__(ENDINGS if threads is None else STREAM_ENDINGS)
         self._connection, self._worker, self._text, self._threads = connection, worker, text, threads
+        self._ignored = ignored
         self._options: SpeechOptions = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
 
     async def run(self) -> None:
@@ -110,7 +120,7 @@ class SpeechReply(Reply):
         try:
             while (block := await job.read()) is not None:
                 if not has_begun:
-                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS))
+                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS), self._ignored)
                     has_begun = True
                 await self._connection.send(AudioChunk(rate, SAMPLE_BYTES, CHANNELS, block))
         finally:
@@ -124,19 +134,35 @@ class SpeechReply(Reply):
 class StreamedSpeechReply(SpeechReply):
     """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
 
-    def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, threads: Executor):
+    def __init__(
+        self,
+        connection: Connection,
+        worker: SpeechWorker,
+        voice: str | None,
+        ignored: tuple[str, ...],
+        threads: Executor,
+    ):
         self._pieces: SimpleQueue[str | None] = SimpleQueue()
-        super().__init__(connection, worker, voice, iter(self._pieces.get, None), threads)
-        self.characters = 0
+        self._added = self._taken = 0  # characters; a thread takes them
+        self._is_finished = False
+        super().__init__(connection, worker, voice, ignored, self._arriving(), threads)
 
-    def add(self, text: str) -> None:
-        """The next piece of the text."""
-        self.characters += len(text)
-        if text:
+    def _arriving(self) -> Iterator[str]:
+        while (text := self._pieces.get()) is not None:
+            self._taken += len(text)
+            yield text
+
+    async def add(self, text: str, max_waiting: int) -> None:
+        """Takes the next piece of the text, and waits while more than `max_waiting` characters wait."""
+        if text and not self._is_finished:
+            self._added += len(text)
             self._pieces.put(text)
+        while self._added - self._taken > max_waiting and not self._is_finished:
+            await asyncio.sleep(POLL_S)
 
     def finish(self) -> None:
         """No text follows."""
+        self._is_finished = True
         self._pieces.put(None)
 
     cancel = finish  # ends the thread that waits for text
@@ -149,45 +175,61 @@ class StreamedSpeechReply(SpeechReply):
 class SpeechEvents:
     """The events of text to speech of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, limits: Limits, threads: Executor):
-        self._connection, self._replies, self._limits, self._threads = connection, replies, limits, threads
+    def __init__(self, connection: Connection, replies: Replies, models: Models, threads: Executor):
+        self._connection, self._replies, self._threads = connection, replies, threads
+        self._max_characters, self._is_strict = models.limits.text_characters, models.is_strict
         self._streamed_reply: StreamedSpeechReply | None = None
+        self._is_refused = False  # the text in pieces that is being sent
 
     @property
     def is_open(self) -> bool:
         """Whether more of a text is to come."""
         return self._streamed_reply is not None
 
-    def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
-        """`workers` are those that may speak, the preferred one first. Raises ApiError."""
+    async def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
+        """`workers` are those that may speak, the preferred one first. Raises ClientLeft or SessionEnds."""
+        if self._is_refused and event.type != "synthesize-start":
+            self._is_refused = event.type != "synthesize-stop"
+            return
+        try:
+            await self._take(event, workers)
+        except (ClientLeft, SessionEnds):
+            raise
+        except Exception as raised:
+            self._refuse(event.type, failure(raised))
+
+    def _refuse(self, kind: str, error: ApiError) -> None:
+        if self._streamed_reply is not None:
+            self._streamed_reply.fail(error)
+        else:
+            self._replies.add(Refusal(error, ENDINGS if kind == "synthesize" else STREAM_ENDINGS))
+        self._streamed_reply, self._is_refused = None, kind in ("synthesize-start", "synthesize-chunk")
+
+    async def _take(self, event: Event, workers: list[SpeechWorker]) -> None:
         match event.type:
             case "synthesize":
                 if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
-                    request = parse(Synthesize, event)
-                    worker, voice = self._choose(request, workers)
-                    check_length(len(request.text), self._limits.text_characters, "text")
-                    self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
+                    request = parse(SpeechFields, event, self._is_strict)
+                    worker, voice = choose_voice(workers, request)
+                    check_length(len(request.text), self._max_characters, "text")
+                    reply = SpeechReply(self._connection, worker, voice, request.ignored, request.text)
+                    self._replies.add(reply)
             case "synthesize-start":
                 if self._streamed_reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-                worker, voice = self._choose(parse(SynthesizeStart, event), workers)
-                reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
-                self._replies.add(reply)
-                self._streamed_reply = reply
+                request = parse(SpeechFields, event, self._is_strict)
+                worker, voice = choose_voice(workers, request)
+                streamed = StreamedSpeechReply(
+                    self._connection, worker, voice, request.ignored, self._threads
+                )
+                self._replies.add(streamed)
+                self._streamed_reply, self._is_refused = streamed, False
             case "synthesize-chunk":
-                reply, text = self._current(event), parse(SynthesizeChunk, event).text
-                check_length(reply.characters + len(text), self._limits.text_characters, "text")
-                reply.add(text)
+                text = parse(SpeechFields, event).text
+                await self._current(event).add(text, self._max_characters)
             case _:
                 self._current(event).finish()
                 self._streamed_reply = None
-
-    def _choose(
-        self, request: Synthesize | SynthesizeStart, workers: list[SpeechWorker]
-    ) -> tuple[SpeechWorker, str | None]:
-        if request.text_format not in (None, SynthesizeTextFormat.TEXT):
-            raise ApiError(400, "text_format: expected text", "invalid_value", "text_format")
-        return choose_voice(workers, request.voice)
 
     def _current(self, event: Event) -> StreamedSpeechReply:
         if self._streamed_reply is None:

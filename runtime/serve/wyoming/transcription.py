@@ -8,14 +8,18 @@ from wyoming.event import Event
 
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
-from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.fields import RequestFields
+from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
+ENDINGS = (asr.Transcript(""), asr.TranscriptStop())
 PIECE_S = 1.0  # audio that the job takes at a time
 
 
@@ -34,14 +38,20 @@ def asr_program(worker: TranscriptionWorker) -> info.AsrProgram:
     )
 
 
+class TranscribeFields(RequestFields):
+    name: str | None = None
+    language: str | None = None
+
+
 class TranscriptReply(Reply):
     """The text of a job, in pieces and whole."""
 
-    def __init__(self, connection: Connection, job: TranscriptionJob):
-        self._connection, self._job = connection, job
+    def __init__(self, connection: Connection, job: TranscriptionJob, ignored: tuple[str, ...]):
+        super().__init__(ENDINGS)
+        self._connection, self._job, self._ignored = connection, job, ignored
 
     async def run(self) -> None:
-        await self._connection.send(asr.TranscriptStart())
+        await self._connection.send(asr.TranscriptStart(), self._ignored)
         while (delta := await self._job.read()) is not None:
             if delta.text:
                 await self._connection.send(asr.TranscriptChunk(delta.text))
@@ -84,11 +94,12 @@ class IncomingAudio:
 class AudioEvents:
     """The events of speech to text of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, limits: Limits):
-        self._connection, self._replies, self._limits = connection, replies, limits
-        self._name: str | None = None  # the model for the next audio
-        self._language: str | None = None  # language of the next audio
+    def __init__(self, connection: Connection, replies: Replies, models: Models):
+        self._connection, self._replies, self._models = connection, replies, models
+        self._request = TranscribeFields()  # for the next audio
         self._audio: IncomingAudio | None = None
+        self._reply: TranscriptReply | None = None
+        self._is_refused = False  # the audio that is being sent
 
     @property
     def is_open(self) -> bool:
@@ -96,19 +107,42 @@ class AudioEvents:
         return self._audio is not None
 
     async def handle(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
-        """`worker` returns the model of a name, or the preferred one. Raises ApiError."""
+        """`worker` returns the model of a name, or the preferred one. Raises ClientLeft or SessionEnds."""
+        if self._is_refused and event.type != "transcribe":
+            self._is_refused = event.type != "audio-stop"
+            return
+        try:
+            await self._take(event, worker)
+        except (ClientLeft, SessionEnds):
+            raise
+        except Exception as raised:
+            self._refuse(failure(raised))
+            self._is_refused = event.type != "audio-stop"
+
+    def _refuse(self, error: ApiError) -> None:
+        if self._reply is not None:
+            self._reply.fail(error)
+        else:
+            self._replies.add(Refusal(error, ENDINGS))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._audio = self._reply = None
+        self._request = TranscribeFields()
+
+    async def _take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
         match event.type:
             case "transcribe":
-                request = parse(asr.Transcribe, event)
-                worker(request.name).check_language(request.language or None)
-                self._name, self._language = request.name, request.language or None
+                request = parse(TranscribeFields, event, self._models.is_strict)
+                worker(request.name)
+                self._request, self._is_refused = request, False
             case "audio-start":
                 if self._audio is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
-                self._begin(parse(AudioStart, event), worker(self._name))
+                self._begin(parse(AudioStart, event), worker(self._request.name))
             case "audio-chunk":
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
-                audio = self._audio or self._begin(chunk, worker(self._name))
+                audio = self._audio or self._begin(chunk, worker(self._request.name))
                 if _format(chunk) != _format(audio.form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
                 await audio.feed(chunk.audio)
@@ -116,14 +150,18 @@ class AudioEvents:
                 if self._audio is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self._audio = self._name = self._language = None
+                self._forget()
 
     def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
         _check_format(form)
-        worker.check_language(self._language)  # another model may be selected since `transcribe`
+        try:
+            worker.check_language(self._request.language)
+        except ApiError as error:
+            self._request.ignore("language", error.message, "invalid_value")
         job = worker.submit_live(None, self) if worker.live_slots else worker.submit(None)
-        self._replies.add(TranscriptReply(self._connection, job))
-        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._limits)
+        self._reply = TranscriptReply(self._connection, job, self._request.ignored)
+        self._replies.add(self._reply)
+        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._models.limits)
         return self._audio
 
 
