@@ -55,11 +55,11 @@ class Tempo:
         return np.concatenate((rest, self._pulled()))[:left]
 
     def _filtered(self, samples: np.ndarray) -> np.ndarray:
-        samples, self._held = np.concatenate((self._held, samples)), samples[:0]
-        if len(samples) < MIN_SAMPLES:
-            self._held = samples
-            return samples[:0]
-        frame = self._av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="flt", layout="mono")
+        joined, self._held = np.concatenate((self._held, samples)), np.zeros(0, np.float32)
+        if len(joined) < MIN_SAMPLES:
+            self._held = joined
+            return np.zeros(0, np.float32)
+        frame = self._av.AudioFrame.from_ndarray(joined.reshape(1, -1), format="flt", layout="mono")
         frame.sample_rate = self._rate
         self._graph.push(frame)
         return self._pulled()

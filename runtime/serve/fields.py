@@ -77,6 +77,7 @@ def _words(texts: object) -> object:
 
 NullIsMissing = BeforeValidator(_empty_if_null)  # for an object of which every field may be missing
 LowerCase = BeforeValidator(_lower)
+SpeechFormatField = Annotated[SpeechFormat, BeforeValidator(_format), LowerCase]
 Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
 
 
@@ -177,7 +178,7 @@ class SpeechFields(RequestFields):
     voice_id: str | None = None
     ref_audio: str | None = None
     ref_text: str | None = None
-    response_format: Annotated[SpeechFormat, BeforeValidator(_format), LowerCase] = "mp3"
+    response_format: SpeechFormatField = "mp3"
     speed: Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)] = 1
     instructions: str | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(_drawn_if_negative)] = 0

@@ -89,7 +89,9 @@ class FileEncoder(Encoder):
         # the same samples are the same bytes: no random serial number of a stream, no name of a version
         options = {"fflags": "bitexact", **file_format.options}
         self._file = av.open(self._content, "w", file_format.container, options=options)
-        self._stream = self._file.add_stream(file_format.codec, rate, layout="mono")
+        stream = self._file.add_stream(file_format.codec, rate, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        self._stream = stream
         if file_format.bit_rate:
             self._stream.bit_rate = file_format.bit_rate
         self._stream.codec_context.flags |= av.codec.context.Flags.bitexact

@@ -59,7 +59,7 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
     task, language = worker.task, body.language
     if body.instructions and not task.follows_instructions:
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
-    if language is not None and not body.is_taken("language", lambda: task.check_language(language)):
+    if language and not body.is_taken("language", partial(task.check_language, language)):
         language = None
     if body.ref_audio:
         voice = ChosenVoice(None, await reference_voice(body, worker, stack))
