@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from voxport.bundle.errors import UsageError
 from voxport.bundle.names import find_name
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.speech.worker import SpeechWorker
@@ -68,6 +69,14 @@ class Aliases:
 
     models: Mapping[str, str] = field(default_factory=dict)
     voices: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, bundles: Iterable[str]) -> None:
+        """Raises UsageError on an alias of a bundle that is not served."""
+        known = list(bundles)
+        for alias, bundle in self.models.items():
+            if bundle not in known or alias in known:
+                reason = f"expected another name, and one of {', '.join(known)} behind it"
+                raise UsageError(f"alias: {alias}={bundle}: {reason}", field="alias")
 
     def voice(self, name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> ChosenVoice:
         """The voice that a request means. Private voices of the operator are not among them.

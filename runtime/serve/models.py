@@ -55,7 +55,7 @@ class Models:
         """
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
         self.aliases, self.is_strict = aliases, is_strict
-        _check_aliases(aliases, tasks)
+        aliases.check(tasks)
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
@@ -139,17 +139,6 @@ class Models:
 
 def not_found(reason: str, names: Iterable[str]) -> ApiError:
     return ApiError(404, f"{reason}; this server has: {listed(names)}", "model_not_found", "model")
-
-
-def _check_aliases(aliases: Aliases, bundles: Iterable[str]) -> None:
-    """Raises UsageError."""
-    known = list(bundles)
-    for alias, bundle in aliases.models.items():
-        if bundle not in known or alias in known:
-            reason = (
-                f"alias: {alias}={bundle}: expected another name, and one of {', '.join(known)} behind it"
-            )
-            raise UsageError(reason, field="alias")
 
 
 def open_bundles(
