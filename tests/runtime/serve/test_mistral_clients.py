@@ -50,9 +50,7 @@ def test_text_is_streamed(client: Mistral) -> None:
         found = [each.data for each in events]
     deltas, last = found[:-1], found[-1]
     assert {each.type for each in deltas} == {"transcription.text.delta"}
-    assert (
-        last.type == "transcription.done" and last.usage.total_tokens == 10
-    )
+    assert last.type == "transcription.done" and last.usage.total_tokens == 10
     assert "".join(each.text for each in deltas) == last.text == "one two three"
 
 
