@@ -210,3 +210,46 @@ class Replies:
     def cancel(self) -> None:
         for reply in self._pending:
             reply.cancel()
+
+
+class RequestEvents(ABC):
+    """The events of a kind of requests on one connection. A request that is wrong is refused once."""
+
+    first: str  # the event with which a request begins
+    last: str  # the one with which it ends
+    alone: frozenset[str] = frozenset()  # requests of one event
+
+    def __init__(self, connection: Connection, replies: Replies, models: Models):
+        self._connection, self._replies, self._models = connection, replies, models
+        self._is_refused = False  # the request that is being sent
+
+    async def handle(self, event: Event, workers: Any) -> None:
+        """`workers` as in `take`. Raises ClientLeft or SessionEnds."""
+        if event.type == self.first:
+            self._is_refused = False
+        if self._is_refused:
+            self._is_refused = event.type != self.last
+            return
+        try:
+            await self.take(event, workers)
+        except (ClientLeft, SessionEnds):
+            raise
+        except Exception as raised:
+            error, reply = failure(raised), self.abandon()
+            if reply is None:
+                self._replies.add(Refusal(error, self.endings(event)))
+            else:
+                reply.fail(error)
+            self._is_refused = event.type not in (self.last, *self.alone)
+
+    @abstractmethod
+    async def take(self, event: Event, workers: Any) -> None:
+        """Any: workers of the task. Raises ApiError, UsageError, ClientLeft or SessionEnds."""
+
+    @abstractmethod
+    def abandon(self) -> Reply | None:
+        """Forgets the request whose rest is to come. Returns its reply."""
+
+    @abstractmethod
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        """The events that follow the refusal of an event."""

@@ -9,19 +9,26 @@ from queue import SimpleQueue
 from typing import Literal
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 from wyoming.info import TtsProgram, TtsVoice
 from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
-from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
-from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import (
+    INVALID,
+    VOXPORT,
+    Connection,
+    Replies,
+    Reply,
+    RequestEvents,
+    parse,
+)
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -172,64 +179,58 @@ class StreamedSpeechReply(SpeechReply):
         await self._connection.send(SynthesizeStopped())
 
 
-class SpeechEvents:
+class SpeechEvents(RequestEvents):
     """The events of text to speech of one connection."""
 
+    first, last, alone = "synthesize-start", "synthesize-stop", frozenset(("synthesize",))
+
     def __init__(self, connection: Connection, replies: Replies, models: Models, threads: Executor):
-        self._connection, self._replies, self._threads = connection, replies, threads
-        self._max_characters, self._is_strict = models.limits.text_characters, models.is_strict
+        super().__init__(connection, replies, models)
+        self._threads, self._max_characters = threads, models.limits.text_characters
         self._streamed_reply: StreamedSpeechReply | None = None
-        self._is_refused = False  # the text in pieces that is being sent
 
     @property
     def is_open(self) -> bool:
         """Whether more of a text is to come."""
         return self._streamed_reply is not None
 
-    async def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
-        """`workers` are those that may speak, the preferred one first. Raises ClientLeft or SessionEnds."""
-        if self._is_refused and event.type != "synthesize-start":
-            self._is_refused = event.type != "synthesize-stop"
-            return
-        try:
-            await self._take(event, workers)
-        except (ClientLeft, SessionEnds):
-            raise
-        except Exception as raised:
-            self._refuse(event.type, failure(raised))
+    def abandon(self) -> Reply | None:
+        reply, self._streamed_reply = self._streamed_reply, None
+        return reply
 
-    def _refuse(self, kind: str, error: ApiError) -> None:
-        if self._streamed_reply is not None:
-            self._streamed_reply.fail(error)
-        else:
-            self._replies.add(Refusal(error, ENDINGS if kind == "synthesize" else STREAM_ENDINGS))
-        self._streamed_reply, self._is_refused = None, kind in ("synthesize-start", "synthesize-chunk")
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS if event.type in self.alone else STREAM_ENDINGS
 
-    async def _take(self, event: Event, workers: list[SpeechWorker]) -> None:
+    async def take(self, event: Event, workers: list[SpeechWorker]) -> None:
+        """`workers` are those that may speak, the preferred one first."""
         match event.type:
             case "synthesize":
                 if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
-                    request = parse(SpeechFields, event, self._is_strict)
-                    worker, voice = choose_voice(workers, request)
+                    request, worker, voice = self._parse(event, workers)
                     check_length(len(request.text), self._max_characters, "text")
                     reply = SpeechReply(self._connection, worker, voice, request.ignored, request.text)
                     self._replies.add(reply)
             case "synthesize-start":
                 if self._streamed_reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-                request = parse(SpeechFields, event, self._is_strict)
-                worker, voice = choose_voice(workers, request)
+                request, worker, voice = self._parse(event, workers)
                 streamed = StreamedSpeechReply(
                     self._connection, worker, voice, request.ignored, self._threads
                 )
                 self._replies.add(streamed)
-                self._streamed_reply, self._is_refused = streamed, False
+                self._streamed_reply = streamed
             case "synthesize-chunk":
                 text = parse(SpeechFields, event).text
                 await self._current(event).add(text, self._max_characters)
             case _:
                 self._current(event).finish()
                 self._streamed_reply = None
+
+    def _parse(
+        self, event: Event, workers: list[SpeechWorker]
+    ) -> tuple[SpeechFields, SpeechWorker, str | None]:
+        request = parse(SpeechFields, event, self._models.is_strict)
+        return request, *choose_voice(workers, request)
 
     def _current(self, event: Event) -> StreamedSpeechReply:
         if self._streamed_reply is None:

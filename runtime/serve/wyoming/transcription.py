@@ -4,18 +4,16 @@ from collections.abc import Callable
 
 from wyoming import asr, info
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
-from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields
-from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Reply, RequestEvents, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
@@ -91,51 +89,34 @@ class IncomingAudio:
         self.job.finish()
 
 
-class AudioEvents:
+class AudioEvents(RequestEvents):
     """The events of speech to text of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, models: Models):
-        self._connection, self._replies, self._models = connection, replies, models
-        self._request = TranscribeFields()  # for the next audio
-        self._audio: IncomingAudio | None = None
-        self._reply: TranscriptReply | None = None
-        self._is_refused = False  # the audio that is being sent
+    first, last = "transcribe", "audio-stop"
+    _audio: IncomingAudio | None = None
+    _reply: TranscriptReply | None = None
+    _request = TranscribeFields()  # for the next audio
 
     @property
     def is_open(self) -> bool:
         """Whether more audio is to come."""
         return self._audio is not None
 
-    async def handle(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
-        """`worker` returns the model of a name, or the preferred one. Raises ClientLeft or SessionEnds."""
-        if self._is_refused and event.type != "transcribe":
-            self._is_refused = event.type != "audio-stop"
-            return
-        try:
-            await self._take(event, worker)
-        except (ClientLeft, SessionEnds):
-            raise
-        except Exception as raised:
-            self._refuse(failure(raised))
-            self._is_refused = event.type != "audio-stop"
-
-    def _refuse(self, error: ApiError) -> None:
-        if self._reply is not None:
-            self._reply.fail(error)
-        else:
-            self._replies.add(Refusal(error, ENDINGS))
-        self._forget()
-
-    def _forget(self) -> None:
+    def abandon(self) -> Reply | None:
+        reply, self._request = self._reply, TranscribeFields()
         self._audio = self._reply = None
-        self._request = TranscribeFields()
+        return reply
 
-    async def _take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS
+
+    async def take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        """`worker` returns the model of a name, or the preferred one."""
         match event.type:
             case "transcribe":
                 request = parse(TranscribeFields, event, self._models.is_strict)
                 worker(request.name)
-                self._request, self._is_refused = request, False
+                self._request = request
             case "audio-start":
                 if self._audio is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
@@ -150,7 +131,7 @@ class AudioEvents:
                 if self._audio is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self._forget()
+                self.abandon()
 
     def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
         _check_format(form)
