@@ -132,7 +132,6 @@ WRONG = [
     ({"name": "a\x00b"}, None, "invalid_value", "name"),
     ({"name": "a" * 101}, None, "invalid_value", "name"),
     ({"type": "prompt"}, None, "invalid_value", "type"),
-    ({"prompt": "A calm voice."}, None, "unknown_field", "prompt"),
     ({"model": "tone"}, None, "voices_not_supported", "model"),
     ({"transcript": "a" * 4097}, None, "string_above_max_length", "transcript"),
     ({"transcript": "..."}, None, "invalid_value", "transcript"),
