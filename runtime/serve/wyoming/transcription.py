@@ -93,19 +93,8 @@ class AudioEvents(RequestEvents):
     """The events of speech to text of one connection."""
 
     first, last = "transcribe", "audio-stop"
-    _audio: IncomingAudio | None = None
-    _reply: TranscriptReply | None = None
+    _audio: IncomingAudio  # of the request whose rest is to come
     _request = TranscribeFields()  # for the next audio
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more audio is to come."""
-        return self._audio is not None
-
-    def abandon(self) -> Reply | None:
-        reply, self._request = self._reply, TranscribeFields()
-        self._audio = self._reply = None
-        return reply
 
     def endings(self, event: Event) -> tuple[Eventable, ...]:
         return ENDINGS
@@ -114,36 +103,40 @@ class AudioEvents(RequestEvents):
         """`worker` returns the model of a name, or the preferred one."""
         match event.type:
             case "transcribe":
+                self._request = TranscribeFields()
                 request = parse(TranscribeFields, event, self._models.is_strict)
                 worker(request.name)
                 self._request = request
             case "audio-start":
-                if self._audio is not None:
+                if self._reply is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
-                self._begin(parse(AudioStart, event), worker(self._request.name))
+                self._begin(parse(AudioStart, event), worker)
             case "audio-chunk":
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
-                audio = self._audio or self._begin(chunk, worker(self._request.name))
-                if _format(chunk) != _format(audio.form):
+                if self._reply is None:
+                    self._begin(chunk, worker)
+                if _format(chunk) != _format(self._audio.form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
-                await audio.feed(chunk.audio)
+                await self._audio.feed(chunk.audio)
             case _:
-                if self._audio is None:
+                if self._reply is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self.abandon()
+                self._reply = None
 
-    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
+    def _begin(self, form: AudioFormat, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        request, self._request = self._request, TranscribeFields()
+        model = worker(request.name)
         _check_format(form)
         try:
-            worker.check_language(self._request.language)
+            model.check_language(request.language)
         except ApiError as error:
-            self._request.ignore("language", error.message, "invalid_value")
-        job = worker.submit_live(None, self) if worker.live_slots else worker.submit(None)
-        self._reply = TranscriptReply(self._connection, job, self._request.ignored)
-        self._replies.add(self._reply)
-        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._models.limits)
-        return self._audio
+            request.ignore("language", error.message, "invalid_value")
+        job = model.submit_live(None, self) if model.live_slots else model.submit(None)
+        reply = TranscriptReply(self._connection, job, request.ignored)
+        self._replies.add(reply)
+        self._reply = reply
+        self._audio = IncomingAudio(form, job, model.task.sample_rate, self._models.limits)
 
 
 def _format(form: AudioFormat) -> tuple[int, int, int]:

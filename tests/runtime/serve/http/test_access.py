@@ -88,8 +88,8 @@ def test_pages_that_are_listed_read_answers_and_no_others(keys: Keys) -> None:
             refused = client.post(url, json=BODY, headers={"origin": origin})
             spoken = client.post(url, json=BODY, headers={"origin": origin, **bearer(KEY)})
             assert [each.status_code for each in (asked, refused, spoken)] == [200, 401, 200]
-            answers = (asked, refused, spoken)
-            assert {each.headers["access-control-allow-origin"] for each in answers} == {origin}
+            for each in (asked, refused, spoken):
+                assert each.headers["access-control-allow-origin"] == origin
             assert asked.headers["access-control-allow-headers"] == "authorization"
             assert spoken.headers["access-control-expose-headers"] == "*"
         for origin in others:

@@ -33,7 +33,7 @@ from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.address import is_in, parse_networks, parse_wyoming
+from voxport.runtime.serve.address import parse_networks, parse_wyoming
 from voxport.runtime.serve.wyoming.announcement import SERVICE, announced
 from voxport.runtime.serve.wyoming.server import WyomingServer
 
@@ -186,21 +186,13 @@ def test_clients_of_other_networks_are_refused_and_logged(caplog: pytest.LogCapt
         async with WyomingServer(fixture.models, "0.0.0.0", 0, parse_networks(["10.1.0.0/16"])) as server:
             async with AsyncClient.from_uri(f"tcp://127.0.0.2:{server.port}") as client:
                 assert types(await ask(client, Describe(), until=("info",))) == ["info"]
-            server._networks = parse_networks(["10.1.0.0/16"])
+            server._networks = tuple(parse_networks(["10.1.0.0/16"]))
             async with AsyncClient.from_uri(f"tcp://127.0.0.2:{server.port}") as client:
                 assert await client.read_event() is None
 
     with wyoming_fixture() as fixture, caplog.at_level("WARNING"):
         asyncio.run(scenario(fixture))
     assert "127.0.0.1 is in no network that may connect" in caplog.text
-
-
-def test_networks_have_addresses() -> None:
-    networks = parse_networks(["192.168.1.7/24", "10.0.0.1", "fd00::/8"])
-    for address in ("192.168.1.200", "10.0.0.1", "fd12::1", "fd12::1%eth0", "::ffff:10.0.0.1"):
-        assert is_in(address, networks), address
-    for address in ("192.168.2.1", "10.0.0.2", "fe80::1%eth0", "::1", "::ffff:10.0.0.2"):
-        assert not is_in(address, networks), address
 
 
 def test_an_announced_server_is_found() -> None:
