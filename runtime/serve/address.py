@@ -137,13 +137,6 @@ def parse_networks(texts: Iterable[str]) -> list[Network]:
     return found
 
 
-def is_in(address: str, networks: Iterable[Network]) -> bool:
-    """Whether an address of a client is in one of the networks. `address` may have a zone."""
-    found = ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if found.version == 6 else None
-    return any((mapped or found) in network for network in networks)
-
-
 def one_of(patterns: Iterable[str]) -> str:
     """A regular expression for each of `patterns`, in any case. A `*` is any text."""
     found = "|".join(re.escape(each).replace(r"\*", ".*") for each in patterns)

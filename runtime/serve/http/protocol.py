@@ -47,7 +47,8 @@ class RequestReader(h11.Connection):
 
 def _join(headers: Fields, name: bytes) -> Fields:
     """The lines of a list become one line."""
-    tokens = [token.strip() for key, value in headers if key == name for token in value.split(b",")]
+    found = (token.strip() for key, value in headers if key == name for token in value.split(b","))
+    tokens = list(filter(None, found))
     if not tokens:
         return headers
     if name == b"upgrade" and WEBSOCKET in (token.lower() for token in tokens):

@@ -83,8 +83,8 @@ def _is_error(record: logging.LogRecord) -> bool:
     """uvicorn also logs sockets refused with a response, which `AccessMiddleware` has logged, and tasks
     that are cancelled when the server ends.
     """
-    is_cancelled = bool(record.exc_info) and isinstance(record.exc_info[1], asyncio.CancelledError)
-    return record.msg != NO_HANDSHAKE and not is_cancelled
+    raised = record.exc_info[1] if record.exc_info else None
+    return record.msg != NO_HANDSHAKE and not isinstance(raised, asyncio.CancelledError)
 
 
 def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> uvicorn.Config:

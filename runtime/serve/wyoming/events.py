@@ -124,45 +124,28 @@ class Connection:
             self._writer.transport.abort()
 
 
-class Reply(ABC):
-    """The events that answer one request."""
+class Reply:
+    """The events that answer one request. Without a method `run` of its own it is only an error."""
 
     def __init__(self, endings: tuple[Eventable, ...]):
         """`endings` follow an error, because clients wait for them."""
         self.endings = endings
-        self._error: ApiError | None = None
-        self._has_failed = asyncio.Event()
+        self._errors: asyncio.Queue[ApiError] = asyncio.Queue()
 
-    @abstractmethod
     async def run(self) -> None:
         """Sends the events. Raises ApiError, UsageError or ClientLeft."""
+        await self.failed()
 
-    @abstractmethod
     def cancel(self) -> None:
         """Ends the reply, which is not sent any more. May be called before, while and after it runs."""
 
     def fail(self, error: ApiError) -> None:
-        """Ends the reply with an error in the rest of its request."""
-        self._error = error
-        self._has_failed.set()
+        """The rest of the request is wrong."""
+        self._errors.put_nowait(error)
 
     async def failed(self) -> None:
         """Raises the error of `fail`."""
-        await self._has_failed.wait()
-        assert self._error is not None
-        raise self._error
-
-
-class Refusal(Reply):
-    def __init__(self, error: ApiError, endings: tuple[Eventable, ...]):
-        super().__init__(endings)
-        self.fail(error)
-
-    async def run(self) -> None:
-        await self.failed()
-
-    def cancel(self) -> None:
-        pass
+        raise await self._errors.get()
 
 
 class Replies:
@@ -210,3 +193,45 @@ class Replies:
     def cancel(self) -> None:
         for reply in self._pending:
             reply.cancel()
+
+
+class RequestEvents(ABC):
+    """The events of one kind of requests on a connection. The rest of a wrong request is dropped."""
+
+    first: str  # the event with which a request begins
+    last: str  # the one with which it ends
+    _reply: Reply | None = None  # to the request whose rest is to come
+    _is_refused = False  # the request whose rest is to come
+
+    def __init__(self, connection: Connection, replies: Replies, models: Models):
+        self._connection, self._replies, self._models = connection, replies, models
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more of a request is to come."""
+        return self._reply is not None
+
+    async def handle(self, event: Event, workers: Any) -> None:
+        """`workers` as in `take`. Raises ClientLeft or SessionEnds."""
+        if self._is_refused and event.type != self.first:
+            self._is_refused = event.type != self.last
+            return
+        self._is_refused = False
+        try:
+            await self.take(event, workers)
+        except (ClientLeft, SessionEnds):
+            raise
+        except Exception as raised:
+            if (reply := self._reply) is None:
+                reply = Reply(self.endings(event))
+                self._replies.add(reply)
+            reply.fail(failure(raised))
+            self._reply, self._is_refused = None, event.type not in (self.last, "synthesize")
+
+    @abstractmethod
+    async def take(self, event: Event, workers: Any) -> None:
+        """Any: workers of the task. Raises ApiError, UsageError, ClientLeft or SessionEnds."""
+
+    @abstractmethod
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        """The events that follow the refusal of an event."""

@@ -5,13 +5,14 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from ipaddress import ip_address
 from typing import Self
 
 from wyoming.event import Event
 from wyoming.info import Info, SelectProgram
 from wyoming.ping import Ping, Pong
 
-from voxport.runtime.serve.address import Network, bind, is_in, parse_networks, url_host
+from voxport.runtime.serve.address import Network, bind, parse_networks, url_host
 from voxport.runtime.serve.errors import ApiError, SessionEnds, failure, overloaded
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
 from voxport.runtime.serve.models import Models
@@ -23,7 +24,7 @@ from voxport.runtime.serve.wyoming.speech import SpeechEvents, tts_program
 from voxport.runtime.serve.wyoming.transcription import AudioEvents, asr_program
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1")
-Announce = Callable[[list[str], int], AbstractAsyncContextManager[None]]  # addresses and port
+Announce = Callable[[str, int], AbstractAsyncContextManager[None]]  # of an address and a port
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ class WyomingServer:
         ]
         self.port = listener.port
         if self._announce:
-            hosts = [each.getsockname()[0] for each in listener.sockets]
-            await self._announcement.enter_async_context(self._announce(hosts, self.port))
+            address = listener.sockets[0].getsockname()[0]
+            await self._announcement.enter_async_context(self._announce(address, self.port))
         log.info("serving the Wyoming protocol at tcp://%s:%d", url_host(self._host), self.port)
         return self
 
@@ -83,7 +84,7 @@ class WyomingServer:
         """Runs a session, and sends the error that ends it."""
         connection, task = Connection(reader, writer), asyncio.current_task()
         assert task is not None
-        if not is_in(connection.client, self._networks):
+        if not any(ip_address(connection.client) in network for network in self._networks):
             log.warning("wyoming: %s is in no network that may connect", connection.client)
             writer.close()
             return

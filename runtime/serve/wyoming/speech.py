@@ -8,20 +8,28 @@ from functools import partial
 from typing import Literal
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 from wyoming.info import TtsProgram, TtsVoice
 from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
-from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.aliases import ChosenVoice, listed
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
-from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import (
+    INVALID,
+    VOXPORT,
+    Connection,
+    Replies,
+    Reply,
+    RequestEvents,
+    parse,
+)
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -67,26 +75,44 @@ class SpeechFields(RequestFields):
     text_format: Literal["text"] = "text"
 
 
-def choose_voice(workers: Iterable[SpeechWorker], request: SpeechFields) -> tuple[SpeechWorker, str | None]:
-    """The first of `workers` with the voice, or with one of the language, and the name of the voice.
+def choose_voice(
+    models: Models, workers: list[SpeechWorker], request: SpeechFields
+) -> tuple[SpeechWorker, ChosenVoice]:
+    """The first of `workers` with the voice, or with one of the language, and the voice.
 
     Else it is the default voice of the first worker. Raises ApiError.
     """
-    workers, wanted = list(workers), request.voice or VoiceFields()
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
-    voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
-    names = [voice for _, voice in voices]
-    if wanted.name and (name := find_name(wanted.name, dict.fromkeys(names))) not in names:
-        raise ApiError(400, f"voice.name: expected one of {', '.join(sorted(set(names)))}", "voice_not_found")
-    found = [each for each in voices if wanted.name and each[1] == name]
-    spoken = [each for each in found or voices if _speaks(each[0].task, each[1], wanted.language)]
-    if wanted.language and not spoken:
-        languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))
+    wanted = request.voice or VoiceFields()
+    language = wanted.language
+    if wanted.name == DEFAULT_VOICE:
+        workers = [each for each in workers if not each.task.bundle_voices()] or workers
+    voices = [(each, voice) for each in workers for voice in _voices(each.task)]
+    if wanted.name and wanted.name != DEFAULT_VOICE:
+        worker, found = _named(models, workers, wanted.name)
+    else:
+        spoken = (each for each in voices if language and _speaks(each[0].task, each[1], language))
+        worker, voice = next(spoken, (workers[0], DEFAULT_VOICE))
+        name = None if voice == DEFAULT_VOICE else voice
+        found = models.aliases.voice(name, worker, models.voices)
+    if language and not _speaks(worker.task, found.voice or DEFAULT_VOICE, language):
+        languages = listed(sorted({_language(each.task, voice) for each, voice in voices}))
         request.ignore("voice.language", f"expected one of {languages}", "language_not_found")
-    for worker, voice in spoken or found:
-        return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
-    return workers[0], workers[0].default_voice()
+    return worker, found
+
+
+def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
+    """Names of other services mean voices of any bundle, so bundles that have the voice come first."""
+    errors = []
+    for worker in sorted(
+        workers, key=lambda each: find_name(name, own := each.task.bundle_voices()) not in own
+    ):
+        try:
+            return worker, models.aliases.voice(name, worker, models.voices)
+        except ApiError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
@@ -100,17 +126,22 @@ class SpeechReply(Reply):
     def __init__(
         self,
         connection: Connection,
-        worker: SpeechWorker,
-        voice: str | None,
-        ignored: tuple[str, ...],
+        choice: tuple[SpeechWorker, ChosenVoice],
+        request: SpeechFields,
         text: str | Iterable[str],
         threads: Executor | None = None,
     ):
         """`threads` wait for the parts of a text that arrives in pieces."""
         super().__init__(ENDINGS if threads is None else STREAM_ENDINGS)
-        self._connection, self._worker, self._text, self._threads = connection, worker, text, threads
-        self._ignored = ignored
-        self._options: SpeechOptions = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
+        self._connection, self._text, self._threads = connection, text, threads
+        self._worker, voice = choice
+        self._ignored = request.ignored
+        is_stored = voice.name != voice.voice  # and may be deleted
+        self._options: SpeechOptions = {
+            "voice": voice.voice,
+            "chunk_frames": CHUNK_FRAMES,
+            "store_prefix": not is_stored,
+        }
 
     async def run(self) -> None:
         prepare = partial(self._worker.prepare, self._text, self._options, self._threads)
@@ -126,9 +157,6 @@ class SpeechReply(Reply):
             job.cancel()
         await self._connection.send(AudioStop())
 
-    def cancel(self) -> None:
-        pass  # the job ends with `run`
-
 
 class StreamedSpeechReply(SpeechReply):
     """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
@@ -136,13 +164,12 @@ class StreamedSpeechReply(SpeechReply):
     def __init__(
         self,
         connection: Connection,
-        worker: SpeechWorker,
-        voice: str | None,
-        ignored: tuple[str, ...],
+        choice: tuple[SpeechWorker, ChosenVoice],
+        request: SpeechFields,
         text: ArrivingText,
         threads: Executor,
     ):
-        super().__init__(connection, worker, voice, ignored, text, threads)
+        super().__init__(connection, choice, request, text, threads)
         self.text = text
 
     def cancel(self) -> None:
@@ -154,66 +181,40 @@ class StreamedSpeechReply(SpeechReply):
         await self._connection.send(SynthesizeStopped())
 
 
-class SpeechEvents:
+class SpeechEvents(RequestEvents):
     """The events of text to speech of one connection."""
 
+    first, last = "synthesize-start", "synthesize-stop"
+    _reply: StreamedSpeechReply | None = None
+
     def __init__(self, connection: Connection, replies: Replies, models: Models, threads: Executor):
-        self._connection, self._replies, self._threads = connection, replies, threads
-        self._max_characters, self._is_strict = models.limits.text_characters, models.is_strict
-        self._streamed_reply: StreamedSpeechReply | None = None
-        self._is_refused = False  # the text in pieces that is being sent
+        super().__init__(connection, replies, models)
+        self._threads, self._max_characters = threads, models.limits.text_characters
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more of a text is to come."""
-        return self._streamed_reply is not None
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS if event.type == "synthesize" else STREAM_ENDINGS
 
-    async def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
-        """`workers` are those that may speak, the preferred one first. Raises ClientLeft or SessionEnds."""
-        if self._is_refused and event.type != "synthesize-start":
-            self._is_refused = event.type != "synthesize-stop"
-            return
-        try:
-            await self._take(event, workers)
-        except (ClientLeft, SessionEnds):
-            raise
-        except Exception as raised:
-            self._refuse(event.type, failure(raised))
-
-    def _refuse(self, kind: str, error: ApiError) -> None:
-        if self._streamed_reply is not None:
-            self._streamed_reply.fail(error)
-        else:
-            self._replies.add(Refusal(error, ENDINGS if kind == "synthesize" else STREAM_ENDINGS))
-        self._streamed_reply, self._is_refused = None, kind in ("synthesize-start", "synthesize-chunk")
-
-    async def _take(self, event: Event, workers: list[SpeechWorker]) -> None:
+    async def take(self, event: Event, workers: list[SpeechWorker]) -> None:
+        """`workers` are those that may speak, the preferred one first."""
+        request = parse(SpeechFields, event, self._models.is_strict)
         match event.type:
             case "synthesize":
-                if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
-                    request = parse(SpeechFields, event, self._is_strict)
-                    worker, voice = choose_voice(workers, request)
+                if self._reply is None:  # else it repeats a text for servers that do not stream
                     check_length(len(request.text), self._max_characters, "text")
-                    reply = SpeechReply(self._connection, worker, voice, request.ignored, request.text)
-                    self._replies.add(reply)
+                    choice = choose_voice(self._models, workers, request)
+                    self._replies.add(SpeechReply(self._connection, choice, request, request.text))
             case "synthesize-start":
-                if self._streamed_reply is not None:
+                if self._reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-                request = parse(SpeechFields, event, self._is_strict)
-                worker, voice = choose_voice(workers, request)
+                choice = choose_voice(self._models, workers, request)
                 text = ArrivingText(self._max_characters)
-                streamed = StreamedSpeechReply(
-                    self._connection, worker, voice, request.ignored, text, self._threads
-                )
-                self._replies.add(streamed)
-                self._streamed_reply, self._is_refused = streamed, False
+                reply = StreamedSpeechReply(self._connection, choice, request, text, self._threads)
+                self._replies.add(reply)
+                self._reply = reply
+            case _ if self._reply is None:
+                raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
             case "synthesize-chunk":
-                await self._current(event).text.add(parse(SpeechFields, event).text)
+                await self._reply.text.add(request.text)
             case _:
-                self._current(event).text.finish()
-                self._streamed_reply = None
-
-    def _current(self, event: Event) -> StreamedSpeechReply:
-        if self._streamed_reply is None:
-            raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
-        return self._streamed_reply
+                self._reply.text.finish()
+                self._reply = None

@@ -4,18 +4,16 @@ from collections.abc import Callable
 
 from wyoming import asr, info
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
-from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields
-from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Refusal, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Reply, RequestEvents, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
@@ -91,78 +89,54 @@ class IncomingAudio:
         self.job.finish()
 
 
-class AudioEvents:
+class AudioEvents(RequestEvents):
     """The events of speech to text of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, models: Models):
-        self._connection, self._replies, self._models = connection, replies, models
-        self._request = TranscribeFields()  # for the next audio
-        self._audio: IncomingAudio | None = None
-        self._reply: TranscriptReply | None = None
-        self._is_refused = False  # the audio that is being sent
+    first, last = "transcribe", "audio-stop"
+    _audio: IncomingAudio  # of the request whose rest is to come
+    _request = TranscribeFields()  # for the next audio
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more audio is to come."""
-        return self._audio is not None
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS
 
-    async def handle(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
-        """`worker` returns the model of a name, or the preferred one. Raises ClientLeft or SessionEnds."""
-        if self._is_refused and event.type != "transcribe":
-            self._is_refused = event.type != "audio-stop"
-            return
-        try:
-            await self._take(event, worker)
-        except (ClientLeft, SessionEnds):
-            raise
-        except Exception as raised:
-            self._refuse(failure(raised))
-            self._is_refused = event.type != "audio-stop"
-
-    def _refuse(self, error: ApiError) -> None:
-        if self._reply is not None:
-            self._reply.fail(error)
-        else:
-            self._replies.add(Refusal(error, ENDINGS))
-        self._forget()
-
-    def _forget(self) -> None:
-        self._audio = self._reply = None
-        self._request = TranscribeFields()
-
-    async def _take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+    async def take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        """`worker` returns the model of a name, or the preferred one."""
         match event.type:
             case "transcribe":
+                self._request = TranscribeFields()
                 request = parse(TranscribeFields, event, self._models.is_strict)
                 worker(request.name)
-                self._request, self._is_refused = request, False
+                self._request = request
             case "audio-start":
-                if self._audio is not None:
+                if self._reply is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
-                self._begin(parse(AudioStart, event), worker(self._request.name))
+                self._begin(parse(AudioStart, event), worker)
             case "audio-chunk":
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
-                audio = self._audio or self._begin(chunk, worker(self._request.name))
-                if _format(chunk) != _format(audio.form):
+                if self._reply is None:
+                    self._begin(chunk, worker)
+                if _format(chunk) != _format(self._audio.form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
-                await audio.feed(chunk.audio)
+                await self._audio.feed(chunk.audio)
             case _:
-                if self._audio is None:
+                if self._reply is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self._forget()
+                self._reply = None
 
-    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
+    def _begin(self, form: AudioFormat, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        request, self._request = self._request, TranscribeFields()
+        model = worker(request.name)
         _check_format(form)
         try:
-            worker.check_language(self._request.language)
+            model.check_language(request.language)
         except ApiError as error:
-            self._request.ignore("language", error.message, "invalid_value")
-        job = worker.submit_live(None, self) if worker.live_slots else worker.submit(None)
-        self._reply = TranscriptReply(self._connection, job, self._request.ignored)
-        self._replies.add(self._reply)
-        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._models.limits)
-        return self._audio
+            request.ignore("language", error.message, "invalid_value")
+        job = model.submit_live(None, self) if model.live_slots else model.submit(None)
+        reply = TranscriptReply(self._connection, job, request.ignored)
+        self._replies.add(reply)
+        self._reply = reply
+        self._audio = IncomingAudio(form, job, model.task.sample_rate, self._models.limits)
 
 
 def _format(form: AudioFormat) -> tuple[int, int, int]:
