@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.serve.address import check_origins
+from voxport.runtime.serve.address import check_hosts, check_origins
 from voxport.runtime.serve.aliases import Aliases
 from voxport.runtime.serve.fields import UNKNOWN, wrong_field
 from voxport.runtime.serve.http.access import Keys, read_keys
@@ -48,14 +48,15 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 class RayOptions(Limits):
     """Arguments of `build`, with the fields of `Limits`.
 
-    `bundle` and `allow_origin` are lists, or texts with commas. `alias` and `voice_alias` are
-    objects, or texts as in `tts-1=TTS,whisper-1=STT`. `cpus` are the processors of a replica, and
-    the threads of its engines. `replicas` is the maximum number of replicas.
+    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `alias` and `voice_alias` are
+    objects, or texts as in `tts-1=TTS,whisper-1=STT`. `cpus` are the processors of a replica, and the threads
+    of its engines. `replicas` is the maximum number of replicas.
     """
 
     bundle: Annotated[Texts, Field(min_length=1)]
     keys: Path | None = None
     allow_origin: Texts = ()
+    allow_host: Texts = ()
     slots: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SLOTS
     check: bool = True
     strict: bool = False
@@ -76,6 +77,7 @@ def parse_options(arguments: Json) -> RayOptions:
         expected = f"; expected one of {', '.join((*own, *LIMITS))}" if wrong.code == UNKNOWN else ""
         raise UsageError(f"{wrong.message}{expected}", field=wrong.param) from None
     check_origins(found.allow_origin)
+    check_hosts(found.allow_host)
     if found.replicas < found.min_replicas:
         raise UsageError(
             f"replicas: {found.replicas} is less than min_replicas {found.min_replicas}", field="replicas"
@@ -125,7 +127,7 @@ class Replica:
         while not models.is_ready:
             self.check_health()
             time.sleep(POLL_S)
-        self._app = build_app(models, keys, options.allow_origin)
+        self._app = build_app(models, keys, options.allow_origin, options.allow_host)
         leave_out_loaded_objects()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
