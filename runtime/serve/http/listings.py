@@ -20,6 +20,11 @@ def listing_router(models: Models) -> APIRouter:
         aliases = [_entry(worker, alias) for alias, worker in _aliases(models).items()]
         return {"object": "list", "data": [*map(_entry, models.workers), *aliases]}
 
+    @router.get("/v1/audio/models")
+    async def list_speech_models() -> Json:
+        """Open WebUI offers these models for speech."""
+        return {"models": [_entry(worker) for worker in models.speech_workers.values()]}
+
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Json:
         worker = _find(name, models)

@@ -12,9 +12,7 @@ from voxport.runtime.serve.speech.answers import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
 # Fields of a segment that clients of Whisper read, which the models do not measure
-NOT_MEASURED = dict.fromkeys(
-    ("seek", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0
-)
+NOT_MEASURED = dict.fromkeys(("temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0)
 SEGMENT = "transcription_segment"
 
 
@@ -69,7 +67,14 @@ class Answer:
 
     def _segments(self, texts: Sequence[Word]) -> list[Json]:
         return [
-            {"id": index, "type": SEGMENT, **timed_fields(each, "text"), "tokens": [], **NOT_MEASURED}
+            {
+                "id": index,
+                "type": SEGMENT,
+                **timed_fields(each, "text"),
+                "seek": 0,
+                "tokens": [],
+                **NOT_MEASURED,
+            }
             for index, each in enumerate(texts)
         ]
 

@@ -1,6 +1,7 @@
 """Names of models and voices that belong to other services, to the operator, or are written otherwise."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -137,6 +138,8 @@ def test_aliases_are_listed_behind_what_they_mean(server: RunningServer) -> None
         found = client.models.retrieve(name).to_dict()
         assert found["id"] == name and found["task"] == "text-to-speech"
         assert [each["name"] for each in found["voices"]] == ["anna", "bob"]  # type: ignore[attr-defined]
+    offered = httpx2.get(f"{server.url}/v1/audio/models").json()["models"]
+    assert [each["id"] for each in offered] == ["tone", "second"]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
     voices = httpx2.get(f"{server.url}/v1/audio/voices?model=tone").json()["voices"]
@@ -150,6 +153,8 @@ def test_aliases_are_listed_behind_what_they_mean(server: RunningServer) -> None
 def test_lists_of_voices_have_pages(server: RunningServer) -> None:
     url = f"{server.url}/v1/audio/voices?model=tone"
     whole = httpx2.get(url).json()
+    times = {datetime.fromisoformat(each["created_at"]) for each in whole["items"]}
+    assert all(time.tzinfo and time.year >= 2025 for time in times)
     assert whole["total"] == len(whole["items"]) == whole["page_size"] and whole["total_pages"] == 1
     page = httpx2.get(f"{url}&limit=5&offset=5").json()
     assert page["items"] == whole["items"][5:10] and page["page"] == 2
