@@ -73,6 +73,15 @@ def test_synthesize_sends_the_speech_of_the_task(voice: SynthesizeVoice | None, 
     assert sound(events) == spoken(TEXT, name)
 
 
+def test_texts_without_a_word_are_silence_and_the_next_one_is_spoken() -> None:
+    empty = SynthesizeStart(), SynthesizeStop()
+    requests = Synthesize("\U0001f44d"), Synthesize(""), *empty, Synthesize("Hello.")
+    with wyoming_fixture() as fixture:
+        *silent, hello = conversation(fixture, *requests, until=END_OF_SPEECH, answers=4)
+    assert [sound(events) for events in silent] == 3 * [bytes(2 * 1920)]
+    assert sound(hello) == spoken("Hello.")
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size: int) -> None:
     pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
