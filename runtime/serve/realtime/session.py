@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from pydantic_core import from_json
@@ -74,12 +75,18 @@ class Connection:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SessionEnds(ApiError(413, message, "message_too_large"))
 
-    async def send(self, message: Message) -> None:
+    @property
+    def client(self) -> str:
+        return self._socket.headers.get("user-agent", "")
+
+    async def send(self, message: Message | bytes) -> None:
         """Raises SocketClosed."""
         try:
-            text = json.dumps(message, ensure_ascii=False)
             async with self._sending:
-                await self._socket.send_text(text)
+                if isinstance(message, bytes):
+                    await self._socket.send_bytes(message)
+                else:
+                    await self._socket.send_text(json.dumps(message, ensure_ascii=False))
         except Exception as error:  # the exceptions of a closed socket have no common base
             raise SocketClosed from error
 
@@ -261,17 +268,35 @@ class Session(ABC):
                 self.current = None
 
 
+class SocketSession(SessionState, Protocol):
+    """What a client and the server say on a socket."""
+
+    connection: Connection
+
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that is wrong."""
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    def close(self) -> None:
+        """Ends what runs."""
+
+
 async def run_session(
-    session: Session, greeting: Message, choose: Callable[[Message], Session] | None = None
+    session: SocketSession,
+    greeting: Message | None,
+    choose: Callable[[Message], SocketSession] | None = None,
 ) -> None:
-    """Sends the greeting, handles messages and closes the socket, whatever happens.
+    """Sends the greeting, if there is one, handles messages and closes the socket, whatever happens.
 
     An error of a message leaves the socket open. `choose` returns the session for the first right message, or
     raises ApiError; `session` answers those before.
     """
     connection, code, reason = session.connection, NORMAL, ""
     try:
-        await connection.send(greeting)
+        if greeting:
+            await connection.send(greeting)
         while True:
             message: Message = {}
             try:

@@ -8,7 +8,7 @@ from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.serve.fields import TranscriptionBody
-from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.speech.answers import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
 # Fields of a segment that clients of Whisper read, which the models do not measure

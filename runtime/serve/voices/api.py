@@ -29,21 +29,23 @@ class VoiceMaker:
     def __init__(self) -> None:
         self._thread, self._waiting = ThreadPoolExecutor(1, "voices"), 0
 
-    async def make(self, worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
-        """The content of a voice file. Raises ApiError."""
+    async def make(
+        self, worker: SpeechWorker, recording: Path, transcript: str | None, field: str = FILE
+    ) -> bytes:
+        """The content of a voice file. Raises ApiError, which names `field` for the recording."""
         if self._waiting >= MAX_WAITING:
             raise overloaded(f"{self._waiting} recordings wait for their voices; try again later")
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript)
+            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript, field)
         finally:
             self._waiting -= 1
 
 
-def _make(worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
+def _make(worker: SpeechWorker, recording: Path, transcript: str | None, field: str) -> bytes:
     worker.check_open()
-    with path_hidden(recording, FILE):
+    with path_hidden(recording, field):
         try:
             return worker.task.make_voice(recording, transcript)
         except UsageError as error:

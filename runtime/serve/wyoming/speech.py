@@ -1,11 +1,10 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Literal
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -20,6 +19,7 @@ from voxport.runtime.serve.aliases import ChosenVoice, listed
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.wyoming.events import (
     INVALID,
@@ -38,7 +38,6 @@ DEFAULT_VOICE = "default"  # for a bundle without voices: clients show no progra
 DEFAULT_LANGUAGE = "en"
 ENDINGS = (AudioStop(),)
 STREAM_ENDINGS = (*ENDINGS, SynthesizeStopped())
-POLL_S = 0.05  # between checks whether there is room for text
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -167,32 +166,15 @@ class StreamedSpeechReply(SpeechReply):
         connection: Connection,
         choice: tuple[SpeechWorker, ChosenVoice],
         request: SpeechFields,
+        text: ArrivingText,
         threads: Executor,
     ):
-        self._pieces: SimpleQueue[str | None] = SimpleQueue()
-        self._added = self._taken = 0  # characters; a thread takes them
-        self._is_finished = False
-        super().__init__(connection, choice, request, self._arriving(), threads)
+        super().__init__(connection, choice, request, text, threads)
+        self.text = text
 
-    def _arriving(self) -> Iterator[str]:
-        while (text := self._pieces.get()) is not None:
-            self._taken += len(text)
-            yield text
-
-    async def add(self, text: str, max_waiting: int) -> None:
-        """Takes the next piece of the text, and waits while more than `max_waiting` characters wait."""
-        if text and not self._is_finished:
-            self._added += len(text)
-            self._pieces.put(text)
-        while self._added - self._taken > max_waiting and not self._is_finished:
-            await asyncio.sleep(POLL_S)
-
-    def finish(self) -> None:
-        """No text follows."""
-        self._is_finished = True
-        self._pieces.put(None)
-
-    cancel = finish  # ends the thread that waits for text
+    def cancel(self) -> None:
+        """Ends the thread that waits for text."""
+        self.text.finish()
 
     async def run(self) -> None:
         await super().run()
@@ -224,14 +206,17 @@ class SpeechEvents(RequestEvents):
             case "synthesize-start":
                 if self._reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-                choice = choose_voice(self._models, workers, request)
-                reply = StreamedSpeechReply(self._connection, choice, request, self._threads)
+                choice, text = (
+                    choose_voice(self._models, workers, request),
+                    ArrivingText(self._max_characters),
+                )
+                reply = StreamedSpeechReply(self._connection, choice, request, text, self._threads)
                 self._replies.add(reply)
                 self._reply = reply
             case _ if self._reply is None:
                 raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
             case "synthesize-chunk":
-                await self._reply.add(request.text, self._max_characters)
+                await self._reply.text.add(request.text)
             case _:
-                self._reply.finish()
+                self._reply.text.finish()
                 self._reply = None
