@@ -52,7 +52,8 @@ class Tempo:
         left = round(self._given / self._speed) - self._returned
         rest = self._filtered(np.zeros(round(TAIL_S * self._rate), np.float32))
         self._graph.push(None)
-        return np.concatenate((rest, self._pulled()))[:left]
+        samples: np.ndarray = np.concatenate((rest, self._pulled()))
+        return samples[:left]
 
     def _filtered(self, samples: np.ndarray) -> np.ndarray:
         joined, self._held = np.concatenate((self._held, samples)), np.zeros(0, np.float32)

@@ -8,9 +8,10 @@ from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
-from voxport.runtime.serve.realtime.session import Connection, Message, Session, run_session
+from voxport.runtime.serve.realtime.session import Session, run_session
 from voxport.runtime.serve.realtime.speech_dialects import MistralSpeechSession, OmniSession
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 

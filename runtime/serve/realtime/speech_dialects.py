@@ -15,8 +15,9 @@ from voxport.runtime.serve.fields import (
     only,
 )
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import CODES
-from voxport.runtime.serve.realtime.session import NORMAL, Connection, Message
+from voxport.runtime.serve.realtime.session import NORMAL
 from voxport.runtime.serve.realtime.speech_session import SpeechSession
 from voxport.runtime.serve.speech.answers import encoded, mistral_delta, mistral_done
 from voxport.runtime.serve.speech.arriving_text import ArrivingText

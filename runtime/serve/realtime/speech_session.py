@@ -9,12 +9,8 @@ from contextlib import ExitStack, suppress
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.fields import SpeechFields, parse_message
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.session import (
-    NORMAL,
-    Connection,
-    SocketClosed,
-    SocketSession,
-)
+from voxport.runtime.serve.realtime.connection import Connection, SocketClosed
+from voxport.runtime.serve.realtime.session import NORMAL, SocketSession
 from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.settings import SpeechSettings, settings_of

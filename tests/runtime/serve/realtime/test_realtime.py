@@ -19,8 +19,9 @@ from support.serve.http_server import RunningServer, wait_until
 from support.serve.loud_to_text import RATE
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
-from voxport.runtime.serve.realtime.openai_dialect import DELAYS, delay_of
-from voxport.runtime.serve.realtime.session import decode_pcm
+from voxport.runtime.serve.realtime.input_audio import decode_audio
+from voxport.runtime.serve.realtime.openai_dialect import delay_of
+from voxport.runtime.serve.realtime.openai_fields import DELAYS
 
 
 @pytest.mark.parametrize("rate", [24000, 16000])
@@ -154,7 +155,7 @@ WRONG = [
 
 def test_samples_of_16_bits_become_floats_from_minus_1_to_1() -> None:
     content = np.array([-32768, 0, 16384], "<i2").tobytes()
-    assert decode_pcm(base64.b64encode(content).decode()).tolist() == [-1, 0, 0.5]
+    assert decode_audio(base64.b64encode(content).decode()).tolist() == [-1, 0, 0.5]
 
 
 def test_a_language_of_the_model_is_taken_and_shown(server: RunningServer) -> None:

@@ -33,7 +33,7 @@ from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.server import configuration
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.session import Connection
+from voxport.runtime.serve.realtime.connection import Connection
 
 PING_S = 0.2
 

@@ -20,7 +20,7 @@ from support.serve.tone_speech import FRAME, ToneSpeech
 from voxport.runtime.serve.http import uploads
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech import api
+from voxport.runtime.serve.speech import settings
 from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 
 SENTENCE = "a" * 200 + "."  # is a part of a text
@@ -114,7 +114,7 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) ->
     task = ToneSpeech()
     with running({"tone": task}) as server:
         worker = server.models.speech_workers["tone"]
-        monkeypatch.setattr(api, "make_encoder", fail)
+        monkeypatch.setattr(settings, "make_encoder", fail)
         assert post_speech(server, speech_body(response_format="mp3")).status_code == 500
         monkeypatch.undo()
         assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
