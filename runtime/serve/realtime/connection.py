@@ -70,12 +70,14 @@ class Connection:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SessionEnds(ApiError(413, message, "message_too_large"))
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: Message | bytes) -> None:
         """Raises SocketClosed."""
         try:
-            text = json.dumps(message, ensure_ascii=False)
             async with self._sending:
-                await self._socket.send_text(text)
+                if isinstance(message, bytes):
+                    await self._socket.send_bytes(message)
+                else:
+                    await self._socket.send_text(json.dumps(message, ensure_ascii=False))
         except Exception as error:  # the exceptions of a closed socket have no common base
             raise SocketClosed from error
 

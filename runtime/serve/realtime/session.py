@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from voxport.runtime.serve.fields import RequestFields, log_ignored, parse_messa
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.input_audio import InputAudio, TurnStream
+from voxport.runtime.serve.session_clock import SessionState
 from voxport.runtime.serve.transcription.job import too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.speech_to_text import TranscriptDelta
@@ -257,17 +258,35 @@ def _names_format(value: object) -> bool:
     return isinstance(value, dict) and any("format" in key or _names_format(value[key]) for key in value)
 
 
+class SocketSession(SessionState, Protocol):
+    """What a client and the server say on a socket."""
+
+    connection: Connection
+
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that is wrong."""
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    def close(self) -> None:
+        """Ends what runs."""
+
+
 async def run_session(
-    session: Session, greeting: Message, choose: Callable[[Message], Session] | None = None
+    session: SocketSession,
+    greeting: Message | None,
+    choose: Callable[[Message], SocketSession] | None = None,
 ) -> None:
-    """Sends the greeting, handles messages and closes the socket, whatever happens.
+    """Sends the greeting, if there is one, handles messages and closes the socket, whatever happens.
 
     An error of a message leaves the socket open. `choose` returns the session for the first right message, or
     raises ApiError; `session` answers those before.
     """
     connection, code, reason = session.connection, NORMAL, ""
     try:
-        await connection.send(greeting)
+        if greeting:
+            await connection.send(greeting)
         while True:
             message: Message = {}
             try:
