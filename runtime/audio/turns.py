@@ -8,6 +8,7 @@ from math import ceil
 import numpy as np
 
 from voxport.runtime.audio.silero import CHUNK, RATE, SpeechProbability
+from voxport.runtime.audio.sources import Converter
 
 CHUNK_MS = 1000 * CHUNK // RATE
 END_RATIO = 0.7  # of the threshold, below which a chunk of a turn is silent
@@ -40,9 +41,10 @@ class TurnAudio:
 class TurnDetector:
     """Divides one stream into turns, with the samples of each."""
 
-    def __init__(self, settings: TurnSettings, position: int = 0):
-        """`position`: samples of the stream before the first one that is fed."""
-        self._settings, self._model = settings, SpeechProbability()
+    def __init__(self, settings: TurnSettings, rate: int = RATE, position: int = 0):
+        """`rate`: samples per second of the stream. `position`: samples at `RATE` before the first one."""
+        self.settings, self.rate, self._model = settings, rate, SpeechProbability()
+        self._converter = Converter(rate, RATE)
         self._rest = np.zeros(0, np.float32)  # less than a chunk
         self._kept: deque[np.ndarray] = deque(maxlen=ceil(KEPT_S * RATE / CHUNK))  # since the last turn
         self.position = position  # the end of the last whole chunk
@@ -56,7 +58,10 @@ class TurnDetector:
         return (self.position + len(self._rest) - self._idle_since) / RATE
 
     def feed(self, samples: np.ndarray) -> list[TurnAudio]:
-        """Takes samples float32 [n] of any length at `RATE`. Returns the audio of turns."""
+        """Takes samples float32 [n] of any length. Returns the audio of turns, at `RATE`."""
+        return self._divided(self._converter.feed(samples))
+
+    def _divided(self, samples: np.ndarray) -> list[TurnAudio]:
         samples = np.concatenate((self._rest, samples))
         whole = len(samples) // CHUNK * CHUNK
         self._rest = samples[whole:]
@@ -66,12 +71,17 @@ class TurnDetector:
         pieces = (self._chunk(chunk, float(speech)) for chunk, speech in zip(chunks, found, strict=True))
         return [piece for piece in pieces if piece]
 
-    def end_turn(self) -> TurnAudio:
-        """Ends the current turn, or makes one of the audio since the last turn. Returns its last samples."""
+    def end_turn(self) -> list[TurnAudio]:
+        """Ends the current turn, or makes one of the audio since the last turn."""
+        pieces = self._divided(self._converter.finish())
+        self._converter = Converter(self.rate, RATE)
+        if pieces and pieces[-1].end_ms is not None:
+            return pieces
         samples = np.concatenate((*self._kept, self._rest))
         start = None if self._length else self._milliseconds(self.position + len(self._rest) - len(samples))
         self.clear()
-        return TurnAudio(samples, start, self._milliseconds(self.position), is_silent=start is not None)
+        last = TurnAudio(samples, start, self._milliseconds(self.position), is_silent=start is not None)
+        return [*pieces, last]
 
     def clear(self) -> None:
         """Discards the current turn and the audio since the last one."""
@@ -87,14 +97,14 @@ class TurnDetector:
         if self._length:
             return self._in_turn(chunk, speech)
         self._kept.append(chunk)
-        self._run = self._run + 1 if speech >= self._settings.threshold else 0
+        self._run = self._run + 1 if speech >= self.settings.threshold else 0
         if self._run == START_CHUNKS:
-            count = START_CHUNKS + ceil(self._settings.prefix_padding_ms / CHUNK_MS)
+            count = START_CHUNKS + ceil(self.settings.prefix_padding_ms / CHUNK_MS)
             samples = np.concatenate(list(self._kept)[-count:])
             self._kept.clear()
             self._length, self._run = len(samples) // CHUNK, 0
             return TurnAudio(samples, start_ms=self._milliseconds(self.position - len(samples)))
-        timeout = self._settings.idle_timeout_ms
+        timeout = self.settings.idle_timeout_ms
         if timeout and not self._run and self._milliseconds(self.position - self._idle_since) >= timeout:
             silence = self._milliseconds(self._idle_since), self._milliseconds(self.position)
             samples = np.concatenate(self._kept)
@@ -104,8 +114,8 @@ class TurnDetector:
 
     def _in_turn(self, chunk: np.ndarray, speech: float) -> TurnAudio:
         self._length += 1
-        self._run = self._run + 1 if speech < END_RATIO * self._settings.threshold else 0
-        seconds, silence = self._length * CHUNK / RATE, self._settings.silence_duration_ms
+        self._run = self._run + 1 if speech < END_RATIO * self.settings.threshold else 0
+        seconds, silence = self._length * CHUNK / RATE, self.settings.silence_duration_ms
         if seconds >= LONG_TURN_S:
             silence = min(silence, LONG_TURN_SILENCE_MS)
         if self._run < max(1, ceil(silence / CHUNK_MS)) and seconds < MAX_TURN_S:

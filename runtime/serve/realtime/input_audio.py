@@ -15,7 +15,6 @@ import soundfile
 from voxport.runtime.audio.files import from_pcm16
 from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import FILE_HEADERS, Converter
-from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
@@ -48,26 +47,6 @@ class InputAudio:
         self.job.finish()
 
 
-class TurnStream:
-    """A stream at the rate of a client, and its turns at `RATE`."""
-
-    def __init__(self, rate: int, settings: TurnSettings, position: int = 0):
-        """`position`: samples at `RATE` of the session so far."""
-        self.rate, self.settings = rate, settings
-        self._converter, self.detector = Converter(rate, RATE), TurnDetector(settings, position)
-
-    def feed(self, samples: np.ndarray) -> list[TurnAudio]:
-        """Takes samples float32 [n] at the rate of the client."""
-        return self.detector.feed(self._converter.feed(samples))
-
-    def end_turn(self) -> list[TurnAudio]:
-        """Ends the current turn, or makes one of the audio since the last turn."""
-        pieces = self.detector.feed(self._converter.finish())
-        self._converter = Converter(self.rate, RATE)
-        is_over = bool(pieces) and pieces[-1].end_ms is not None
-        return pieces if is_over else [*pieces, self.detector.end_turn()]
-
-
 def _g711(encoding: str) -> np.ndarray:
     """The sample of each byte, float32 [256]. `encoding`: its name in libsndfile."""
     raw = {"samplerate": RATE, "channels": 1, "format": "RAW", "subtype": encoding}
@@ -85,7 +64,7 @@ ENCODINGS: dict[str, tuple[int, Callable[[bytes], np.ndarray]]] = {  # bytes of 
 }
 
 
-def decode_audio(text: object, encoding: str = "pcm_s16le") -> np.ndarray:
+def decode_audio(text: object, encoding: str = "pcm_s16le", max_bytes: int | None = None) -> np.ndarray:
     """Base64 of samples -> float32 [n], n at least 1. Raises ApiError."""
     size, decode = ENCODINGS[encoding]
     if not isinstance(text, str):
@@ -93,6 +72,8 @@ def decode_audio(text: object, encoding: str = "pcm_s16le") -> np.ndarray:
     content = _from_base64(text)
     if not content or len(content) % size:
         raise _wrong_audio(f"{len(content)} bytes, expected whole samples of {8 * size} bits")
+    if max_bytes is not None and len(content) > max_bytes:
+        raise _wrong_audio(f"has {len(content)} bytes, expected at most {max_bytes}")
     if content.startswith(FILE_HEADERS):
         raise _wrong_audio(f"begins as an audio file, expected raw samples in {encoding}")
     samples = decode(content)

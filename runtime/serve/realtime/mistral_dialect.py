@@ -10,11 +10,10 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import HINT, UNSUPPORTED, NullIsMissing, RequestFields, Unsupported, only
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message
-from voxport.runtime.serve.realtime.input_audio import ENCODINGS, InputAudio, decode_audio
+from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.realtime.session import NORMAL, Session
 from voxport.runtime.speech_to_text import TranscriptDelta
 
-MAX_APPEND = 262_144  # bytes
 CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # error codes; the API documents only that they are ints
 Encoding = Literal["pcm_s16le", "pcm_s32le", "pcm_f16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
 
@@ -55,6 +54,8 @@ class MistralSession(Session):
     With turn detection a segment has a part for each turn.
     """
 
+    max_append = 262_144
+
     def __init__(self, connection: Connection, models: Models, model: str):
         super().__init__(connection, models)
         self._worker = self.use(model)
@@ -83,11 +84,8 @@ class MistralSession(Session):
             case "session.update":
                 await self._update(message)
             case "input_audio.append":
-                samples = decode_audio(message.get("audio"), self._format.encoding)
-                size = ENCODINGS[self._format.encoding][0] * len(samples)
-                if size > MAX_APPEND:
-                    raise ApiError(400, f"audio: has {size} bytes, expected at most {MAX_APPEND}")
-                await self.append(samples, self._rate, self._delay_ms)
+                encoding = self._format.encoding
+                await self.append(message.get("audio"), encoding, self._rate, self._delay_ms)
             case "input_audio.flush":
                 await self._end_segment()
             case "input_audio.end":
@@ -111,8 +109,8 @@ class MistralSession(Session):
         if fields.audio_format.model_fields_set:
             self._format = fields.audio_format
             self._rate = self._format.sample_rate or self._rate
-        if turns := fields.turn_detection:
-            self._turn_detection = turns
+        self._turn_detection = fields.turn_detection or self._turn_detection
+        if turns := self._turn_detection:
             settings = TurnSettings(turns.start_threshold, silence_duration_ms=turns.min_silence_ms)
             self.detect_turns(self._rate, settings)
         self.keep_ignored(update)
@@ -128,7 +126,7 @@ class MistralSession(Session):
         if self.turns and self.current:
             await self.end_turn(self._delay_ms)
         elif self.turns:
-            self.turns.detector.clear()  # has no speech
+            self.turns.clear()  # has no speech
         self._has_ended = is_last
         if self.current:
             self._last_parts.add(self.current)

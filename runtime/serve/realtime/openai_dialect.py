@@ -9,7 +9,7 @@ from voxport.runtime.audio.captions import timed_fields
 from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
+from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.realtime.openai_fields import (
     DEFAULT_RATES,
     DELAYS,
@@ -72,8 +72,8 @@ class OpenAiSession(Session):
                 self.refuse_format(message, error)
                 raise error
             case "input_audio_buffer.append":
-                samples = decode_audio(message.get("audio"), ENCODINGS[self._format])
-                await self.append(samples, self._rate, self._delay_ms())
+                encoding, delay_ms = ENCODINGS[self._format], self._delay_ms()
+                await self.append(message.get("audio"), encoding, self._rate, delay_ms)
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
@@ -148,7 +148,7 @@ class OpenAiSession(Session):
 
     async def _commit(self) -> None:
         self.check_refused()
-        pending_s = self.turns.detector.pending_s if self.turns else 0.0
+        pending_s = self.turns.pending_s if self.turns else 0.0
         seconds = self.current.seconds if self.current else pending_s
         if seconds < MIN_COMMIT_S:
             message = (

@@ -11,12 +11,12 @@ import numpy as np
 
 from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import Converter
-from voxport.runtime.audio.turns import TurnAudio, TurnSettings
+from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings
 from voxport.runtime.serve.errors import ApiError, SessionEnds
 from voxport.runtime.serve.fields import RequestFields, log_ignored, parse_message
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
-from voxport.runtime.serve.realtime.input_audio import InputAudio, TurnStream
+from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
 from voxport.runtime.serve.session_clock import SessionState
 from voxport.runtime.serve.transcription.job import too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
@@ -35,11 +35,13 @@ class Session(ABC):
     arrives.
     """
 
+    max_append: int | None = None  # bytes of audio in a message
+
     def __init__(self, connection: Connection, models: Models):
         self.connection, self.models = connection, models
         self.worker: TranscriptionWorker | None = None
         self.current: InputAudio | None = None
-        self.turns: TurnStream | None = None  # None if the client alone ends its audio
+        self.turns: TurnDetector | None = None  # None if the client alone ends its audio
         self.ignored: tuple[str, ...] = ()  # fields of the session without effect
         self._format_error: ApiError | None = None  # of an update that was refused
         self._pending: list[InputAudio] = []  # whose text is not sent yet
@@ -128,17 +130,23 @@ class Session(ABC):
         if settings is None:
             self.turns = None
         elif turns is None or (turns.rate, turns.settings) != (rate, settings):
-            self.turns = TurnStream(rate, settings, turns.detector.position if turns else 0)
+            self.turns = TurnDetector(settings, rate, turns.position if turns else 0)
 
-    async def append(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
-        """Adds samples float32 [n] to the current part, or begins one. Waits if too much is ahead.
+    async def append(self, audio: object, encoding: str, rate: int, delay_ms: int | None) -> None:
+        """Adds base64 of samples to the current part, or begins one. Waits if too much is ahead.
 
-        Raises ApiError once for a part if no live stream is free, and SessionEnds if the wait takes too long.
+        Raises ApiError on wrong audio, and once for a part if its format was refused or no live stream is
+        free. Raises SessionEnds if the wait takes too long.
         """
-        if self._format_error and not self._refusal:
-            self._refusal = self._format_error
-            raise self._refusal
-        if self.turns is None or self._format_error:
+        if self._format_error:
+            if not self._refusal:
+                self._refusal = self._format_error
+                raise self._refusal
+            return
+        await self._add(decode_audio(audio, encoding, self.max_append), rate, delay_ms)
+
+    async def _add(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
+        if self.turns is None:
             if audio := self.current or await self._begin(rate, delay_ms):
                 await self._feed(audio, samples)
             return
@@ -221,7 +229,7 @@ class Session(ABC):
         """Cancels the current part."""
         self._refusal = None
         if self.turns:
-            self.turns.detector.clear()
+            self.turns.clear()
         audio, self.current = self.current, None
         if audio:
             audio.job.cancel()

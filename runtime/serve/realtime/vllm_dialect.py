@@ -3,9 +3,9 @@
 from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import RequestFields, parse_message
+from voxport.runtime.serve.fields import RequestFields
 from voxport.runtime.serve.realtime.connection import Message
-from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
+from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.speech_to_text import TranscriptDelta
 
@@ -18,13 +18,6 @@ class ModelUpdate(RequestFields):
 
     type: str
     model: str
-
-
-class Commit(RequestFields):
-    """`input_audio_buffer.commit`."""
-
-    type: str
-    final: bool = False
 
 
 class VllmSession(Session):
@@ -41,9 +34,12 @@ class VllmSession(Session):
                 self.use(update.model)
                 self.keep_ignored(update)
             case "input_audio_buffer.append":
-                await self.append(decode_audio(message.get("audio")), RATE, None)
+                await self.append(message.get("audio"), "pcm_s16le", RATE, None)
             case "input_audio_buffer.commit":
-                if parse_message(Commit, message).final:  # else audio is transcribed as it arrives
+                is_final = message.get("final") or False
+                if not isinstance(is_final, bool):
+                    raise ApiError(400, "final: expected true or false", "invalid_event")
+                if is_final:  # else audio is transcribed as it arrives
                     self.finish()
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")

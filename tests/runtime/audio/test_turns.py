@@ -108,10 +108,10 @@ def test_a_client_can_end_a_turn_and_audio_without_speech() -> None:
     samples = sentences(1)
     detector = TurnDetector(DEFAULT)
     assert detector.feed(samples[: 2 * RATE])[0].start_ms == 768
-    assert detector.end_turn().end_ms == 2000 and detector.pending_s == 0
+    assert detector.end_turn()[-1].end_ms == 2000 and detector.pending_s == 0
     detector.feed(np.zeros(RATE, np.float32))
     assert detector.pending_s == 1
-    silent = detector.end_turn()
+    (silent,) = detector.end_turn()
     assert (silent.start_ms, silent.end_ms, len(silent.samples)) == (2000, 3000, RATE) and silent.is_silent
     detector.feed(samples[: 2 * RATE])
     detector.clear()
