@@ -22,24 +22,11 @@ SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
-    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
-
-    async def accept(
-        socket: WebSocket, model: str | None, find: Callable[[str], object] = models.live_worker
-    ) -> Connection:
-        """Raises ApiError before it accepts, if the server shuts down or `find` does not find the model."""
-        if models.is_draining:
-            raise draining()
-        if model is not None:
-            find(model)
-        offered = socket.scope.get("subprotocols", ())
-        await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        return Connection(socket, models)
 
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
-        connection = await accept(socket, model)
+        connection = await _accept(socket, models, models.live_worker)
         openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
             openai.use(model)
@@ -58,24 +45,41 @@ def realtime_router(models: Models) -> APIRouter:
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
-        model = socket.query_params.get("model", "")
-        session = MistralSession(await accept(socket, model), models, model)
+        model = models.live_worker(socket.query_params.get("model") or None).name
+        session = MistralSession(await _accept(socket, models), models, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
-    @router.websocket(OMNI)
-    async def omni(socket: WebSocket) -> None:
-        await run_session(OmniSession(await accept(socket, None), models, threads), None)
-
-    @router.websocket(MISTRAL_SPEECH)
-    async def mistral_speech(socket: WebSocket) -> None:
-        model = socket.query_params.get("model") or None
-        connection = await accept(socket, model, models.speech_worker)
-        session = MistralSpeechSession(connection, models, threads, model)
-        await run_session(session, {"type": "session.created", "session": session.description()})
-
+    _add_speech(router, models)
     for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
         router.add_api_route(path, _refuse_request)
     return router
+
+
+def _add_speech(router: APIRouter, models: Models) -> None:
+    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
+
+    @router.websocket(OMNI)
+    async def omni(socket: WebSocket) -> None:
+        await run_session(OmniSession(await _accept(socket, models), models, threads), None)
+
+    @router.websocket(MISTRAL_SPEECH)
+    async def mistral(socket: WebSocket) -> None:
+        connection = await _accept(socket, models, models.speech_worker)
+        session = MistralSpeechSession(connection, models, threads, socket.query_params.get("model") or None)
+        await run_session(session, {"type": "session.created", "session": session.description()})
+
+
+async def _accept(
+    socket: WebSocket, models: Models, find: Callable[[str], object] | None = None
+) -> Connection:
+    """Raises ApiError before it accepts, if the server shuts down or `find` does not find the model."""
+    if models.is_draining:
+        raise draining()
+    if find and (model := socket.query_params.get("model")):
+        find(model)
+    offered = socket.scope.get("subprotocols", ())
+    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    return Connection(socket, models)
 
 
 async def _refuse_request() -> None:
