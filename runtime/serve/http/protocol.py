@@ -1,12 +1,9 @@
 """`HttpProtocol`: reads requests that HTTP allows and uvicorn does not understand."""
 
 import asyncio
-from typing import Any
 
 import h11
-from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 LISTS = (b"connection", b"upgrade")
 WEBSOCKET = b"websocket"
@@ -15,14 +12,8 @@ HEADER_BYTES = 65_536  # of a request
 
 
 class HttpProtocol(H11Protocol):
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
         self.conn = RequestReader(h11.SERVER, HEADER_BYTES)
 
 

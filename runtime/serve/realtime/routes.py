@@ -1,7 +1,6 @@
 """The paths of live transcription. A socket's dialect follows from its path, query or first message."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import APIRouter, WebSocket
@@ -26,7 +25,9 @@ def realtime_router(models: Models) -> APIRouter:
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
-        connection = await _accept(socket, models, models.live_worker)
+        if model:
+            models.live_worker(model)
+        connection = await _accept(socket, models)
         openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
             openai.use(model)
@@ -45,8 +46,8 @@ def realtime_router(models: Models) -> APIRouter:
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
-        model = models.live_worker(socket.query_params.get("model") or None).name
-        session = MistralSession(await _accept(socket, models), models, model)
+        worker = models.live_worker(socket.query_params.get("model") or None)
+        session = MistralSession(await _accept(socket, models), models, worker.name)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
     _add_speech(router, models)
@@ -63,20 +64,18 @@ def _add_speech(router: APIRouter, models: Models) -> None:
         await run_session(OmniSession(await _accept(socket, models), models, threads), None)
 
     @router.websocket(MISTRAL_SPEECH)
-    async def mistral(socket: WebSocket) -> None:
-        connection = await _accept(socket, models, models.speech_worker)
-        session = MistralSpeechSession(connection, models, threads, socket.query_params.get("model") or None)
+    async def mistral_speech(socket: WebSocket) -> None:
+        model = socket.query_params.get("model") or None
+        models.speech_worker(model)
+        connection = await _accept(socket, models)
+        session = MistralSpeechSession(connection, models, threads, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
 
-async def _accept(
-    socket: WebSocket, models: Models, find: Callable[[str], object] | None = None
-) -> Connection:
-    """Raises ApiError before it accepts, if the server shuts down or `find` does not find the model."""
+async def _accept(socket: WebSocket, models: Models) -> Connection:
+    """Raises ApiError if the server shuts down."""
     if models.is_draining:
         raise draining()
-    if find and (model := socket.query_params.get("model")):
-        find(model)
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     return Connection(socket, models)

@@ -1,7 +1,6 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -103,16 +102,11 @@ def choose_voice(
 
 
 def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
-    """Names of other services mean voices of any bundle, so bundles that have the voice come first."""
-    errors = []
-    for worker in sorted(
-        workers, key=lambda each: find_name(name, own := each.task.bundle_voices()) not in own
-    ):
-        try:
-            return worker, models.aliases.voice(name, worker, models.voices)
-        except ApiError as error:
-            errors.append(error)
-    raise errors[0]
+    """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
+    own = [each for each in workers if find_name(name, voices := each.task.bundle_voices()) in voices]
+    stored = [each for each in workers if models.voices and models.voices.path(each.name, name)]
+    worker = next(iter((*own, *stored, *workers)))
+    return worker, models.aliases.voice(name, worker, models.voices)
 
 
 def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
@@ -121,27 +115,24 @@ def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
 
 
 class SpeechReply(Reply):
-    """Speaks a text as one stream of audio."""
+    """Speaks a text as one stream of audio. Of one that arrives, each part is spoken when it is there."""
 
     def __init__(
         self,
         connection: Connection,
         choice: tuple[SpeechWorker, ChosenVoice],
-        request: SpeechFields,
-        text: str | Iterable[str],
+        ignored: tuple[str, ...],
+        text: str | ArrivingText,
         threads: Executor | None = None,
     ):
-        """`threads` wait for the parts of a text that arrives in pieces."""
-        super().__init__(ENDINGS if threads is None else STREAM_ENDINGS)
-        self._connection, self._text, self._threads = connection, text, threads
+        """`threads` wait for the parts of a text that arrives."""
+        super().__init__(ENDINGS if isinstance(text, str) else STREAM_ENDINGS)
+        self._connection, self._ignored, self._threads, self._text = connection, ignored, threads, text
         self._worker, voice = choice
-        self._ignored = request.ignored
         is_stored = voice.name != voice.voice  # and may be deleted
-        self._options: SpeechOptions = {
-            "voice": voice.voice,
-            "chunk_frames": CHUNK_FRAMES,
-            "store_prefix": not is_stored,
-        }
+        self._options = SpeechOptions(
+            voice=voice.voice, chunk_frames=CHUNK_FRAMES, store_prefix=not is_stored
+        )
 
     async def run(self) -> None:
         prepare = partial(self._worker.prepare, self._text, self._options, self._threads)
@@ -155,41 +146,24 @@ class SpeechReply(Reply):
                 await self._connection.send(AudioChunk(rate, SAMPLE_BYTES, CHANNELS, block))
         finally:
             job.cancel()
-        await self._connection.send(AudioStop())
-
-
-class StreamedSpeechReply(SpeechReply):
-    """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        choice: tuple[SpeechWorker, ChosenVoice],
-        request: SpeechFields,
-        text: ArrivingText,
-        threads: Executor,
-    ):
-        super().__init__(connection, choice, request, text, threads)
-        self.text = text
+        for ending in self.endings:
+            await self._connection.send(ending)
 
     def cancel(self) -> None:
         """Ends the thread that waits for text."""
-        self.text.finish()
-
-    async def run(self) -> None:
-        await super().run()
-        await self._connection.send(SynthesizeStopped())
+        if isinstance(self._text, ArrivingText):
+            self._text.finish()
 
 
 class SpeechEvents(RequestEvents):
     """The events of text to speech of one connection."""
 
     first, last = "synthesize-start", "synthesize-stop"
-    _reply: StreamedSpeechReply | None = None
 
     def __init__(self, connection: Connection, replies: Replies, models: Models, threads: Executor):
         super().__init__(connection, replies, models)
         self._threads, self._max_characters = threads, models.limits.text_characters
+        self._text: ArrivingText  # of the request whose rest is to come
 
     def endings(self, event: Event) -> tuple[Eventable, ...]:
         return ENDINGS if event.type == "synthesize" else STREAM_ENDINGS
@@ -202,19 +176,19 @@ class SpeechEvents(RequestEvents):
                 if self._reply is None:  # else it repeats a text for servers that do not stream
                     check_length(len(request.text), self._max_characters, "text")
                     choice = choose_voice(self._models, workers, request)
-                    self._replies.add(SpeechReply(self._connection, choice, request, request.text))
+                    self._replies.add(SpeechReply(self._connection, choice, request.ignored, request.text))
             case "synthesize-start":
                 if self._reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
                 choice = choose_voice(self._models, workers, request)
-                text = ArrivingText(self._max_characters)
-                reply = StreamedSpeechReply(self._connection, choice, request, text, self._threads)
+                self._text = ArrivingText(self._max_characters)
+                reply = SpeechReply(self._connection, choice, request.ignored, self._text, self._threads)
                 self._replies.add(reply)
                 self._reply = reply
             case _ if self._reply is None:
                 raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
             case "synthesize-chunk":
-                await self._reply.text.add(request.text)
+                await self._text.add(request.text)
             case _:
-                self._reply.text.finish()
+                self._text.finish()
                 self._reply = None
