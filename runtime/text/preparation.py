@@ -188,9 +188,9 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
     text, arrived = "", ""
     for piece in chain(pieces, [None]):
         if piece and not SPACE.search(arrived[-1:] + piece):
-            arrived += piece
-            continue
-        *words, arrived = map(_with_short_end, WORD_START.split(arrived + (piece or "")))
+            *words, arrived = BOUNDED.findall(arrived + piece)
+        else:
+            *words, arrived = map(_with_short_end, WORD_START.split(arrived + (piece or "")))
         if piece is None or arrived.endswith(PARAGRAPH):  # otherwise the last word may continue
             words, arrived = [*words, arrived], ""
         for word in chain.from_iterable(map(BOUNDED.findall, words)):

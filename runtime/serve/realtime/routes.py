@@ -21,7 +21,6 @@ SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
-    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
 
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
@@ -51,6 +50,15 @@ def realtime_router(models: Models) -> APIRouter:
         session = MistralSession(await _accept(socket, models), models, worker.name)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
+    _add_speech(router, models)
+    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
+        router.add_api_route(path, _refuse_request)
+    return router
+
+
+def _add_speech(router: APIRouter, models: Models) -> None:
+    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
+
     @router.websocket(OMNI)
     async def omni(socket: WebSocket) -> None:
         await run_session(OmniSession(await _accept(socket, models), models, threads), None)
@@ -62,10 +70,6 @@ def realtime_router(models: Models) -> APIRouter:
         connection = await _accept(socket, models)
         session = MistralSpeechSession(connection, models, threads, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
-
-    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
-        router.add_api_route(path, _refuse_request)
-    return router
 
 
 async def _accept(socket: WebSocket, models: Models) -> Connection:

@@ -167,6 +167,18 @@ def test_a_part_is_there_as_soon_as_the_next_sentence_begins() -> None:
     assert list(found) == ["Next one."]
 
 
+def test_a_word_without_end_becomes_sentences_while_it_arrives() -> None:
+    pieces = iter(["a" * 700] * 100)
+    assert set(next(sentences(pieces, "en"))) == {"a"} and len(list(pieces)) > 80
+
+
+@pytest.mark.parametrize("size", [1, 7, 1999, 2000, 2001, 9000])
+def test_the_division_of_a_long_word_changes_nothing(size: int) -> None:
+    text = f"One. {'a' * 4000} {'b' * 4001}\n\n{'c' * 2000} end"
+    divided = [text[start : start + size] for start in range(0, len(text), size)]
+    assert list(sentences(divided, "en")) == list(sentences([text], "en"))
+
+
 def test_a_part_is_there_as_soon_as_its_paragraph_ends() -> None:
     """What a language model prints may pause behind a paragraph."""
     arrived = []

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.speech.arriving_text import ArrivingText
 
 OMNI, MISTRAL = "/v1/audio/speech/stream", "/v1/audio/speech/realtime?model=tone"
 FIRST = "The first sentence of this text is long enough to be spoken without the next one."
@@ -202,6 +203,29 @@ def test_a_text_has_no_limit_and_waits_for_its_speech() -> None:
         assert len(talk(server, speak, OMNI)) > 2 * FRAME * 100 * len(FIRST)
 
 
+def test_a_piece_waits_while_too_much_of_the_text_waits() -> None:
+    async def scenario() -> None:
+        text = ArrivingText(10)
+        await text.add("0123456789")
+        adding = asyncio.create_task(text.add("more"))
+        await asyncio.sleep(0.05)
+        assert not adding.done()
+        assert await asyncio.to_thread(next, iter(text)) == "0123456789"
+        await asyncio.wait_for(adding, 1)
+
+    async def ended() -> None:
+        text = ArrivingText(1)
+        adding = asyncio.create_task(text.add("much"))
+        await asyncio.sleep(0.01)
+        text.finish()
+        await asyncio.wait_for(adding, 1)
+        await asyncio.wait_for(text.add("more"), 1)
+        assert list(text) == ["much"]
+
+    asyncio.run(scenario())
+    asyncio.run(ended())
+
+
 @pytest.mark.parametrize("path", [OMNI, MISTRAL])
 def test_a_client_that_leaves_in_the_middle_of_a_text_leaves_nothing(
     server: RunningServer, path: str
@@ -245,7 +269,7 @@ def test_the_client_of_mistral_speaks_without_settings(server: RunningServer) ->
 
 
 def test_a_flush_ends_a_text_and_not_the_session(server: RunningServer) -> None:
-    async def speak() -> tuple[list[str], Message]:
+    async def speak() -> tuple[list[str | None], Message]:
         client = mistralai.client.Mistral(server_url=server.url)
         connection = await client.audio.realtime_speech.connect(
             "tone", voice_id="bob", expressiveness=1.5, timeout_ms=5000

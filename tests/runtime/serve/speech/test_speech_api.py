@@ -25,7 +25,7 @@ def server() -> Iterator[RunningServer]:
 
 def decoded(content: bytes) -> tuple[np.ndarray, int]:
     """Samples [n] and their rate, by another decoder than the one of the server's formats."""
-    with av.open(io.BytesIO(content)) as file:
+    with av.open(io.BytesIO(content), "r") as file:
         frames = list(file.decode(audio=0))
     samples = np.concatenate([frame.to_ndarray()[0] for frame in frames])
     return samples / 32768 if samples.dtype == np.int16 else samples, frames[0].sample_rate
