@@ -1,5 +1,5 @@
-# dependencies: mistralai[realtime]
 # dependencies: mistralai[realtime]<3
+# dependencies: mistralai[realtime]
 """The Python SDK of Mistral, with the names of Mistral's documents."""
 
 import base64
