@@ -21,7 +21,7 @@ def pcm(rate: int, silence_s: float = 0.0) -> bytes:
     return bytes(samples) + bytes(2 * int(silence_s * rate))
 
 
-def check(package: str, *uses: Callable[[], object]) -> None:
+def check(packages: str, *uses: Callable[[], object]) -> None:
     """Calls each use, and prints one line. Fails if a use raises an exception or gives nothing."""
     lines, failures = [], 0
     for use in uses:
@@ -34,7 +34,8 @@ def check(package: str, *uses: Callable[[], object]) -> None:
         except Exception as error:
             failures += 1
             lines.append(f"{use.__name__} FAILS ({type(error).__name__}: {' '.join(str(error).split())[:300]})")
-    print(f"{package} {version(package)}: {', '.join(lines)}")
+    versions = " ".join(f"{package} {version(package)}" for package in packages.split())
+    print(f"{versions}: {', '.join(lines)}")
     raise SystemExit(bool(failures))
 
 
