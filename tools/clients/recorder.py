@@ -12,6 +12,7 @@ from email import message_from_bytes
 from typing import Any
 
 import h11
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
@@ -71,7 +72,7 @@ def _field(part: Any) -> list[Any]:
 
 
 def _messages(sent: bytes, frames: bytes) -> Iterator[object]:
-    protocol = ServerProtocol(max_size=None)
+    protocol = ServerProtocol(max_size=None, extensions=[ServerPerMessageDeflateFactory()])
     protocol.receive_data(sent.removesuffix(frames))
     (request,) = protocol.events_received()
     protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
