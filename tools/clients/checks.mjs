@@ -20,5 +20,4 @@ export async function check(name, uses) {
   }
   const version = JSON.parse(readFileSync(`node_modules/${name}/package.json`)).version;
   console.log(`${name} ${version}: ${lines.join(", ")}`);
-  process.exit();
 }

@@ -5,6 +5,7 @@ answered as these programs expect.
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_request_of_a_client_is_answered(server: RunningServer, request_: Requ
     elif path == "/v1/audio/transcriptions":
         check_transcript(dict(each for each in request_["form"] if isinstance(each[1], str)), answer)
     elif path.startswith("/v1/audio/voices"):
-        assert {"anna", "bob"} <= {each["id"] for each in answer.json()["voices"]}
+        check_voices(answer.json())
     elif path == "/v1/models":
         assert {"tone", "loud", "whisper-1", "tts-1"} <= {each["id"] for each in answer.json()["data"]}
 
@@ -81,6 +82,14 @@ def check_preflight(request: Request, answer: httpx2.Response) -> None:
     assert set(asked) <= set(allowed)
 
 
+def check_voices(listed: Request) -> None:
+    """Open WebUI reads `voices`, Mistral's clients `items`, with a time and a user."""
+    assert {"anna", "bob"} <= {each["id"] for each in listed["voices"]}
+    assert {"total", "page", "page_size", "total_pages"} <= set(listed)
+    assert all(datetime.fromisoformat(each["created_at"]).tzinfo for each in listed["items"])
+    assert all("user_id" in each for each in listed["items"])
+
+
 def check_speech(body: Request, answer: httpx2.Response) -> None:
     kind = answer.headers["content-type"]
     of_mistral = "voxtral" in body["model"]
@@ -91,7 +100,9 @@ def check_speech(body: Request, answer: httpx2.Response) -> None:
     elif of_mistral:
         assert len(answer.json()["audio_data"]) > 1000
     else:
-        expected = {"pcm": "audio/pcm", "wav": "audio/wav"}.get(body.get("response_format") or "", "audio/mpeg")
+        expected = {"pcm": "audio/pcm", "wav": "audio/wav"}.get(
+            body.get("response_format") or "", "audio/mpeg"
+        )
         assert kind.startswith(expected) and len(answer.content) > 1000
 
 

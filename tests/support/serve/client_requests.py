@@ -1,4 +1,4 @@
-"""A proxy that passes bytes on, and turns what a client sent into the data of a test.
+"""A proxy between clients and a server, which turns what clients send into the data of a test.
 
 A request has `method`, `path`, `headers`, and `json` or `form`, or the `messages` of a socket. Audio is left
 out: the value of such a field is AUDIO, and messages that differ in their audio only are one.
@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from email import message_from_bytes
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -91,6 +92,14 @@ def _without_audio(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: _without_audio(each, key) for key, each in value.items()}
     return AUDIO if name in SOUND_FIELDS and isinstance(value, str) else value
+
+
+def write_requests(connections: list[bytearray], key: str, path: Path) -> None:
+    found: list[dict[str, Any]] = []
+    for sent in connections:
+        found += [each for each in requests(bytes(sent), key) if each not in found]
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in found)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def start_proxy(port: int, server: int) -> list[bytearray]:
