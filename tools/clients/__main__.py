@@ -1,6 +1,6 @@
 """Runs programs of others against a server, with nothing set but its address and a key.
 
-Each is installed in an environment of its own, in the user's cache folder. Delete a folder for newer versions.
+Each is installed in a folder of its own, in the user's cache. Delete the folder for newer versions.
 Prints a line per client. The exit status is 1 if a use of one fails.
 
     python -m tools.clients [--bundle DIR ...] [NAME ...]

@@ -29,7 +29,7 @@ async def _result(use: Callable[[], object]) -> object:
 
 def check(packages: str, **uses: Callable[[], object]) -> None:
     """Calls each use, and prints one line. Fails if a use raises an exception or gives nothing."""
-    lines = [" ".join(f"{package} {version(package)}" for package in packages.split())]
+    lines = []
     for name, use in uses.items():
         try:
             assert (value := asyncio.run(_result(use))), f"gives {value!r}"
@@ -37,5 +37,6 @@ def check(packages: str, **uses: Callable[[], object]) -> None:
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             lines.append(f"{name} FAILS ({type(error).__name__}: {reason})")
-    print(", ".join(lines))
+    versions = " ".join(f"{package} {version(package)}" for package in packages.split())
+    print(f"{versions}: {', '.join(lines)}")
     raise SystemExit(any(" FAILS (" in line for line in lines))

@@ -19,16 +19,16 @@ def frame(sound: bytes) -> rtc.AudioFrame:
     return rtc.AudioFrame(sound, RATE, 1, len(sound) // 2)
 
 
-async def spoken(service: Any) -> bool:
+async def spoken(service: Any) -> object:
     async with utils.http_context.open(), service.synthesize(TEXT) as stream:
         return sum([event.frame.duration async for event in stream]) > 1
 
 
-async def recognised(service: Any) -> bool:
+async def recognised(service: Any) -> object:
     return WORD in (await service.recognize(frame(pcm(RATE)))).alternatives[0].text
 
 
-async def transcribed(service: Any) -> bool:
+async def transcribed(service: Any) -> object:
     """Speech and a pause in real time, because plugins detect turns."""
     async with utils.http_context.open(), service.stream() as stream, asyncio.TaskGroup() as group:
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from mistralai.client import Mistral
+from mistralai.client.models import TranscriptionStreamDone
 
 from tools.clients.checks import ADDRESS, KEY, RECORDING, TEXT, WORD, check, pcm
 
@@ -30,7 +31,7 @@ async def realtime() -> object:
         yield pcm(16000, 0.5)
 
     events = audio.realtime.transcribe_stream(sound(), "voxtral-mini-transcribe-realtime-2602")
-    return [WORD in event.text async for event in events if event.type == "transcription.done"][-1]
+    return [WORD in event.text async for event in events if isinstance(event, TranscriptionStreamDone)][-1]
 
 
 async def realtime_speech() -> object:

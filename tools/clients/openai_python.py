@@ -19,7 +19,7 @@ def speech_events() -> object:
 
 
 async def realtime(turn_detection: Any = None, seconds: float = 0) -> object:
-    audio = {"transcription": {"model": "gpt-4o-transcribe"}, "turn_detection": turn_detection}
+    audio: Any = {"transcription": {"model": "gpt-4o-transcribe"}, "turn_detection": turn_detection}
     async with live.realtime.connect(extra_query={"intent": "transcription"}) as session:
         await session.session.update(session={"type": "transcription", "audio": {"input": audio}})
         await session.input_audio_buffer.append(audio=base64.b64encode(pcm(24000, seconds)).decode())

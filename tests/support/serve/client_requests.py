@@ -14,7 +14,8 @@ from typing import Any
 
 import h11
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
-from websockets.frames import Opcode
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 AUDIO, KEY = "AUDIO", "KEY"
@@ -38,7 +39,7 @@ def requests(sent: bytes, key: str) -> Iterator[dict[str, Any]]:
         if not isinstance(event, h11.EndOfMessage):
             return
         headers = {name: value for name, value in request.headers}
-        found = {"method": request.method.decode(), "path": request.target.decode()}
+        found: dict[str, Any] = {"method": request.method.decode(), "path": request.target.decode()}
         found["headers"] = [
             [name.decode(), value.decode().replace(key, KEY)]
             for name, value in request.headers
@@ -76,13 +77,14 @@ def _messages(sent: bytes, frames: bytes) -> Iterator[object]:
     protocol = ServerProtocol(max_size=None, extensions=[ServerPerMessageDeflateFactory()])
     protocol.receive_data(sent.removesuffix(frames))
     (request,) = protocol.events_received()
-    protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
+    assert isinstance(request, Request)
+    protocol.send_response(protocol.accept(request))
     protocol.receive_data(frames)
     last: object = None
     for frame in protocol.events_received():
-        if getattr(frame, "opcode", None) in (Opcode.TEXT, Opcode.BINARY):
-            is_text = frame.opcode is Opcode.TEXT  # type: ignore[union-attr]
-            message = _without_audio(json.loads(frame.data)) if is_text else AUDIO  # type: ignore[union-attr]
+        if isinstance(frame, Frame) and frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+            is_text = frame.opcode is Opcode.TEXT
+            message = _without_audio(json.loads(bytes(frame.data))) if is_text else AUDIO
             if message != last:
                 yield message
             last = message
