@@ -10,7 +10,7 @@ DEMO := artifacts/demo
 # modules are compiled once, and not in each of the hundreds of processes that tests start
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all units everything lint fuzz install
+.PHONY: demo test test-all units everything lint fuzz clients install
 install: .venv/.installed
 
 # --no-compile: Python compiles a module when it is first imported, and most modules of torch never are
@@ -50,3 +50,7 @@ test-all: install
 fuzz: install
 	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz \
 		--cases $(or $(CASES),1000) --seed $(or $(SEED),1) --bundles ../artifacts/fuzz
+
+# installs programs of others and runs each against a server; NAMES=pipecat_services runs one
+clients: install
+	$(BIN)/python -m tools.clients $(NAMES)
