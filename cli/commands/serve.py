@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_access(parser)
     _add_features(parser)
+    _add_requests(parser)
     parser.add_argument(
         "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
     )
@@ -114,6 +115,17 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
+    parser.add_argument(
+        "--slots",
+        type=integer(1, 64),
+        default=DEFAULT_SLOTS,
+        metavar="N",
+        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
+        f"with other engines (default: {DEFAULT_SLOTS})",
+    )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
     for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
         parser.add_argument(
             f"--{name}",
@@ -128,14 +140,6 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse fields of requests that have no effect (default: ignore them, and name them in the "
         "answer)",
-    )
-    parser.add_argument(
-        "--slots",
-        type=integer(1, 64),
-        default=DEFAULT_SLOTS,
-        metavar="N",
-        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
-        f"with other engines (default: {DEFAULT_SLOTS})",
     )
 
 

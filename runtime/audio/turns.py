@@ -12,7 +12,7 @@ from voxport.runtime.audio.silero import CHUNK, RATE, SpeechProbability
 CHUNK_MS = 1000 * CHUNK // RATE
 END_RATIO = 0.7  # of the threshold, below which a chunk of a turn is silent
 START_CHUNKS = 2  # of speech that begin a turn: a click is shorter
-KEPT_S = 10.0  # audio before a turn that is kept, and the largest prefix
+KEPT_S = 5.0  # audio before a turn that is kept, and the largest prefix
 LONG_TURN_S, LONG_TURN_SILENCE_MS = 30.0, 96  # from then on a turn ends at a shorter pause
 MAX_TURN_S = 60.0
 

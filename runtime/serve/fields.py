@@ -162,7 +162,7 @@ def log_ignored(client: str, names: tuple[str, ...]) -> None:
 
 
 class VoiceId(RequestFields):
-    id: str
+    id: str | None = None
 
 
 class SpeechFields(RequestFields):
@@ -193,7 +193,7 @@ class SpeechBody(SpeechFields):
     """POST /v1/audio/speech. `max_frames` extends the OpenAI API; `stream` is a field of Mistral's."""
 
     input: str
-    stream_format: Literal["audio", "sse"] = "audio"
+    stream_format: Annotated[Literal["audio", "sse"], LowerCase] = "audio"
     stream: bool = False
     n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
     max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None

@@ -115,10 +115,9 @@ class MistralSession(Session):
             self._turn_detection = turns
             settings = TurnSettings(turns.start_threshold, silence_duration_ms=turns.min_silence_ms)
             self.detect_turns(self._rate, settings)
-        session, self.ignored = self.description(), update.ignored
-        await self.connection.send(
-            {"type": "session.updated", "session": session, "ignored": list(self.ignored)}
-        )
+        self.keep_ignored(update)
+        updated: Message = {"type": "session.updated", "session": self.description()}
+        await self.connection.send({**updated, "ignored": list(self.ignored)})
 
     async def _end_segment(self, is_last: bool = False) -> None:
         """Ends the audio of a segment, whose text is sent when it is complete. Raises ApiError.

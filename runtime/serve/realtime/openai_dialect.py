@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from voxport.runtime.audio.captions import timed_fields
@@ -10,8 +11,8 @@ from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
 from voxport.runtime.serve.realtime.openai_fields import (
+    DEFAULT_RATES,
     DELAYS,
-    RATES,
     TURN_FIELDS,
     AudioInput,
     Delay,
@@ -86,7 +87,7 @@ class OpenAiSession(Session):
     def use(self, model: str) -> TranscriptionWorker:
         """Also sets the default of turn detection, which depends on the name of a model of OpenAI."""
         worker = super().use(model)
-        if not self._has_turn_choice and model not in self.models.names:
+        if not self._has_turn_choice and self.models.bundle_of(model) is None:
             is_default = model.rpartition("/")[2].startswith(TURN_MODELS)
             self.detect_turns(self._rate, TurnSettings() if is_default else None)
         return worker
@@ -99,20 +100,23 @@ class OpenAiSession(Session):
         language, model = given.get("language", self._language), given.get("model")
         if language is not None:
             worker = self.models.transcription_worker(model) if model is not None else self._only_worker()
-            worker.check_language(language, f"{TRANSCRIPTION}.language")
+            name = f"{TRANSCRIPTION}.language"
+            is_known = update.is_taken(name, partial(worker.check_language, language, name))
+            language = language if is_known else None
         if model is not None:
             self.use(model)
         self._set_input(audio)
         self._language, self._delay = language, given.get("delay", self._delay)
+        self.keep_ignored(update)
         await self._send("session.updated", session=self.description(), ignored=list(self.ignored))
 
     def _set_input(self, audio: AudioInput) -> None:
-        """Format and turn detection. A rate that is left out stays if the format has it.
+        """Format and turn detection. A rate that is left out stays if the format does.
 
         Raises ApiError if one of them would change within a part.
         """
         kind = audio.format.type if audio.format.model_fields_set else self._format
-        rate = audio.format.rate or (self._rate if self._rate in RATES[kind] else RATES[kind][0])
+        rate = audio.format.rate or (self._rate if kind == self._format else DEFAULT_RATES[kind])
         before = self.turns.settings if self.turns else None
         settings, has_choice = before, "turn_detection" in audio.model_fields_set
         if has_choice:

@@ -13,11 +13,7 @@ MAX_TIMEOUT_MS = 600_000
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 DELAYS: tuple[Delay, ...] = get_args(Delay)
 FormatName = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
-RATES: dict[FormatName, tuple[int, ...]] = {
-    "audio/pcm": (24000, 16000),
-    "audio/pcmu": (8000,),
-    "audio/pcma": (8000,),
-}
+DEFAULT_RATES: dict[FormatName, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
 TURN_FIELDS = {field.name for field in fields(TurnSettings)}
 
 
@@ -42,13 +38,13 @@ class SessionPart(RequestFields):
 
 class AudioFormat(SessionPart):
     type: FormatName = "audio/pcm"
-    rate: int | None = None
+    rate: Annotated[int, Field(ge=8000, le=48000)] | None = None
 
     @model_validator(mode="after")
     def _has_rate(self) -> Self:
-        rates = RATES[self.type]
-        if self.rate is not None and self.rate not in rates:
-            reason = f"rate {self.rate}: expected {' or '.join(map(str, rates))} for {self.type}"
+        default = DEFAULT_RATES[self.type]
+        if self.type != "audio/pcm" and self.rate not in (None, default):
+            reason = f"rate {self.rate}: expected {default} for {self.type}"
             raise PydanticCustomError("invalid_value", "{reason}", {"reason": reason})
         return self
 

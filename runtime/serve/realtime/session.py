@@ -98,7 +98,7 @@ class Session(ABC):
         return worker
 
     def parse_update(self, kind: type[UpdateFields], message: Message) -> UpdateFields:
-        """The fields of an update, of which those without effect are kept. Raises ApiError.
+        """The fields of an update. Raises ApiError.
 
         If a format of audio was refused, audio is refused until a later update is right.
         """
@@ -107,10 +107,14 @@ class Session(ABC):
         except ApiError as error:
             self.refuse_format(message, error)
             raise
-        self.ignored, self._format_error, self._refusal = fields.ignored, None, None
+        self._format_error = self._refusal = None
+        return fields
+
+    def keep_ignored(self, fields: RequestFields) -> None:
+        """Keeps the names of the fields of an update that have no effect."""
+        self.ignored = fields.ignored
         if self.ignored:
             log_ignored(self.connection.client, self.ignored)
-        return fields
 
     def refuse_format(self, update: Message, error: ApiError) -> None:
         """Refuses audio from now on if the update names its format."""

@@ -1,7 +1,6 @@
-"""Text that arrives in pieces, as vLLM-Omni and Mistral speak it."""
+"""Text that arrives in pieces, as clients of vLLM-Omni and of Mistral send it."""
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Annotated
 
 from voxport.runtime.serve.errors import ApiError
@@ -21,7 +20,6 @@ from voxport.runtime.serve.realtime.session import NORMAL
 from voxport.runtime.serve.realtime.speech_session import SpeechSession
 from voxport.runtime.serve.speech.answers import encoded, mistral_delta, mistral_done
 from voxport.runtime.serve.speech.arriving_text import ArrivingText
-from voxport.runtime.serve.speech.encoders import Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.settings import SpeechSettings
 
@@ -36,39 +34,10 @@ class OmniFields(SpeechFields):
     speaker_embedding: Unsupported = None
 
 
-@dataclass
-class Part:
-    """A part of a text, which is a file of its own."""
-
-    connection: Connection
-    encoder: Encoder
-    indices: Message
-    is_streamed: bool
-    held: bytes = b""
-    size: int = 0  # bytes
-
-    async def write(self, content: bytes) -> None:
-        self.size += len(content)
-        if self.is_streamed and content:
-            await self.connection.send(content)
-        elif content:
-            self.held += content
-
-    async def end(self, has_failed: bool = False) -> None:
-        if self.held:
-            await self.connection.send(self.held)
-        done = {"type": "audio.done", **self.indices, "total_bytes": self.size, "error": has_failed}
-        await self.connection.send(done)
-
-
 class OmniSession(SpeechSession):
     """vLLM-Omni's dialect. A text has several parts, and each of them is a file of its own."""
 
     fields = OmniFields
-
-    def __init__(self, connection: Connection, models: Models, threads: Executor):
-        super().__init__(connection, models, threads)
-        self._texts = 0  # so far
 
     async def handle(self, message: Message) -> None:
         match message["type"]:
@@ -84,38 +53,22 @@ class OmniSession(SpeechSession):
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
-        part, count = None, 0
-        try:
-            while (result := await job.read_marked()) is not None:
-                if part and isinstance(result, str):
-                    await part.write(await part.encoder.finish())
-                    await part.end()
-                    part = None
-                if result and part is None:
-                    part = await self._start(settings, result if isinstance(result, str) else "", count)
-                    count += 1
-                if part and isinstance(result, bytes):
-                    await part.write(await part.encoder.encode(result))
-        except ApiError:
-            if part:
-                await part.end(has_failed=True)
-            raise
-        if part:
-            await part.write(await part.encoder.finish())
-            await part.end()
+        part, count, result = None, 0, await job.read_marked()
+        while result is not None:
+            if part is None and result:
+                part = OmniPart(self, settings, count)
+                count += 1
+                await part.start(result if isinstance(result, str) else "")
+            if part and isinstance(result, bytes):
+                await part.send(await part.encoder.encode(result))
+            result = await job.read_marked()
+            if part and not isinstance(result, bytes):
+                await part.end()
+                part = None
         await self._send_done(count, settings.body.ignored)
 
-    async def _start(self, settings: SpeechSettings, text: str, number: int) -> Part:
-        body = settings.body
-        assert isinstance(body, OmniFields)
-        indices: Message = {"utterance_index": self._texts, "sentence_index": number}
-        form = {"format": body.response_format, "sample_rate": settings.worker.task.sample_rate}
-        await self.connection.send({"type": "audio.start", **indices, "sentence_text": text, **form})
-        return Part(self.connection, settings.encoder(), indices, body.stream_audio)
-
     async def _send_done(self, count: int, ignored: tuple[str, ...] = ()) -> None:
-        done: Message = {"type": "session.done", "utterance_index": self._texts, "total_sentences": count}
-        self._texts += 1
+        done: Message = {"type": "session.done", "utterance_index": self.texts, "total_sentences": count}
         if ignored:
             log_ignored(self.connection.client, ignored)
             done["ignored"] = list(ignored)
@@ -127,6 +80,30 @@ class OmniSession(SpeechSession):
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         await self.connection.send({"type": "error", "message": error.message, "code": error.code})
+
+
+class OmniPart:
+    def __init__(self, session: OmniSession, settings: SpeechSettings, number: int):
+        self._settings, self._connection, self.encoder = settings, session.connection, settings.encoder()
+        self._indices: Message = {"utterance_index": session.texts, "sentence_index": number}
+        self._held, self._size = b"", 0  # bytes
+
+    async def start(self, text: str) -> None:
+        form = self._settings.body.response_format, self._settings.worker.task.sample_rate
+        start = {"type": "audio.start", **self._indices, "sentence_text": text}
+        await self._connection.send({**start, "format": form[0], "sample_rate": form[1]})
+
+    async def send(self, content: bytes, is_last: bool = False) -> None:
+        """Without `stream_audio` a part is one message."""
+        self._size, self._held = self._size + len(content), self._held + content
+        if self._held and (is_last or getattr(self._settings.body, "stream_audio", False)):
+            await self._connection.send(self._held)
+            self._held = b""
+
+    async def end(self) -> None:
+        await self.send(await self.encoder.finish(), is_last=True)
+        done = {"type": "audio.done", **self._indices, "total_bytes": self._size, "error": False}
+        await self._connection.send(done)
 
 
 class MistralSpeechFields(SpeechFields):
@@ -143,16 +120,17 @@ class MistralSpeechSession(SpeechSession):
     fields = MistralSpeechFields
 
     def __init__(self, connection: Connection, models: Models, threads: Executor, model: str | None):
-        self._worker = models.speech_worker(model)
-        super().__init__(connection, models, threads, model=self._worker.name)
-        self._has_begun = self._has_ended = False
+        """Raises ApiError on an unknown model."""
+        self._model = models.speech_worker(model).name
+        super().__init__(connection, models, threads, model=self._model)
+        self._has_ended = False
 
     def description(self) -> Message:
         """The effective configuration of the session."""
         body = self.settings.body if self.settings else MistralSpeechFields()
         return {
             "request_id": f"ws_{self.connection.number}",
-            "model": self._worker.name,
+            "model": self._model,
             "voice": self.settings.voice.name if self.settings else None,
             "is_ref_audio": bool(body.ref_audio),
             "response_format": body.response_format,
@@ -167,23 +145,17 @@ class MistralSpeechSession(SpeechSession):
             case "session.update":
                 await self._update(message.get("session"))
             case "input_text.append":
-                await self._take(message.get("text"))
+                await self.add(message.get("text"))
             case "input_text.flush":
-                if message.get("text") is not None:
-                    await self._take(message["text"])
-                self._has_begun = True
+                await self.add(message.get("text") or "")
                 await self.finish()
             case "input_text.end":
                 self._has_ended = True
-                if self.is_incomplete or not self._has_begun:
+                if self.is_incomplete or self.texts < 0:
                     await self.finish()
                 self.close_when_spoken()
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
-
-    async def _take(self, text: object) -> None:
-        self._has_begun = True
-        await self.add(text)
 
     async def _update(self, fields: object) -> None:
         if not isinstance(fields, dict):

@@ -15,24 +15,20 @@ from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.settings import SpeechSettings, settings_of
 
-MAX_REPLIES = 2  # texts of which not all is spoken
-
 
 class SpeechSession(SocketSession):
-    """Speaks texts one after another. Each is one job, and has one voice.
-
-    The next text may arrive while one is spoken. An error of a text ends that text only.
-    """
+    """Speaks texts one after another. Each is one job, and has one voice. Its error ends that text only."""
 
     fields: type[SpeechFields]  # of a message with settings
 
-    def __init__(self, connection: Connection, models: Models, threads: Executor, **fixed: str | None):
+    def __init__(self, connection: Connection, models: Models, threads: Executor, **fixed: str):
         """`threads` wait for text. `fixed` are fields that no message changes."""
-        self.connection, self.models, self._threads = connection, models, threads
-        self._fixed = fixed
+        self.connection, self.models, self._threads, self._fixed = connection, models, threads, fixed
         self.settings: SpeechSettings | None = None
-        self._current: ArrivingText | None = None  # of which more is to come
-        self._replies: list[asyncio.Task[None]] = []
+        self._refusal: ApiError | None = None  # of the last settings
+        self.texts = -1  # number of the last one
+        self._text: ArrivingText | None = None  # of which more is to come
+        self._speaking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._stack = ExitStack()  # deletes the voice of a recording
 
@@ -46,18 +42,26 @@ class SpeechSession(SocketSession):
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._replies)
+        return self._speaking is not None and not self._speaking.done()
 
     @property
     def is_incomplete(self) -> bool:
-        return self._current is not None
+        return self._text is not None
 
     async def configure(self, fields: Mapping[str, object]) -> SpeechSettings:
-        """Settings of the texts that follow. Waits until the texts before are spoken. Raises ApiError."""
-        if self._current:
+        """Settings of the texts that follow. Raises ApiError, and texts are refused until it is mended."""
+        if self._text:
             raise ApiError(400, "session: cannot change in the middle of a text", "session_busy")
-        body = parse_message(self.fields, {**fields, **self._fixed}, self.models.is_strict)
         await self._wait_until_spoken()
+        try:
+            self._refusal = None
+            return await self._set(fields)
+        except ApiError as error:
+            self._refusal = error
+            raise
+
+    async def _set(self, fields: Mapping[str, object]) -> SpeechSettings:
+        body = parse_message(self.fields, {**fields, **self._fixed}, self.models.is_strict)
         with ExitStack() as stack:
             self.settings = await settings_of(body, self.models, stack)
             self._stack.close()
@@ -68,12 +72,12 @@ class SpeechSession(SocketSession):
         """Takes a piece of a text, which is a new one after `finish`. Raises ApiError."""
         if not isinstance(piece, str):
             raise ApiError(400, "text: expected a string", "invalid_value", "text")
-        await (self._current or await self._begin()).add(piece)
+        await (self._text or await self._begin()).add(piece)
 
     async def finish(self) -> None:
         """The text is complete. Raises ApiError."""
-        (self._current or await self._begin()).finish()
-        self._current = None
+        (self._text or await self._begin()).finish()
+        self._text = None
 
     def close_when_spoken(self) -> None:
         async def wait_and_close() -> None:
@@ -82,27 +86,23 @@ class SpeechSession(SocketSession):
 
         self._closing = asyncio.create_task(wait_and_close())
 
-    async def _wait_until_spoken(self, most: int = 0) -> None:
-        """Waits until at most so many texts are not spoken to their end."""
-        while len(self._replies) > most:
-            await asyncio.wait(self._replies[:1])
+    async def _wait_until_spoken(self) -> None:
+        if self._speaking:
+            await asyncio.wait((self._speaking,))
 
     async def _begin(self) -> ArrivingText:
-        settings = self.settings or await self.configure({})
-        await self._wait_until_spoken(MAX_REPLIES - 1)
-        self._current = text = ArrivingText(self.connection.limits.text_characters)
-        reply = asyncio.create_task(self._reply(settings, text, self._replies[-1:]))
-        self._replies.append(reply)
-        reply.add_done_callback(self._replies.remove)
+        """Waits until the text before is spoken."""
+        await self._wait_until_spoken()
+        self.texts += 1
+        self._text = text = ArrivingText(self.connection.limits.text_characters)
+        self._speaking = asyncio.create_task(self._speak(text))
         return text
 
-    async def _reply(
-        self, settings: SpeechSettings, text: ArrivingText, before: list[asyncio.Task[None]]
-    ) -> None:
-        """Speaks a text after the reply `before` it."""
+    async def _speak(self, text: ArrivingText) -> None:
         try:
-            if before:
-                await asyncio.wait(before)
+            if self._refusal:
+                raise self._refusal
+            settings = self.settings or await self._set({})
             job = await settings.submit(text, self._threads)
             try:
                 await self.speak(settings, job, text)
@@ -117,9 +117,9 @@ class SpeechSession(SocketSession):
             text.finish()  # what follows of it is dropped
 
     def close(self) -> None:
-        for task in (*self._replies, self._closing):
+        for task in (self._speaking, self._closing):
             if task:
                 task.cancel()
-        if self._current:
-            self._current.finish()
+        if self._text:
+            self._text.finish()
         self._stack.close()

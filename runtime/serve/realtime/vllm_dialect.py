@@ -37,7 +37,9 @@ class VllmSession(Session):
             case "session.update":
                 if self.current:
                     raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
-                self.use(self.parse_update(ModelUpdate, message).model)
+                update = self.parse_update(ModelUpdate, message)
+                self.use(update.model)
+                self.keep_ignored(update)
             case "input_audio_buffer.append":
                 await self.append(decode_audio(message.get("audio")), RATE, None)
             case "input_audio_buffer.commit":

@@ -5,22 +5,27 @@ import json
 from collections.abc import AsyncIterator, Mapping
 
 from voxport.bundle.json_types import Json
+from voxport.runtime.serve.aliases import is_one_of
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import SpeechBody
 from voxport.runtime.serve.speech.encoders import Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
 
+MISTRAL_MODELS = ("voxtral-mini-tts-latest",)
 MISTRAL_TYPES = {"application/json", "text/event-stream"}  # that its clients accept
 
 
 def is_of_mistral(body: SpeechBody, headers: Mapping[str, str]) -> bool:
     """Whether a client expects the answers of Mistral's API.
 
-    It has no `voice`, and it has a `voice_id`, or `ref_audio` that is no URL, or accepts JSON or events only.
+    It has no `voice`, and one of these: a `voice_id`, `ref_audio` that is no URL, `stream` with the name of a
+    model of Mistral, or it accepts JSON or events only.
     """
     accepted = {kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")}
     is_bare = ":" not in (body.ref_audio or ":")
-    return not body.voice and (body.voice_id is not None or is_bare or accepted <= MISTRAL_TYPES)
+    names_model = "stream" in body.model_fields_set and is_one_of(body.model or "", MISTRAL_MODELS)
+    is_marked = body.voice_id is not None or is_bare or names_model or accepted <= MISTRAL_TYPES
+    return is_marked and not body.voice
 
 
 async def encoded(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
