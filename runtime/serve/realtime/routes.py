@@ -1,7 +1,6 @@
 """The paths of live transcription. A socket's dialect follows from its path, query or first message."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import APIRouter, WebSocket
@@ -22,24 +21,13 @@ SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
-    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
-
-    async def accept(
-        socket: WebSocket, model: str | None, find: Callable[[str], object] = models.live_worker
-    ) -> Connection:
-        """Raises ApiError before it accepts, if the server shuts down or `find` does not find the model."""
-        if models.is_draining:
-            raise draining()
-        if model is not None:
-            find(model)
-        offered = socket.scope.get("subprotocols", ())
-        await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        return Connection(socket, models)
 
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
-        connection = await accept(socket, model)
+        if model:
+            models.live_worker(model)
+        connection = await _accept(socket, models)
         openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
             openai.use(model)
@@ -58,24 +46,39 @@ def realtime_router(models: Models) -> APIRouter:
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
-        model = socket.query_params.get("model", "")
-        session = MistralSession(await accept(socket, model), models, model)
+        worker = models.live_worker(socket.query_params.get("model") or None)
+        session = MistralSession(await _accept(socket, models), models, worker.name)
         await run_session(session, {"type": "session.created", "session": session.description()})
+
+    _add_speech(router, models)
+    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
+        router.add_api_route(path, _refuse_request)
+    return router
+
+
+def _add_speech(router: APIRouter, models: Models) -> None:
+    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
 
     @router.websocket(OMNI)
     async def omni(socket: WebSocket) -> None:
-        await run_session(OmniSession(await accept(socket, None), models, threads), None)
+        await run_session(OmniSession(await _accept(socket, models), models, threads), None)
 
     @router.websocket(MISTRAL_SPEECH)
     async def mistral_speech(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
-        connection = await accept(socket, model, models.speech_worker)
+        models.speech_worker(model)
+        connection = await _accept(socket, models)
         session = MistralSpeechSession(connection, models, threads, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
-    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
-        router.add_api_route(path, _refuse_request)
-    return router
+
+async def _accept(socket: WebSocket, models: Models) -> Connection:
+    """Raises ApiError if the server shuts down."""
+    if models.is_draining:
+        raise draining()
+    offered = socket.scope.get("subprotocols", ())
+    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    return Connection(socket, models)
 
 
 async def _refuse_request() -> None:

@@ -69,7 +69,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             return code
         reason = (
             f"{param}: {language[:50]!r} is no language of {self.name}; expected one of "
-            f"{', '.join(self.task.languages)} or none, and the model detects which one it is"
+            f"{', '.join(self.task.languages)}, or {AUTO} and the model detects which one it is"
         )
         raise ApiError(400, reason, "invalid_value", param)
 

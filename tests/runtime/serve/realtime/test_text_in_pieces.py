@@ -245,7 +245,7 @@ def test_the_client_of_mistral_speaks_without_settings(server: RunningServer) ->
 
 
 def test_a_flush_ends_a_text_and_not_the_session(server: RunningServer) -> None:
-    async def speak() -> tuple[list[str], Message]:
+    async def speak() -> tuple[list[str | None], Message]:
         client = mistralai.client.Mistral(server_url=server.url)
         connection = await client.audio.realtime_speech.connect(
             "tone", voice_id="bob", expressiveness=1.5, timeout_ms=5000
