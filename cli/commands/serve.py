@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
     _add_access(parser)
+    _add_wyoming(parser)
     _add_features(parser)
     _add_requests(parser)
     parser.add_argument(
@@ -89,7 +90,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_features(parser: argparse.ArgumentParser) -> None:
+def _add_wyoming(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wyoming",
         metavar="URI",
@@ -109,6 +110,9 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="announce --wyoming in the local network, so that Home Assistant finds it (multicast DNS)",
     )
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--voices",
         type=Path,

@@ -81,7 +81,7 @@ def exported(trained_bundles: dict[str, Path], log: Path) -> Path:
     with serving(log) as (process, client):
         assert "exporting" not in process.output
         names = [model["id"] for model in client.get("/v1/models").json()["data"]]
-        assert names == ["voxtral-tts-tiny", "voxtral-realtime-tiny"]
+        assert names[:2] == ["voxtral-tts-tiny", "voxtral-realtime-tiny"]  # aliases follow
         speech = client.post("/v1/audio/speech", json={**LONG, "max_frames": 3})
         assert len(speech.content) == 3 * FRAME_BYTES
     return trained_bundles["voxtral_tts"]
