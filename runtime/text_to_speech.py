@@ -27,6 +27,7 @@ from voxport.runtime.text.preparation import USUAL, TextRules, prepare
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
+CHECKPOINT = "model"  # key of the metadata of voice files
 MAX_PART_CHARACTERS = 300  # in a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
@@ -215,6 +216,12 @@ class TextToSpeech(ABC):
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
         return check_language(language, self.languages)
+
+    def voice_checkpoint(self) -> str | None:
+        """Names the checkpoint whose voices the model takes, whatever its target and recipe; None if it makes
+        none. Voice files have the name in their metadata, with the key `CHECKPOINT`.
+        """
+        return None
 
     def check_cloning(self) -> None:
         """Raises UsageError if the model makes no voices from recordings."""

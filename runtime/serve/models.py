@@ -49,6 +49,9 @@ class Models:
                 self.speech_workers[name] = SpeechWorker(name, task, limits, self.metrics, pool, slots)
             else:
                 self.transcription_workers[name] = TranscriptionWorker(name, task, limits, self.metrics)
+        if voices:
+            workers = self.speech_workers.values()
+            voices.assign({worker.name: worker.task.voice_checkpoint() for worker in workers})
         self._workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:

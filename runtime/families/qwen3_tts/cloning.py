@@ -1,6 +1,7 @@
 """From a recording to a voice: what is read and refused, the vector of its speaker, and its codes."""
 
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,17 @@ from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_tts.prompt import estimated_frames
 
 MIN_S, MAX_S, RECOMMENDED_S = 1.0, 30.0, 3.0  # published: clones need 3 s
 MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent
 TELEPHONE_RATE, MIN_RATE = 8000, 16_000  # `Recording` warns up to the first, this module up to the other
 MAX_LENGTH_RATIO = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
+SLOW_S = 1.0  # by which it may be longer besides, because of a drawn-out word
+LETTERS_OF_DIGIT = "seven"
+FRAME_S, BAND_EDGES_HZ = 0.06, (100, 600, 1500, 4000)  # in which changes of the sound are measured
+MIN_CHANGE_DB = 8.0  # measured: noise of all colours up to 5 dB, speech in noise at 5 dB SNR from 15 dB
+SPEECH_DB = 20.0  # frames of speech are at most so much below the loudest
 SPEAKER_ENCODER, SPEECH_ENCODER = "speaker_encoder", "speech_encoder"
 WINDOW, HOP, BANDS, HIGHEST_HZ = 1024, 256, 128, 12_000.0  # samples, and bands up to this frequency
 MIN_POWER, MIN_MEL = 1e-9, 1e-5
@@ -53,24 +60,56 @@ def read_recording(path: Path, rate: int) -> np.ndarray:
         raise UsageError(
             f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech", field="recording"
         )
-    if np.abs(samples).max() < MIN_PEAK:
-        raise UsageError(f"{path}: silent; give a recording of speech", field="recording")
+    steady = change_db(samples, rate) < MIN_CHANGE_DB
+    if steady or np.abs(samples).max() < MIN_PEAK:
+        found = "a steady noise or tone" if steady else "silent"
+        raise UsageError(f"{path}: {found}; give a recording of speech", field="recording")
     if len(samples) < RECOMMENDED_S * rate:
         log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)
     return samples
 
 
-def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames: float) -> None:
-    """Warns if the recording is much longer or shorter than its transcript explains: the model would then
-    speak the rest of one of them.
+def change_db(samples: np.ndarray, rate: int) -> float:
+    """How much the level of samples float32 [n] changes in the band that changes most. Noise, hum and tones
+    stay as they are; speech changes, also in whispers.
     """
-    if not estimated_frames / MAX_LENGTH_RATIO <= frames <= estimated_frames * MAX_LENGTH_RATIO:
-        log.warning(
-            "transcript: its %d characters usually take %.1f s, the recording has %.1f s; "
-            "it must hold every word of the recording",
-            len(transcript),
-            estimated_frames * FRAME_SECONDS,
-            frames * FRAME_SECONDS,
+    frames = _frames(samples, rate)
+    power = np.square(np.abs(np.fft.rfft(frames * np.hanning(frames.shape[1]))))
+    edges = np.searchsorted(np.fft.rfftfreq(frames.shape[1], 1 / rate), BAND_EDGES_HZ)
+    low, high = np.quantile(_decibels(np.add.reduceat(power, edges, axis=1)[:, :-1]), (0.05, 0.95), axis=0)
+    return float((high - low).max())
+
+
+def speech_seconds(samples: np.ndarray, rate: int) -> float:
+    """Seconds of samples float32 [n] that are louder than the background."""
+    levels = _decibels(np.square(_frames(samples, rate)).mean(axis=1))
+    low, high = np.quantile(levels, (0.05, 0.95))
+    return float((levels > max((low + high) / 2, high - SPEECH_DB)).sum() * FRAME_S)
+
+
+def _frames(samples: np.ndarray, rate: int) -> np.ndarray:
+    size = round(FRAME_S * rate)
+    return samples[: len(samples) // size * size].reshape(-1, size)
+
+
+def _decibels(power: np.ndarray) -> np.ndarray:
+    found: np.ndarray = 10 * np.log10(power + MIN_POWER)
+    return found
+
+
+def check_transcript(transcript: str, samples: np.ndarray, rate: int) -> None:
+    """Raises UsageError if samples float32 [n] are much longer or shorter than their transcript explains.
+
+    The model would then speak the rest of one of them.
+    """
+    spelled = re.sub(r"\d", LETTERS_OF_DIGIT, transcript.strip())
+    usual, total = estimated_frames(spelled) * FRAME_SECONDS, len(samples) / rate
+    speech = speech_seconds(samples, rate)
+    if usual > MAX_LENGTH_RATIO * total or speech > MAX_LENGTH_RATIO * usual + SLOW_S:
+        raise UsageError(
+            f"transcript: its {len(transcript)} characters usually take {usual:.1f} s, the recording has "
+            f"{speech:.1f} s of speech in {total:.1f} s; give every word of the recording, and no other",
+            field="transcript",
         )
 
 

@@ -108,4 +108,5 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
 
 
 def _list_entry(voice: StoredVoice) -> Json:
-    return {"id": voice.id, "name": voice.name, "model": voice.model, "created_at": voice.created_at}
+    names = "id", "name", "model", "created_at", "seconds"
+    return {name: getattr(voice, name) for name in names}
