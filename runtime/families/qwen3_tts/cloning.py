@@ -60,9 +60,9 @@ def read_recording(path: Path, rate: int) -> np.ndarray:
         raise UsageError(
             f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech", field="recording"
         )
-    steady = change_db(samples, rate) < MIN_CHANGE_DB
-    if steady or np.abs(samples).max() < MIN_PEAK:
-        found = "a steady noise or tone" if steady else "silent"
+    is_silent = np.abs(samples).max() < MIN_PEAK
+    if is_silent or change_db(samples, rate) < MIN_CHANGE_DB:
+        found = "silent" if is_silent else "a steady noise or tone"
         raise UsageError(f"{path}: {found}; give a recording of speech", field="recording")
     if len(samples) < RECOMMENDED_S * rate:
         log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)

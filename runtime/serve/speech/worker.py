@@ -23,7 +23,7 @@ from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
-WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # a tone from which a voice is made if the model has none
+WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # beeps from which a voice is made if the model has none
 TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
@@ -118,9 +118,8 @@ class SpeechWorker(Worker[SpeechJob]):
             return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
         self.task.check_cloning()
         sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
-        write_audio(
-            sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
-        )
+        time = np.arange(WARM_UP_AUDIO_S * rate) / rate
+        write_audio(sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ * time) * (4 * time % 1 < 0.5), rate)
         voice.write_bytes(self.task.make_voice(sound))
         return self._decoder.submit(replace(request, voice=str(voice), store_prefix=False))
 

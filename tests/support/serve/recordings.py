@@ -16,9 +16,10 @@ def three_words() -> bytes:
 
 
 def voice_recording(seconds: float = 1.2, level: float = 0.3) -> bytes:
-    """WAV of a tone that changes, from which a voice can be made."""
+    """WAV of beeps whose pitch changes, from which a voice can be made."""
     time = np.arange(int(seconds * VOICE_RATE)) / VOICE_RATE
-    return _file(level * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))), VOICE_RATE, "WAV")
+    beeps = np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))) * (4 * time % 1 < 0.5)
+    return _file(level * beeps, VOICE_RATE, "WAV")
 
 
 def _file(samples: np.ndarray, rate: int, kind: str) -> bytes:

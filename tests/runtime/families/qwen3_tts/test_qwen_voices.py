@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.export.resolve import Source
 from voxport.model.synthetic.checkpoint import random_checkpoint
-from voxport.runtime.families.qwen3_tts.cloning import read_recording
+from voxport.runtime.families.qwen3_tts.cloning import check_transcript, read_recording
 from voxport.runtime.families.qwen3_tts.prompt import Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.voices import choose_voice, model_digest, read_foreign_voice
 
 RATE = 24_000
+TIME = np.arange(4 * RATE) / RATE
+NOISE = np.random.default_rng(0).normal(size=len(TIME))
 
 
 def dim(task: QwenTextToSpeech) -> int:
@@ -248,11 +251,39 @@ def test_wrong_use_is_one_line_and_writes_nothing(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_transcript_that_no_recording_has_makes_no_voice(task: QwenTextToSpeech, tmp_path: Path) -> None:
-    """Such a voice would be refused when it is used."""
-    recording = written(tmp_path / "a.wav", seconds=1)
-    with pytest.raises(UsageError, match=r"^voice: a transcript of \d+ tokens, expected 1 to 4096"):
-        task.make_voice(recording, "word " * 5000)
+LETTERS, WIDE = "x" * 100, "\u597d" * 30  # usually 6.6 s and 6.7 s
+
+
+@pytest.mark.parametrize(
+    ("transcript", "seconds", "is_refused"),
+    [(LETTERS, 2.2, True), (LETTERS, 2.3, False), (LETTERS, 30, False), (WIDE, 2.2, True), (WIDE, 30, False)]
+    + [("Hello.", 2, False), ("Hello.", 18, True), ("\u4f60\u597d", 18, True), ("0176 5550 142", 10, False)],
+)
+def test_a_transcript_fits_its_recording(transcript: str, seconds: float, is_refused: bool) -> None:
+    """A half of each recording is silent."""
+    beeps = (np.arange(int(seconds * RATE)) % RATE < RATE / 2).astype(np.float32)
+    with pytest.raises(UsageError, match="every word") if is_refused else nullcontext():
+        check_transcript(transcript, beeps, RATE)
+
+
+SOUNDS: dict[str, tuple[np.ndarray, bool]] = {  # and whether they may be speech
+    "noise": (NOISE, False),
+    "dark noise": (np.convolve(NOISE, np.ones(50) / 50, "same"), False),
+    "hum": (sum(np.sin(2 * np.pi * 50 * k * TIME) / k for k in range(1, 9)), False),
+    "hum in noise": (np.sin(2 * np.pi * 100 * TIME) + 0.01 * NOISE, False),
+    "whisper": (NOISE * (0.15 + np.abs(np.sin(4 * TIME))), True),
+    "speech in noise": (np.sin(2 * np.pi * 200 * TIME) * np.abs(np.sin(4 * TIME)) + 0.3 * NOISE, True),
+}
+
+
+@pytest.mark.parametrize("level_db", [-50, -20])
+@pytest.mark.parametrize("name", SOUNDS)
+def test_a_sound_that_does_not_change_is_no_speech(tmp_path: Path, name: str, level_db: float) -> None:
+    sound, may_be_speech = SOUNDS[name]
+    samples = 10 ** (level_db / 20) * sound / sound.std()
+    soundfile.write(tmp_path / "a.wav", samples, RATE, "FLOAT")
+    with nullcontext() if may_be_speech else pytest.raises(UsageError, match="a steady noise or tone; give"):
+        read_recording(tmp_path / "a.wav", RATE)
 
 
 def test_a_voice_belongs_to_weights_and_vocabulary() -> None:
@@ -282,7 +313,8 @@ def test_a_model_without_clones_says_so(tmp_path: Path) -> None:
 def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, scale: float = 0.3) -> Path:
     time = np.arange(int(seconds * rate)) / rate
     hiss = 0.01 * np.random.default_rng(0).uniform(-1, 1, len(time))
-    wave = np.clip(scale * (np.sin(2 * np.pi * 200 * time) + hiss), -1, 1)
+    beeps = np.sin(2 * np.pi * 200 * time) * (4 * time % 1 < 0.5)
+    wave = np.clip(scale * (beeps + hiss), -1, 1)
     soundfile.write(path, np.repeat(wave[:, None], channels, 1), rate, "FLOAT")
     return path
 
