@@ -3,18 +3,23 @@
 import json
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from safetensors import safe_open
+from support.serve.loud_to_text import LoudToText
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.families.qwen3_tts.workload import TRACE
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE = 24_000
 SOUND = (0.3 * np.sin(np.arange(int(3.2 * RATE)) / 20)).astype(np.float32)
@@ -148,7 +153,8 @@ def add(
 ) -> Callable[..., tuple[int, list[str]]]:
     """Makes a voice of a recording by command. Returns exit code and lines of stderr."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda *_: task)
+    tasks = {TextToSpeech: task, SpeechToText: LoudToText(whole_sounds=True)}
+    monkeypatch.setattr("voxport.runtime.opening.open_task", lambda kind, *_: tasks[kind])
     soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
 
     def run(*arguments: str) -> tuple[int, list[str]]:
@@ -189,3 +195,17 @@ def test_a_transcript_that_does_not_fit_makes_no_voice(
     assert code == 2 and not list(tmp_path.rglob("anna.safetensors"))
     assert re.search(r"error: --transcript: its \d+ characters usually take .* every word", lines[-1])
     assert add("--transcript", "How are you today, my friend?") == (0, [])
+
+
+def test_a_recording_is_transcribed_for_its_voice(
+    add: Callable[..., tuple[int, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines = add("--transcribe-with", "stt")
+    words = "one two three four five six seven"
+    assert code == 0 and f"transcript: {words}; if a word is wrong" in " ".join(lines)
+    (voice,) = tmp_path.rglob("anna.safetensors")
+    with safe_open(voice, framework="numpy") as file:
+        assert file.metadata()["transcript_sha256"] == sha256(words.encode()).hexdigest()
+    monkeypatch.setattr("support.serve.loud_to_text.LOUD", 2)  # so no sound is a word
+    code, lines = add("--transcribe-with", "stt")
+    assert code == 2 and "no speech was recognised" in lines[-1]
