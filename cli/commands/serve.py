@@ -81,6 +81,12 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
     parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse fields of requests that have no effect (default: ignore them, and name them in the "
+        "answer)",
+    )
+    parser.add_argument(
         "--slots",
         type=integer(1, 64),
         default=DEFAULT_SLOTS,
@@ -160,7 +166,7 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     from voxport.runtime.serve.models import Models, open_bundles
 
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, setup.limits, arguments.slots, setup.voices)
+    models = Models(tasks, setup.limits, arguments.slots, setup.voices, arguments.strict)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)

@@ -1,7 +1,10 @@
-"""The fields of requests: those that are taken, and those that are refused because they have no effect."""
+"""The fields of requests: those that have an effect, hints without one, and those that are refused."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Literal, Self, TypeVar, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -9,8 +12,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
@@ -18,10 +23,19 @@ from starlette.datastructures import FormData
 from voxport.runtime.serve.errors import ApiError
 
 UNKNOWN = "unknown_field"
-CODES = {"extra_forbidden": UNKNOWN, "unsupported_value": "unsupported_value"}
+UNSUPPORTED = "unsupported_value"
+CODES = {"extra_forbidden": UNKNOWN, UNSUPPORTED: UNSUPPORTED}
 LIST = "[]"  # the end of the names of form fields that may be repeated
+WORD = re.compile(r"\w+")
+TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SpeechFormat = Literal["mp3", "opus", "flac", "wav", "pcm"]
-Fields = TypeVar("Fields", bound=BaseModel)
+Fields = TypeVar("Fields", bound="RequestFields")
+Message = TypeVar("Message", bound=BaseModel)
+HINT = "hint"  # marks a field without an effect whose value is checked
+IGNORED_HEADER = "x-voxport-ignored"  # names the fields of a request that had no effect
+MAX_IGNORED, MAX_NAME = 20, 60  # names in an answer, and characters of a name
+UNSAFE = re.compile(r"[^!-+\--~]")  # characters of a name that a list in a header cannot have
+log = logging.getLogger(__name__)
 
 
 def only(allowed: tuple[object, ...], reason: str, code: str = "invalid_value") -> AfterValidator:
@@ -39,26 +53,96 @@ def _empty_if_null(value: object) -> object:
     return {} if value is None else value
 
 
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _words(texts: object) -> object:
+    """The words of all texts: clients repeat a list's field, or write it with commas or as JSON."""
+    return [word for text in texts for word in WORD.findall(text)] if isinstance(texts, list) else texts
+
+
 NullIsMissing = BeforeValidator(_empty_if_null)  # for an object of which every field may be missing
-Unsupported = Annotated[
-    object, only((None, "", []), "is not supported; leave it out", code="unsupported_value")
-]
+LowerCase = BeforeValidator(_lower)
+Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
 
 
-class VoiceId(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class RequestFields(BaseModel):
+    """Fields of a request. Null and an empty text are as a missing field.
+
+    A field that is unknown, or marked `HINT`, has no effect.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    _ignored: list[str] = PrivateAttr(default_factory=list)
+    _is_strict: bool = PrivateAttr(False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None and value != ""}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names of the fields without effect, those of nested objects with their paths."""
+        return tuple(self._ignored[:MAX_IGNORED])
+
+    def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
+        """Counts a field as one without effect. Raises ApiError if the server is strict."""
+        name = UNSAFE.sub("?", name)[:MAX_NAME]
+        if self._is_strict:
+            raise ApiError(400, f"{name}: {reason}", code, name)
+        if name not in self._ignored:
+            self._ignored.append(name)
+
+    def with_hints(self, is_strict: bool) -> Self:
+        """Looks for fields without effect. Raises ApiError if the server is strict."""
+        self._is_strict = is_strict
+        for name in self._hints(""):
+            self.ignore(name)
+        return self
+
+    def _hints(self, path: str) -> Iterator[str]:
+        for name in self.model_extra or ():
+            yield f"{path}{name}"
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, RequestFields):
+                yield from value._hints(f"{path}{name}.")
+            elif HINT in field.metadata and value != field.default:
+                yield f"{path}{name}"
+
+
+def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
+    """The header that names the fields without effect; none if all had one. `client` is named in the log."""
+    if not body.ignored:
+        return {}
+    log_ignored(client, body.ignored)
+    return {IGNORED_HEADER: ", ".join(body.ignored)}
+
+
+@lru_cache(1024)
+def log_ignored(client: str, names: tuple[str, ...]) -> None:
+    """Logs once per client and fields."""
+    log.info("fields without effect from %.80r: %s", client, ", ".join(names))
+
+
+class VoiceId(RequestFields):
     id: str
 
 
-class SpeechBody(BaseModel):
+class SpeechBody(RequestFields):
     """POST /v1/audio/speech. `seed`, `max_frames` and `language` extend the OpenAI API."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-    model: str
+    model_config = ConfigDict(strict=True)
+    model: str | None = None
     input: str
     voice: str | VoiceId | None = None
-    response_format: SpeechFormat = "mp3"
+    response_format: Annotated[SpeechFormat, LowerCase] = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
+    n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
     speed: Annotated[float, only((1,), "this server speaks at speed 1 only; leave it out")] = 1
     instructions: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -69,30 +153,35 @@ class SpeechBody(BaseModel):
     def voice_name(self) -> str | None:
         return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
 
-    @property
-    def instruct(self) -> str | None:
-        """Some clients send an empty text if there are no instructions."""
-        return self.instructions or None
 
-
-class TranscriptionBody(BaseModel):
+class TranscriptionBody(RequestFields):
     """POST /v1/audio/transcriptions, besides the recording. `delay_ms` extends the OpenAI API."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-    model: str
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-    granularities: tuple[Literal["word", "segment"], ...] = Field((), alias="timestamp_granularities[]")
+    model_config = ConfigDict(frozen=True)
+    model: str | None = None
+    response_format: Annotated[TranscriptFormat, LowerCase] = "json"
+    timestamp_granularities: Annotated[tuple[Literal["word", "segment"], ...], BeforeValidator(_words)] = ()
     stream: bool = False
     delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
-    language: str = ""
-    temperature: Annotated[float, only((0,), "the likeliest text is taken; expected 0")] = 0
-    prompt: Annotated[str, only(("",), "the models take none; leave it out")] = ""
+    language: str | None = None
+    temperature: Annotated[float, HINT] = 0
+    # without these fields a client would get another answer than it asks for
+    diarize: Annotated[bool, only((False,), "the models name no speakers", UNSUPPORTED)] = False
+    translate: Annotated[bool, only((False,), "the models do not translate", UNSUPPORTED)] = False
+    task: Annotated[str, only(("transcribe",), "expected transcribe", UNSUPPORTED)] = "transcribe"
+    target_language: Unsupported = None
+    known_speaker_names: Unsupported = None
+    known_speaker_references: Unsupported = None
+    speaker_references: Unsupported = None
+    file_url: Unsupported = None
+    file_id: Unsupported = None
+    url: Unsupported = None
 
 
-class VoiceBody(BaseModel):
+class VoiceBody(RequestFields):
     """POST /v1/audio/voices, besides the recording. The consent of a speaker is not looked up."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
     name: Annotated[str, Field(min_length=1, max_length=100)]
     model: str | None = None
     transcript: str | None = None
@@ -107,35 +196,41 @@ class VoiceBody(BaseModel):
         return name.strip()
 
 
-def parse_json(kind: type[Fields], content: bytes) -> Fields:
+def parse_json(kind: type[Fields], content: bytes, is_strict: bool = False) -> Fields:
     """Raises ApiError that names the field."""
     try:
-        return kind.model_validate_json(content)
+        return kind.model_validate_json(content).with_hints(is_strict)
     except ValidationError as error:
         raise wrong_field(error) from None
 
 
-def parse_form(kind: type[Fields], form: FormData) -> Fields:
-    """The texts of a form. The last text of a field counts, unless the field is a list. Raises ApiError."""
-    texts: dict[str, str] = {}
-    lists: dict[str, list[str]] = {}
+def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> Fields:
+    """The texts of a form. The last text of a field counts, unless the field is a list. Raises ApiError.
+
+    The names of lists may end with `[]`.
+    """
+    texts: dict[str, list[str]] = {}
     for name, value in form.multi_items():
-        if isinstance(value, str) and name.endswith(LIST):
-            lists.setdefault(name, []).append(value)
-        elif isinstance(value, str):
-            texts[name] = value
+        if isinstance(value, str):
+            known = name.removesuffix(LIST)
+            texts.setdefault(known if known in kind.model_fields else name, []).append(value)
+    lists = {name for name, field in kind.model_fields.items() if get_origin(field.annotation) is tuple}
+    found = {name: values if name in lists else values[-1] for name, values in texts.items()}
     try:
-        return kind.model_validate({**texts, **lists})
+        return kind.model_validate(found).with_hints(is_strict)
     except ValidationError as error:
         raise wrong_field(error) from None
 
 
-def parse_message(kind: type[Fields], message: Mapping[str, object]) -> Fields:
+def parse_message(kind: type[Message], message: Mapping[str, object], is_strict: bool = False) -> Message:
     """The fields of a message of a socket. Raises ApiError with the path of the field."""
     try:
-        return kind.model_validate(message)
+        found = kind.model_validate(message)
     except ValidationError as error:
         raise wrong_field(error, is_nested=True) from None
+    if isinstance(found, RequestFields):
+        found.with_hints(is_strict)
+    return found
 
 
 def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:

@@ -35,12 +35,15 @@ class Models:
         limits: Limits,
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
+        is_strict: bool = False,
     ):
-        """`voices` stores the voices that clients make; None if they cannot.
+        """`voices` stores the voices that clients make; None if they cannot. A strict server refuses fields
+        of requests that have no effect.
 
         `is_draining` is True while the server shuts down.
         """
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
+        self.is_strict = is_strict
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
@@ -71,13 +74,13 @@ class Models:
         """Whether an engine takes no work. One that runs for the first time has not failed."""
         return not all(worker.is_open for worker in self._workers)
 
-    def speech_worker(self, name: str) -> SpeechWorker:
-        """Raises ApiError."""
-        return _find(self.speech_workers, name, self.names, "speaks")
+    def speech_worker(self, name: str | None) -> SpeechWorker:
+        """The first one for a request that names none. Raises ApiError."""
+        return self._find(self.speech_workers, name, "speaks")
 
-    def transcription_worker(self, name: str) -> TranscriptionWorker:
-        """Raises ApiError."""
-        return _find(self.transcription_workers, name, self.names, "transcribes")
+    def transcription_worker(self, name: str | None) -> TranscriptionWorker:
+        """The first one for a request that names none. Raises ApiError."""
+        return self._find(self.transcription_workers, name, "transcribes")
 
     def live_worker(self, name: str) -> TranscriptionWorker:
         """Raises ApiError if the bundle is no model for live audio."""
@@ -85,6 +88,18 @@ class Models:
         if not worker.live_slots:
             raise ApiError(400, f"{name}: is for recordings only", "model_not_live", "model")
         return worker
+
+    def _find(self, workers: Mapping[str, AnyWorker], name: str | None, verb: str) -> AnyWorker:
+        if name in workers:
+            return workers[name]
+        if name is None and self.is_strict:
+            raise ApiError(400, "model: is missing; expected the name of one", "invalid_value", "model")
+        if name is None and workers:
+            return next(iter(workers.values()))
+        reason = f"{name or 'no bundle'} is no model that {verb}"
+        if name is not None and name not in self.names:
+            reason = f"no model {name[:100]!r}"
+        raise _not_found(reason, workers)
 
     def check_name(self, name: str) -> None:
         """Raises ApiError if no bundle has the name."""
@@ -101,13 +116,6 @@ class Models:
             time.sleep(0.05)
         for worker in self._workers:
             worker.stop()
-
-
-def _find(workers: Mapping[str, AnyWorker], name: str, names: list[str], verb: str) -> AnyWorker:
-    if name in workers:
-        return workers[name]
-    reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {verb}"
-    raise _not_found(reason, workers)
 
 
 def _not_found(reason: str, names: Iterable[str]) -> ApiError:

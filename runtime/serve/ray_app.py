@@ -51,6 +51,7 @@ class RayOptions(Limits):
     allow_origin: Texts = ()
     slots: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SLOTS
     check: bool = True
+    strict: bool = False
     cpus: AtLeast1 = 1
     min_replicas: AtLeast1 = 1
     replicas: AtLeast1 = 1
@@ -109,7 +110,7 @@ class Replica:
         keys = read_keys(options.keys) if options.keys else Keys()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = models = Models(tasks, options, options.slots)
+        self._models = models = Models(tasks, options, options.slots, None, options.strict)
         models.start()
         while not models.is_ready:
             self.check_health()

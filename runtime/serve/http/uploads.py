@@ -41,16 +41,24 @@ class _Parser(MultiPartParser):
         self.has_ended = True
 
 
-async def read_form(request: Request, file: str, limits: Limits) -> tuple[FormData, UploadFile]:
-    """The form, and the upload of its field `file`. Raises ApiError."""
+async def read_form(request: Request, file: str, limits: Limits) -> FormData:
+    """The form, whose field `file` is an upload. Raises ApiError."""
     body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.body_s)
-    form = FormData()
-    if request.headers.get("content-type", "").lower().startswith(MULTIPART):
-        form = await _parse(body, file)
+    if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
+        raise _missing(file)
+    return await _parse(body, file)
+
+
+def upload_of(form: FormData, file: str) -> UploadFile:
+    """The upload of the field `file`. Raises ApiError."""
     upload = form.get(file)
     if not isinstance(upload, UploadFile):
-        raise ApiError(400, f"{file}: expected a recording in {MULTIPART}", "missing_file", file)
-    return form, upload
+        raise _missing(file)
+    return upload
+
+
+def _missing(file: str) -> ApiError:
+    return ApiError(400, f"{file}: expected a recording in {MULTIPART}", "missing_file", file)
 
 
 async def _parse(body: Request, file: str) -> FormData:

@@ -12,7 +12,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import find_name
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import SpeechBody, check_length, parse_json
+from voxport.runtime.serve.fields import SpeechBody, check_length, ignored_headers, parse_json
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
@@ -34,9 +34,8 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
     if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
         reason = "response_format: expected pcm or wav with stream_format sse"
         raise ApiError(400, reason, "invalid_value", "response_format")
-    if body.instruct is not None and not task.follows_instructions:
-        reason = f"instructions: {body.model} follows none; leave them out"
-        raise ApiError(400, reason, "invalid_value", "instructions")
+    if body.instructions and not task.follows_instructions:
+        body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
 
 
 def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
@@ -63,7 +62,7 @@ def speech_router(models: Models) -> APIRouter:
     @router.post("/v1/audio/speech")
     async def speech(request: Request) -> Response:
         limited = with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s)
-        body = parse_json(SpeechBody, await limited.body())
+        body = parse_json(SpeechBody, await limited.body(), models.is_strict)
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
         worker.check_room()  # before any other work
@@ -73,8 +72,11 @@ def speech_router(models: Models) -> APIRouter:
         job = await submit(worker, body, voice)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
-            return StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
-        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
+            response = StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
+        else:
+            response = StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
+        response.headers.update(ignored_headers(body, request.headers.get("user-agent", "")))
+        return response
 
     return router
 
@@ -87,7 +89,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None) -> S
         "max_frames": body.max_frames,
         "voice": voice,
         "language": body.language,
-        "instruct": body.instruct,
+        "instruct": body.instructions if worker.task.follows_instructions else None,
         "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
     }
     try:

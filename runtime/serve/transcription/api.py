@@ -18,9 +18,15 @@ from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import TranscriptionBody, parse_form
+from voxport.runtime.serve.fields import TranscriptionBody, ignored_headers, parse_form
 from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, while_connected
-from voxport.runtime.serve.http.uploads import in_upload_thread, path_hidden, read_form, stored_upload
+from voxport.runtime.serve.http.uploads import (
+    in_upload_thread,
+    path_hidden,
+    read_form,
+    stored_upload,
+    upload_of,
+)
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.api import event
@@ -35,8 +41,9 @@ def transcription_router(models: Models) -> APIRouter:
 
     @router.post("/v1/audio/transcriptions")
     async def transcribe(request: Request) -> Response:
-        form, upload = await read_form(request, "file", limits)
-        body = parse_form(TranscriptionBody, form)
+        form = await read_form(request, "file", limits)
+        body = parse_form(TranscriptionBody, form, models.is_strict)
+        upload = upload_of(form, "file")
         _check_combination(body)
         worker = models.transcription_worker(body.model)
         worker.check_language(body.language or None)
@@ -50,8 +57,11 @@ def transcription_router(models: Models) -> APIRouter:
             feeding.cancel()
             job.cancel()
 
+        headers = ignored_headers(body, request.headers.get("user-agent", ""))
         if body.stream:
-            return StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+            streamed = StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+            streamed.headers.update(headers)
+            return streamed
         try:
             await while_connected(request.receive, _read_all(job))
         finally:
@@ -59,6 +69,7 @@ def transcription_router(models: Models) -> APIRouter:
         languages = worker.task.languages
         language = body.language or (languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE)
         response = _formatted(job, body, language)
+        response.headers.update(headers)
         if not job.transcript:
             response.headers[NO_TEXT_HEADER] = job.reason_without_text
         return response
@@ -71,10 +82,9 @@ def _check_combination(body: TranscriptionBody) -> None:
     if body.stream and body.response_format != "json":
         reason = "response_format: expected json with stream; its events have no other format"
         raise ApiError(400, reason, "invalid_value", "response_format")
-    if body.granularities and (body.stream or body.response_format != "verbose_json"):
+    if body.timestamp_granularities and (body.stream or body.response_format != "verbose_json"):
         needed = "a request without stream" if body.stream else "response_format verbose_json"
-        reason = f"timestamp_granularities[]: needs {needed}"
-        raise ApiError(400, reason, "invalid_value", "timestamp_granularities")
+        body.ignore("timestamp_granularities", f"needs {needed}", "invalid_value")
 
 
 @dataclass(frozen=True)
@@ -157,9 +167,9 @@ def _formatted(job: TranscriptionJob, body: TranscriptionBody, language: str) ->
         "duration": usage["seconds"],
         "text": text,
     }
-    if "word" in body.granularities:
+    if "word" in body.timestamp_granularities:
         content["words"] = [timed_fields(word) for word in job.words]
-    if "segment" in (body.granularities or ("segment",)):
+    if "segment" in (body.timestamp_granularities or ("segment",)):
         content["segments"] = [
             {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(job.words))
         ]

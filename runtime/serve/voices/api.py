@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
-from voxport.runtime.serve.fields import VoiceBody, check_length, parse_form
+from voxport.runtime.serve.fields import VoiceBody, check_length, ignored_headers, parse_form
 from voxport.runtime.serve.http.responses import while_connected
-from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload
+from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload, upload_of
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.voices.store import StoredVoice, VoiceStore
@@ -69,15 +69,17 @@ def voice_router(models: Models) -> APIRouter:
     async def make_voice(request: Request) -> Response:
         store = _store(models)
         store.check_room()
-        form, upload = await read_form(request, FILE, limits)
-        body = parse_form(VoiceBody, form)
+        form = await read_form(request, FILE, limits)
+        body = parse_form(VoiceBody, form, models.is_strict)
+        upload = upload_of(form, FILE)
         check_length(len(body.transcript or ""), limits.text_characters, "transcript")
         worker = _worker(body.model, models)
         async with stored_upload(upload, FILE) as path:
             making = maker.make(worker, path, body.transcript)
             content = await while_connected(request.receive, making)
         voice = await asyncio.to_thread(store.add, worker.name, body.name, content)
-        return JSONResponse({"object": "audio.voice", "type": FILE, **_list_entry(voice)})
+        headers = ignored_headers(body, request.headers.get("user-agent", ""))
+        return JSONResponse({"object": "audio.voice", "type": FILE, **_list_entry(voice)}, headers=headers)
 
     @router.delete("/v1/audio/voices/{voice}")
     async def delete_voice(voice: str) -> Json:

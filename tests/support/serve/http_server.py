@@ -47,8 +47,9 @@ def running(
     voices: VoiceStore | None = None,
     tls: ssl.SSLContext | None = None,
     send_s: float = SEND_S,
+    is_strict: bool = False,
 ) -> Iterator[RunningServer]:
-    models = Models(tasks, limits, slots, voices)
+    models = Models(tasks, limits, slots, voices, is_strict)
     models.start()
     app = build_app(models, keys or Keys(), origins)
     config = configuration(app, limits, tls)
