@@ -256,8 +256,11 @@ LETTERS, WIDE = "x" * 100, "\u597d" * 30  # usually 6.6 s and 6.7 s
 
 @pytest.mark.parametrize(
     ("transcript", "seconds", "is_refused"),
-    [(LETTERS, 2.2, True), (LETTERS, 2.3, False), (LETTERS, 30, False), (WIDE, 2.2, True), (WIDE, 30, False)]
-    + [("Hello.", 2, False), ("Hello.", 18, True), ("\u4f60\u597d", 18, True), ("0176 5550 142", 10, False)],
+    [
+        *((LETTERS, 2.2, True), (LETTERS, 2.3, False), (LETTERS, 30, False), ("Hello.", 2, False)),
+        *((WIDE, 2.2, True), (WIDE, 30, False), ("Hello.", 18, True), (WIDE[:2], 18, True)),
+        ("0176 5550 142", 10, False),
+    ],
 )
 def test_a_transcript_fits_its_recording(transcript: str, seconds: float, is_refused: bool) -> None:
     """A half of each recording is silent."""
