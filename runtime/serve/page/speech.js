@@ -1,7 +1,7 @@
 // Text to speech: a stream of samples is played, drawn and kept while it arrives.
 
 import { read, request } from "/page/api.js";
-import { disable, element, fill, seconds, showError } from "/page/elements.js";
+import { describeVoice, disable, download, element, fill, seconds, showError } from "/page/elements.js";
 import { PcmReader, toWav } from "/page/pcm.js";
 import { Player } from "/page/player.js";
 import { Waveform } from "/page/waveform.js";
@@ -9,14 +9,15 @@ import { Waveform } from "/page/waveform.js";
 const WAITING = "Waiting for the first sound.";
 const form = element("speech-form");
 const [model, voice, text] = [element("speech-model"), element("voice"), element("text")];
-const [speak, stop, save] = [element("speak"), element("speech-stop"), element("save")];
+const [speak, stop, again, save] = ["speak", "speech-stop", "again", "save"].map(element);
+const [seed, instructions] = [element("seed"), element("instructions")];
 const [status, time, problem] = [element("speech-status"), element("speech-time"), element("speech-error")];
 const canvas = element("speech-wave");
 const waveform = new Waveform(canvas);
 
 let offered = { speaking: [], voices: [], limits: { text_characters: 0 } };
 let current = null; // the speech that runs
-let finished = null; // the speech that can be saved
+let finished = null; // the speech that can be played again and saved
 
 /** Takes the description of the page and the list of voices. */
 export function offerSpeech(page, voices) {
@@ -27,13 +28,45 @@ export function offerSpeech(page, voices) {
 }
 
 function showVoices() {
-  fill(voice, offered.voices.filter((each) => each.model === model.value));
+  const voices = offered.voices.filter((each) => each.model === model.value && !each.alias);
+  const isTwice = ({ name }) => voices.filter((each) => each.name === name).length > 1;
+  fill(
+    voice,
+    voices.map((each) => ({ id: each.id, name: isTwice(each) ? describeVoice(each) : each.name })),
+  );
+  const chosen = chosenModel();
+  const isDescribed = chosen?.follows_instructions && !chosen.clones && !voices.length;
+  instructions.disabled = !chosen?.follows_instructions;
+  if (isDescribed) element("settings").open = true;
+  let hint = instructions.disabled ? "This model follows none." : "How to speak, in words.";
+  if (isDescribed) hint = "Describe the voice, as in: A calm, deep voice of an old man.";
+  element("instructions-hint").textContent = hint;
+  const remedy = offered.stores_voices ? "Make one on this page." : "The server needs the option --voices.";
+  const needsVoice = chosen?.clones && !voices.length;
+  element("voice-hint").textContent = needsVoice ? `This model has no voice. ${remedy}` : "";
+}
+
+function chosenModel() {
+  return offered.speaking.find((each) => each.id === model.value);
+}
+
+function number(value) {
+  return value.toLocaleString("en");
 }
 
 function showCount() {
-  const count = [...text.value].length.toLocaleString("en");
-  const most = offered.limits.text_characters.toLocaleString("en");
-  element("text-count").textContent = `${count} of ${most} characters`;
+  const [count, most] = [[...text.value].length, offered.limits.text_characters];
+  element("text-count").textContent = `${number(count)} of ${number(most)} characters`;
+}
+
+/** What is wrong with the request, or an empty text. */
+function faultOfRequest() {
+  const [count, most] = [[...text.value].length, offered.limits.text_characters];
+  if (!chosenModel()) return "This server has no model that speaks.";
+  if (!text.value.trim()) return "There is no text to speak.";
+  if (count > most) return `The text has ${number(count)} characters, expected at most ${number(most)}.`;
+  const bounds = `${number(Number(seed.min))} to ${number(Number(seed.max))}`;
+  return seed.value && seed.checkValidity() ? "" : `Seed: expected a whole number, ${bounds}.`;
 }
 
 class Speech {
@@ -50,6 +83,15 @@ class Speech {
     return this.samples / this.rate;
   }
 
+  /** Plays the samples of `other`, and returns when all of them are played. */
+  async repeat(other) {
+    const pcm = new PcmReader();
+    this.pieces = other.pieces;
+    for (const piece of this.pieces) this._add(pcm.read(piece));
+    this.player.finish();
+    await this.player.ended;
+  }
+
   /** Returns when all of it is played. Throws ApiError or AbortError. */
   async run(body) {
     try {
@@ -59,6 +101,7 @@ class Speech {
         body: JSON.stringify(body),
         signal: this._abort.signal,
       });
+      this.seed = response.headers.get("x-voxport-seed");
       await this._receive(response.body.getReader());
     } finally {
       this.player.finish();
@@ -73,13 +116,16 @@ class Speech {
       if (done) break;
       this.firstAfter ??= (performance.now() - this._started) / 1000;
       this.pieces.push(value);
-      const samples = pcm.read(value);
-      if (!samples.length) continue;
-      this.samples += samples.length;
-      waveform.add(samples);
-      this.player.push(samples);
+      this._add(pcm.read(value));
     }
     this.madeIn = (performance.now() - this._started) / 1000;
+  }
+
+  _add(samples) {
+    if (!samples.length) return;
+    this.samples += samples.length;
+    waveform.add(samples);
+    this.player.push(samples);
   }
 
   stop() {
@@ -88,21 +134,17 @@ class Speech {
   }
 }
 
-async function start() {
-  current?.stop();
-  showError(problem);
-  const chosen = offered.speaking.find((each) => each.id === model.value);
-  if (!chosen) return showError(problem, "This server has no model that speaks.");
-  const speech = new Speech(chosen.sample_rate);
+/** Runs `work(speech)`, which returns a text about the result, in place of the speech before. */
+async function start(rate, work) {
+  const speech = new Speech(rate);
   current = speech;
   waveform.clear();
-  [stop.disabled, save.disabled] = [false, true];
+  [stop.disabled, save.disabled, again.disabled] = [false, true, true];
   status.textContent = WAITING;
   showProgress(speech);
   let message = "";
   try {
-    await speech.run(bodyOf());
-    message = summary(speech);
+    message = await work(speech);
   } catch (error) {
     message = error.name === "AbortError" ? "Stopped." : "";
     if (current === speech && !message) showError(problem, error.message);
@@ -110,12 +152,31 @@ async function start() {
   if (current === speech) end(speech, message);
 }
 
+function make() {
+  current?.stop();
+  const fault = faultOfRequest();
+  showError(problem, fault);
+  if (fault) return;
+  start(chosenModel().sample_rate, async (speech) => {
+    await speech.run(bodyOf());
+    return summary(speech);
+  });
+}
+
+function playAgain() {
+  showError(problem);
+  const other = finished;
+  start(other.rate, async (speech) => {
+    await speech.repeat(other);
+    return "Played again.";
+  });
+}
+
 function bodyOf() {
-  const seed = Number(element("seed").value);
-  const body = { model: model.value, input: text.value, response_format: "pcm", seed };
+  const body = { model: model.value, input: text.value, response_format: "pcm", seed: Number(seed.value) };
   if (voice.value) body.voice = voice.value;
-  const instructions = element("instructions").value.trim();
-  if (instructions) body.instructions = instructions;
+  const wanted = instructions.value.trim();
+  if (wanted && !instructions.disabled) body.instructions = wanted;
   return body;
 }
 
@@ -124,7 +185,7 @@ function end(speech, message) {
   finished = speech;
   status.textContent = message;
   disable(stop, speak);
-  save.disabled = !speech.samples;
+  save.disabled = again.disabled = !speech.samples;
   waveform.played = speech.player.played;
   waveform.draw();
   canvas.setAttribute("aria-label", `Waveform of ${seconds(speech.length)} of speech`);
@@ -133,7 +194,8 @@ function end(speech, message) {
 function summary(speech) {
   const factor = speech.madeIn / speech.length;
   const first = `First sound after ${speech.firstAfter.toFixed(2)} s`;
-  return `${first}, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).`;
+  const drawn = seed.value === "-1" && speech.seed ? ` The seed is ${speech.seed}.` : "";
+  return `${first}, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).${drawn}`;
 }
 
 function showProgress(speech) {
@@ -146,19 +208,12 @@ function showProgress(speech) {
   requestAnimationFrame(() => showProgress(speech));
 }
 
-function download() {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(toWav(finished.pieces, finished.rate));
-  link.download = "speech.wav";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-}
-
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  start();
+  make();
 });
 stop.addEventListener("click", () => current?.stop());
-save.addEventListener("click", download);
+again.addEventListener("click", playAgain);
+save.addEventListener("click", () => download(toWav(finished.pieces, finished.rate), "speech.wav"));
 model.addEventListener("change", showVoices);
 text.addEventListener("input", showCount);

@@ -179,9 +179,9 @@ def _formatted(job: TranscriptionJob, body: TranscriptionBody, language: str) ->
 async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
     pieces = 0
     while (delta := await job.read()) is not None:
-        if delta.text:
-            pieces += 1
-            yield event({"type": "transcript.text.delta", "delta": delta.text})
+        pieces += bool(delta.text)
+        words = [timed_fields(word) for word in delta.words]
+        yield event({"type": "transcript.text.delta", "delta": delta.text, "words": words})
     audio_tokens = round(job.seconds / FRAME_SECONDS)  # one per 80 ms
     usage = {
         "type": "tokens",
@@ -190,7 +190,10 @@ async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
         "total_tokens": audio_tokens + pieces,
         "input_token_details": {"text_tokens": 0, "audio_tokens": audio_tokens},
     }
-    yield event({"type": "transcript.text.done", "text": job.transcript, "usage": usage})
+    own: Json = {"duration": round(job.seconds, 3)}  # extends the API
+    if not job.transcript:
+        own["reason"] = job.reason_without_text
+    yield event({"type": "transcript.text.done", "text": job.transcript, "usage": usage, **own})
 
 
 def _error_event(error: ApiError) -> bytes:
