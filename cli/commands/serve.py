@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.files import link_name
 from voxport.cli.arguments import add_engine_arguments, embedded_bundle, engine_options, integer
 from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
+    from voxport.runtime.serve.aliases import Aliases
     from voxport.runtime.serve.http.access import Keys
     from voxport.runtime.serve.limits import Limits
     from voxport.runtime.serve.voices.store import VoiceStore
@@ -80,6 +82,15 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
+    for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
+        parser.add_argument(
+            f"--{name}",
+            type=_pair,
+            action="append",
+            default=[],
+            metavar=f"NAME={target.upper()}",
+            help=f"further name of a {target}; may be repeated (default: the names of OpenAI and Mistral)",
+        )
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -108,6 +119,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, _, target = (part.strip() for part in text.partition("="))
+    if not (name and target):
+        raise argparse.ArgumentTypeError(f"expected two names as in tts-1=TTS, found {text!r}")
+    return name, target
+
+
 def _positive(text: str) -> float:
     with suppress(ValueError):
         if 0 < (value := float(text)) < 1e9:
@@ -124,6 +142,7 @@ class ServerSetup:
     limits: "Limits"
     voices: "VoiceStore | None"
     wyoming: "partial[WyomingServer] | None"
+    aliases: "Aliases"
 
 
 def check(arguments: argparse.Namespace) -> ServerSetup:
@@ -131,6 +150,7 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
 
     The listener is to be closed.
     """
+    from voxport.runtime.serve.aliases import Aliases
     from voxport.runtime.serve.http.access import Keys, read_keys
     from voxport.runtime.serve.limits import LIMITS, Limits
     from voxport.runtime.serve.voices.store import VoiceStore
@@ -144,8 +164,11 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    aliases = Aliases(dict(arguments.alias), dict(arguments.voice_alias))
+    if arguments.bundle:
+        aliases.check(map(link_name, arguments.bundle))
     voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
-    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
+    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming, aliases)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -166,7 +189,7 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     from voxport.runtime.serve.models import Models, open_bundles
 
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, setup.limits, arguments.slots, setup.voices, arguments.strict)
+    models = Models(tasks, setup.limits, arguments.slots, setup.voices, setup.aliases, arguments.strict)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, Self, TypeVar, get_origin
 
@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 
+from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.errors import ApiError
 
 UNKNOWN = "unknown_field"
@@ -91,11 +92,24 @@ class RequestFields(BaseModel):
 
     def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
         """Counts a field as one without effect. Raises ApiError if the server is strict."""
-        name = UNSAFE.sub("?", name)[:MAX_NAME]
+        name = as_header(name)
         if self._is_strict:
             raise ApiError(400, f"{name}: {reason}", code, name)
         if name not in self._ignored:
             self._ignored.append(name)
+
+    def is_taken(self, name: str, check: Callable[[], object]) -> bool:
+        """Whether the check of a field passes; else the field has no effect. Raises what `check` raises if
+        the server is strict.
+        """
+        try:
+            check()
+        except (ApiError, UsageError):
+            if self._is_strict:
+                raise
+            self.ignore(name)
+            return False
+        return True
 
     def with_hints(self, is_strict: bool) -> Self:
         """Looks for fields without effect. Raises ApiError if the server is strict."""
@@ -113,6 +127,11 @@ class RequestFields(BaseModel):
                 yield from value._hints(f"{path}{name}.")
             elif HINT in field.metadata and value != field.default:
                 yield f"{path}{name}"
+
+
+def as_header(name: str) -> str:
+    """The name in printable ASCII, of at most `MAX_NAME` characters."""
+    return UNSAFE.sub("?", name)[:MAX_NAME]
 
 
 def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
@@ -176,6 +195,11 @@ class TranscriptionBody(RequestFields):
     file_url: Unsupported = None
     file_id: Unsupported = None
     url: Unsupported = None
+
+    @property
+    def is_mistral(self) -> bool:
+        """Whether the client is one of Mistral, which always sends `diarize`."""
+        return "diarize" in self.model_fields_set
 
 
 class VoiceBody(RequestFields):

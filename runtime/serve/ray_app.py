@@ -110,7 +110,7 @@ class Replica:
         keys = read_keys(options.keys) if options.keys else Keys()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = models = Models(tasks, options, options.slots, None, options.strict)
+        self._models = models = Models(tasks, options, options.slots, is_strict=options.strict)
         models.start()
         while not models.is_ready:
             self.check_health()

@@ -16,6 +16,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware, Keys
+from voxport.runtime.serve.http.listings import listing_router
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.routes import realtime_router
@@ -57,7 +58,7 @@ def build_app(models: Models, keys: Keys, origins: Iterable[str] = (), host: str
     app.include_router(transcription_router(models))
     app.include_router(voice_router(models))
     app.include_router(realtime_router(models))
-    _add_listings(app, models)
+    app.include_router(listing_router(models))
     _add_probes(app, models)
     _add_page(app, models)
     app.router.default = _not_found
@@ -80,21 +81,6 @@ async def _answer(request: HTTPConnection, raised: Exception) -> Response:
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """An unknown path, also of a socket: the router would close a socket without an error."""
     raise ApiError(404, "this server has no such path", "not_found")
-
-
-def _add_listings(app: FastAPI, models: Models) -> None:
-    @app.get("/v1/models")
-    async def list_models() -> Json:
-        return {"object": "list", "data": [_model(name) for name in models.names]}
-
-    @app.get("/v1/models/{name}")
-    async def one_model(name: str) -> Json:
-        models.check_name(name)
-        return _model(name)
-
-
-def _model(name: str) -> Json:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
 
 
 def _add_probes(app: FastAPI, models: Models) -> None:

@@ -28,7 +28,7 @@ export function offerSpeech(page, voices) {
 }
 
 function showVoices() {
-  const voices = offered.voices.filter((each) => each.model === model.value && !each.alias);
+  const voices = offered.voices.filter((each) => each.model === model.value && !each.alias_of);
   const isTwice = ({ name }) => voices.filter((each) => each.name === name).length > 1;
   fill(
     voice,

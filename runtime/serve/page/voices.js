@@ -30,7 +30,7 @@ export function offerVoices(page, voices, load) {
   element("voices").hidden = model.disabled;
   record.disabled = Boolean(microphoneObstacle());
   write.disabled = !page.transcribing.length;
-  const stored = new Map(voices.filter((each) => "seconds" in each).map((each) => [each.id, each]));
+  const stored = new Map(voices.filter((each) => each.type === "custom").map((each) => [each.id, each]));
   list.replaceChildren(...[...stored.values()].map(entryOf));
 }
 

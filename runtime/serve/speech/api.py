@@ -10,21 +10,21 @@ from fastapi.responses import Response
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
-from voxport.bundle.names import find_name
+from voxport.runtime.serve.aliases import ChosenVoice
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import SpeechBody, check_length, ignored_headers, parse_json
+from voxport.runtime.serve.fields import SpeechBody, as_header, check_length, ignored_headers, parse_json
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import ENCODERS, Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.voices.store import VoiceStore
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
+VOICE_HEADER = "x-voxport-voice"  # says who speaks
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -38,24 +38,6 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
 
 
-def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
-    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name.
-
-    Voices of the operator are not among them.
-    """
-    if name is None:
-        return worker.default_voice()
-    if store and (path := store.path(worker.name, name)):
-        return str(path)
-    voices = worker.task.bundle_voices()
-    name = find_name(name, voices)
-    if name not in voices:
-        stored = [voice.id for voice in store.of(worker.name)] if store else []
-        names = ", ".join([*sorted(voices), *stored]) or "none"
-        raise ApiError(400, f"voice: expected one of {names}", "voice_not_found", "voice")
-    return name
-
-
 def speech_router(models: Models) -> APIRouter:
     router, limits = APIRouter(), models.limits
 
@@ -66,7 +48,9 @@ def speech_router(models: Models) -> APIRouter:
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
         worker.check_room()  # before any other work
-        voice = choose_voice(body.voice_name, worker, models.voices)
+        voice = models.aliases.voice(body.voice_name, worker, models.voices)
+        if body.voice_name and voice.name is None:
+            body.ignore("voice", "the model has no voices; describe one in instructions", "invalid_value")
         # an encoder may fail, so it is made before there is a job
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         job = await submit(worker, body, voice)
@@ -76,26 +60,31 @@ def speech_router(models: Models) -> APIRouter:
         else:
             response = StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
         response.headers.update(ignored_headers(body, request.headers.get("user-agent", "")))
+        if voice.name is not None:
+            response.headers[VOICE_HEADER] = as_header(voice.name)
         return response
 
     return router
 
 
-async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None) -> SpeechJob:
-    """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
+async def submit(worker: SpeechWorker, body: SpeechBody, chosen: ChosenVoice) -> SpeechJob:
+    """Queues a text. Raises ApiError."""
+    follows, language = worker.task.follows_instructions, body.language
+    if language is not None and not body.is_taken("language", lambda: worker.task.check_language(language)):
+        language = None
     options: SpeechOptions = {
         "seed": body.seed,
         "chunk_frames": CHUNK_FRAMES,
         "max_frames": body.max_frames,
-        "voice": voice,
-        "language": body.language,
-        "instruct": body.instructions if worker.task.follows_instructions else None,
-        "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
+        "voice": chosen.voice,
+        "language": language,
+        "instruct": body.instructions if follows else None,
+        "store_prefix": chosen.name == chosen.voice,  # a stored voice may be deleted
     }
     try:
         return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options))
     except UsageError as raised:
-        message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
+        message = str(raised).replace(chosen.voice or "\0", chosen.name or "")  # no path of a stored voice
         field = raised.field or "input"
         name = PARAMS.get(field, field)
         if field in PARAMS:

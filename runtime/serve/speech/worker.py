@@ -78,6 +78,13 @@ class SpeechWorker(Worker[SpeechJob]):
             reason = f"voice: {self.name} has no voice of its own; name one"
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
+    @property
+    def chooses_voice(self) -> bool:
+        """Whether the model chooses a voice, and has none to name."""
+        with suppress(UsageError):
+            return self.task.default_bundle_voice() is None and not self.task.bundle_voices()
+        return False
+
     def submit(self, prepared: PreparedSpeech) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError if there is no room."""
         job = SpeechJob(prepared, self._pool, self._wake)

@@ -87,6 +87,10 @@ def test_other_files_and_addresses_are_checked_first(tmp_path: Path) -> None:
     assert refused("--keys", file).field == "keys"
     assert refused("--voices", file).field == "voices"
     assert refused("--wyoming", "http://127.0.0.1:80").field == "wyoming"
+    assert "missing" in str(refused("--alias", "tts-1=other")) and refused("--alias", "a=b").field == "alias"
+    for option in ("--alias", "--voice-alias"):
+        with pytest.raises(UsageError, match="expected two names as in tts-1=TTS, found 'tts-1='"):
+            parse(option, "tts-1=")
 
 
 def test_what_was_checked_is_bound_and_listens_later(tmp_path: Path) -> None:

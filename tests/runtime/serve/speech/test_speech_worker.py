@@ -48,7 +48,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
     for task in (ToneSpeech(fault=fail), transcription):
         models = Models({"a": task}, Limits())
         models.start()
-        (worker,) = models._workers
+        (worker,) = models.workers
         worker._thread.join(10)
         assert not models.is_ready and models.has_failed
         assert "planted" in caplog.text
@@ -122,7 +122,12 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("fields", "status"),
-    [({"model": "other"}, 404), ({"language": "fr"}, 400), ({"delay_ms": "81"}, 400), ({"stream": "x"}, 400)],
+    [
+        ({"model": "other"}, 404),
+        ({"diarize": "true"}, 400),
+        ({"delay_ms": "81"}, 400),
+        ({"stream": "x"}, 400),
+    ],
 )
 def test_a_recording_that_is_refused_is_not_stored(
     fields: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch

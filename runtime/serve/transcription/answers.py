@@ -1,0 +1,101 @@
+"""The answers of POST /v1/audio/transcriptions: those of OpenAI, with what clients of Mistral read."""
+
+from collections.abc import AsyncIterator
+
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from voxport.bundle.bounds import FRAME_SECONDS
+from voxport.bundle.json_types import Json
+from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
+from voxport.runtime.serve.fields import TranscriptionBody
+from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.transcription.job import TranscriptionJob
+
+# Fields of a segment that clients of Whisper read, which the models do not measure
+NOT_MEASURED = dict.fromkeys(
+    ("seek", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0
+)
+SEGMENT = "transcription_segment"
+
+
+class Answer:
+    """The text of a job in the form that a request asks for.
+
+    `model` is the name of the bundle; `language` an ISO 639 code, or None if it is not known.
+    """
+
+    def __init__(self, job: TranscriptionJob, body: TranscriptionBody, model: str, language: str | None):
+        self._job, self._body, self._model, self._language = job, body, model, language
+
+    def response(self) -> Response:
+        """The answer, once the job has ended."""
+        job = self._job
+        match self._body.response_format:
+            case "text":
+                return PlainTextResponse(f"{job.transcript}\n")
+            case "srt":
+                return PlainTextResponse(as_srt(job.words))
+            case "vtt":
+                return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
+            case "json":
+                return JSONResponse(self._content())
+        wanted = self._body.timestamp_granularities or ("segment",)
+        content = self._content() | {"task": "transcribe", "duration": round(job.seconds, 3)}
+        if "word" in wanted:
+            content["words"] = [timed_fields(word) for word in job.words]
+        if "segment" in wanted:
+            content["segments"] = self._segments(False)
+        return JSONResponse(content)
+
+    def _content(self) -> Json:
+        seconds = self._job.seconds
+        usage = {
+            "type": "duration",
+            "seconds": round(seconds, 3),
+            "prompt_audio_seconds": round(seconds),
+            **self._tokens("prompt_tokens", "completion_tokens"),
+        }
+        content = {
+            "text": self._job.transcript,
+            "model": self._model,
+            "language": self._language,
+            "usage": usage,
+        }
+        if wanted := self._body.timestamp_granularities:
+            content["segments"] = self._segments("word" in wanted)
+        return content
+
+    def _segments(self, is_word: bool) -> list[Json]:
+        """A segment is a caption. Clients of Mistral have words as segments."""
+        words = self._job.words
+        return [
+            {"id": index, "type": SEGMENT, **timed_fields(each, "text"), "tokens": [], **NOT_MEASURED}
+            for index, each in enumerate(words if is_word else cues(words))
+        ]
+
+    def _tokens(self, heard: str, written: str) -> Json:
+        """Numbers of tokens, one per 80 ms of audio and one per word, by the names of a dialect."""
+        audio, words = round(self._job.seconds / FRAME_SECONDS), len(self._job.words)
+        return {heard: audio, written: words, "total_tokens": audio + words}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events while the job runs."""
+        kind, name = "transcript.text", "delta"
+        if self._body.is_mistral:
+            kind, name = "transcription.text", "text"
+        while (delta := await self._job.read()) is not None:
+            words = [timed_fields(word) for word in delta.words]  # extends both APIs
+            yield event({"type": f"{kind}.delta", name: delta.text, "words": words})
+        if self._body.is_mistral:
+            content = self._content()
+            for segment in content.get("segments", ()):
+                yield event({**segment, "type": "transcription.segment"})
+            yield event({"type": "transcription.done", **content})
+            return
+        tokens = self._tokens("input_tokens", "output_tokens")
+        details = {"text_tokens": 0, "audio_tokens": tokens["input_tokens"]}
+        usage = {"type": "tokens", **tokens, "input_token_details": details}
+        own: Json = {"duration": round(self._job.seconds, 3)}  # extends the API
+        if not self._job.transcript:
+            own["reason"] = self._job.reason_without_text
+        yield event({"type": "transcript.text.done", "text": self._job.transcript, "usage": usage, **own})
