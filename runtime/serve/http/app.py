@@ -43,6 +43,7 @@ HEADERS = {
 }
 POLICY = (
     "default-src 'self'",
+    "media-src 'self' blob:",
     "object-src 'none'",
     "base-uri 'none'",
     "form-action 'none'",

@@ -22,21 +22,19 @@ function cues(words) {
   return found;
 }
 
-function clock(seconds, mark) {
-  return new Date(Math.round(1000 * seconds)).toISOString().slice(11, 23).replace(".", mark);
-}
-
-function timed(words, mark, lines) {
-  return cues(words).map(({ text, start, end }, index) =>
-    lines(`${clock(start, mark)} --> ${clock(end, mark)}`, text, index + 1),
-  );
+/** The times of a cue: `00:01:02.345 --> 00:01:03.456`. */
+function timesOf(cue) {
+  const clock = (seconds) => new Date(Math.round(1000 * seconds)).toISOString().slice(11, 23);
+  return `${clock(cue.start)} --> ${clock(cue.end)}`;
 }
 
 export function toSrt(words) {
-  return timed(words, ",", (times, text, number) => `${number}\n${times}\n${text}\n`).join("\n");
+  const lines = (cue, index) => `${index + 1}\n${timesOf(cue).replaceAll(".", ",")}\n${cue.text}\n`;
+  return cues(words).map(lines).join("\n");
 }
 
 export function toVtt(words) {
   const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-  return ["WEBVTT\n", ...timed(words, ".", (times, text) => `${times}\n${escaped(text)}\n`)].join("\n");
+  const lines = cues(words).map((cue) => `${timesOf(cue)}\n${escaped(cue.text)}\n`);
+  return ["WEBVTT\n", ...lines].join("\n");
 }

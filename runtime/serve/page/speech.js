@@ -9,7 +9,8 @@ import { Waveform } from "/page/waveform.js";
 const WAITING = "Waiting for the first sound.";
 const form = element("speech-form");
 const [model, voice, text] = [element("speech-model"), element("voice"), element("text")];
-const [speak, stop, again, save] = ["speak", "speech-stop", "again", "save"].map(element);
+const [speak, stop, save] = [element("speak"), element("speech-stop"), element("save")];
+const audio = element("speech-audio"); // plays the speech again
 const [seed, instructions] = [element("seed"), element("instructions")];
 const [status, time, problem] = [element("speech-status"), element("speech-time"), element("speech-error")];
 const canvas = element("speech-wave");
@@ -17,7 +18,7 @@ const waveform = new Waveform(canvas);
 
 let offered = { speaking: [], voices: [], limits: { text_characters: 0 } };
 let current = null; // the speech that runs
-let finished = null; // the speech that can be played again and saved
+let finished = null; // a WAV of the speech that can be played again and saved
 
 /** Takes the description of the page and the list of voices. */
 export function offerSpeech(page, voices) {
@@ -83,15 +84,6 @@ class Speech {
     return this.samples / this.rate;
   }
 
-  /** Plays the samples of `other`, and returns when all of them are played. */
-  async repeat(other) {
-    const pcm = new PcmReader();
-    this.pieces = other.pieces;
-    for (const piece of this.pieces) this._add(pcm.read(piece));
-    this.player.finish();
-    await this.player.ended;
-  }
-
   /** Returns when all of it is played. Throws ApiError or AbortError. */
   async run(body) {
     try {
@@ -116,16 +108,13 @@ class Speech {
       if (done) break;
       this.firstAfter ??= (performance.now() - this._started) / 1000;
       this.pieces.push(value);
-      this._add(pcm.read(value));
+      const samples = pcm.read(value);
+      if (!samples.length) continue;
+      this.samples += samples.length;
+      waveform.add(samples);
+      this.player.push(samples);
     }
     this.madeIn = (performance.now() - this._started) / 1000;
-  }
-
-  _add(samples) {
-    if (!samples.length) return;
-    this.samples += samples.length;
-    waveform.add(samples);
-    this.player.push(samples);
   }
 
   stop() {
@@ -134,42 +123,27 @@ class Speech {
   }
 }
 
-/** Runs `work(speech)`, which returns a text about the result, in place of the speech before. */
-async function start(rate, work) {
-  const speech = new Speech(rate);
+async function start() {
+  current?.stop();
+  const fault = faultOfRequest();
+  showError(problem, fault);
+  if (fault) return;
+  const speech = new Speech(chosenModel().sample_rate);
   current = speech;
   waveform.clear();
-  [stop.disabled, save.disabled, again.disabled] = [false, true, true];
+  audio.pause();
+  [stop.disabled, save.disabled, audio.hidden] = [false, true, true];
   status.textContent = WAITING;
   showProgress(speech);
   let message = "";
   try {
-    message = await work(speech);
+    await speech.run(bodyOf());
+    message = summary(speech);
   } catch (error) {
     message = error.name === "AbortError" ? "Stopped." : "";
     if (current === speech && !message) showError(problem, error.message);
   }
   if (current === speech) end(speech, message);
-}
-
-function make() {
-  current?.stop();
-  const fault = faultOfRequest();
-  showError(problem, fault);
-  if (fault) return;
-  start(chosenModel().sample_rate, async (speech) => {
-    await speech.run(bodyOf());
-    return summary(speech);
-  });
-}
-
-function playAgain() {
-  showError(problem);
-  const other = finished;
-  start(other.rate, async (speech) => {
-    await speech.repeat(other);
-    return "Played again.";
-  });
 }
 
 function bodyOf() {
@@ -182,10 +156,12 @@ function bodyOf() {
 
 function end(speech, message) {
   current = null;
-  finished = speech;
+  finished = toWav(speech.pieces, speech.rate);
+  URL.revokeObjectURL(audio.src);
+  audio.src = URL.createObjectURL(finished);
   status.textContent = message;
   disable(stop, speak);
-  save.disabled = again.disabled = !speech.samples;
+  save.disabled = audio.hidden = !speech.samples;
   waveform.played = speech.player.played;
   waveform.draw();
   canvas.setAttribute("aria-label", `Waveform of ${seconds(speech.length)} of speech`);
@@ -210,10 +186,9 @@ function showProgress(speech) {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  make();
+  start();
 });
 stop.addEventListener("click", () => current?.stop());
-again.addEventListener("click", playAgain);
-save.addEventListener("click", () => download(toWav(finished.pieces, finished.rate), "speech.wav"));
+save.addEventListener("click", () => download(finished, "speech.wav"));
 model.addEventListener("change", showVoices);
 text.addEventListener("input", showCount);

@@ -73,10 +73,6 @@ class VoiceStore:
             voices = [voice for voice in self._voices.values() if voice.checkpoint == checkpoint is not None]
         return [replace(voice, model=model) for voice in voices]
 
-    def path(self, model: str, voice: str) -> Path | None:
-        """The file of a voice of the checkpoint of a bundle by its id; None if there is none."""
-        return next((each.path for each in self.of(model) if each.id == voice), None)
-
     def check_room(self) -> None:
         """Raises ApiError if the store is full."""
         if len(self._voices) >= self._max_voices:

@@ -90,13 +90,16 @@ def test_a_model_without_voices_says_what_to_do(
 
 
 def test_speech_is_played_again(page: Any, server: RunningServer) -> None:
+    assert page.is_hidden("#speech-audio")
     speak(page, "Again.")
     wait_for_text(page, "#speech-status", "First sound")
-    first = page.evaluate("watched.pieces.splice(0).flatMap(piece => piece.samples)")
-    page.click("#again")
-    wait_for_text(page, "#speech-status", "Played again")
-    assert page.evaluate("watched.pieces.flatMap(piece => piece.samples)") == first
-    assert wait_for_text(page, "#speech-time", "of 0.5 s") and page.is_enabled("#save")
+    audio = page.locator("#speech-audio")
+    audio.evaluate("each => each.play()")
+    page.wait_for_function("document.querySelector('audio').ended")
+    assert audio.evaluate("each => each.duration") == pytest.approx(6 * FRAME / RATE)
+    speak(page, "b" * 300)
+    assert page.is_hidden("#speech-audio")
+    page.click("#speech-stop")
 
 
 def test_the_sound_waits_for_a_click(page: Any) -> None:
