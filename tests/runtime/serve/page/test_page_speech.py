@@ -95,7 +95,7 @@ def test_speech_is_played_again(page: Any, server: RunningServer) -> None:
     wait_for_text(page, "#speech-status", "First sound")
     audio = page.locator("#speech-audio")
     audio.evaluate("each => each.play()")
-    page.wait_for_function("document.querySelector('audio').ended")
+    page.wait_for_function("() => document.querySelector('audio').ended")
     assert audio.evaluate("each => each.duration") == pytest.approx(6 * FRAME / RATE)
     speak(page, "b" * 300)
     assert page.is_hidden("#speech-audio")
