@@ -36,7 +36,7 @@ def test_a_transcript_fits_its_recording(transcript: str, seconds: float, is_ref
 SOUNDS: dict[str, tuple[np.ndarray, bool]] = {  # and whether they may be speech
     "noise": (NOISE, False),
     "dark noise": (np.convolve(NOISE, np.ones(50) / 50, "same"), False),
-    "hum": (sum(np.sin(2 * np.pi * 50 * k * TIME) / k for k in range(1, 9)), False),
+    "hum": (np.sum([np.sin(2 * np.pi * 50 * k * TIME) / k for k in range(1, 9)], axis=0), False),
     "hum in noise": (np.sin(2 * np.pi * 100 * TIME) + 0.01 * NOISE, False),
     "whisper": (NOISE * (0.15 + np.abs(np.sin(4 * TIME))), True),
     "speech in noise": (np.sin(2 * np.pi * 200 * TIME) * np.abs(np.sin(4 * TIME)) + 0.3 * NOISE, True),
