@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import link_name
 from voxport.cli.arguments import add_engine_arguments, embedded_bundle, engine_options, integer
-from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
+from voxport.runtime.serve.address import (
+    LOOPBACK,
+    Listener,
+    bind,
+    check_hosts,
+    check_origins,
+    is_loopback,
+    parse_networks,
+    parse_wyoming,
+    tls_context,
+    url_host,
+)
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
@@ -36,12 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name "
         "(default: the embedded models, exported on first use, which takes minutes)",
     )
-    parser.add_argument("--host", default=LOOPBACK[0], help=f"address to listen on (default: {LOOPBACK[0]})")
+    parser.add_argument("--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK})")
     parser.add_argument(
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
     _add_access(parser)
     _add_features(parser)
+    _add_requests(parser)
     parser.add_argument(
         "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
     )
@@ -64,8 +76,16 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="web page whose requests are taken, such as https://example.org; also allows its host name. "
-        "The page can use sockets; browsers do not let it read HTTP answers, which have no CORS headers",
+        help="web page that may use the server, such as https://example.org, app://NAME, http://localhost:* "
+        "or null; also allows the host name of an https or http URL",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name by which clients reach the server, such as host.docker.internal or *.example.org "
+        "(addresses, localhost and --host are always allowed)",
     )
 
 
@@ -74,7 +94,20 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         "--wyoming",
         metavar="URI",
         help="address for the Wyoming protocol of Home Assistant, as in tcp://127.0.0.1:10200; it has no "
-        "key, so only hosts of this machine are allowed (default: not served)",
+        "key, so other machines need --wyoming-allow (default: not served)",
+    )
+    parser.add_argument(
+        "--wyoming-allow",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="network or address of machines that may use --wyoming, such as 192.168.1.0/24; repeat it for "
+        "several (default: only this machine)",
+    )
+    parser.add_argument(
+        "--wyoming-announce",
+        action="store_true",
+        help="announce --wyoming in the local network, so that Home Assistant finds it (multicast DNS)",
     )
     parser.add_argument(
         "--voices",
@@ -82,6 +115,17 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
+    parser.add_argument(
+        "--slots",
+        type=integer(1, 64),
+        default=DEFAULT_SLOTS,
+        metavar="N",
+        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
+        f"with other engines (default: {DEFAULT_SLOTS})",
+    )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
     for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
         parser.add_argument(
             f"--{name}",
@@ -96,14 +140,6 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse fields of requests that have no effect (default: ignore them, and name them in the "
         "answer)",
-    )
-    parser.add_argument(
-        "--slots",
-        type=integer(1, 64),
-        default=DEFAULT_SLOTS,
-        metavar="N",
-        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
-        f"with other engines (default: {DEFAULT_SLOTS})",
     )
 
 
@@ -155,12 +191,13 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
     from voxport.runtime.serve.limits import LIMITS, Limits
     from voxport.runtime.serve.voices.store import VoiceStore
 
-    if arguments.host not in LOOPBACK and not arguments.keys:
+    if not is_loopback(arguments.host) and not arguments.keys:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise UsageError("tls_cert: needs --tls-key, and --tls-key needs it", field="tls_cert")
     check_origins(arguments.allow_origin)
-    wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
+    check_hosts(arguments.allow_host)
+    wyoming = _wyoming(arguments)
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
@@ -192,17 +229,30 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     models = Models(tasks, setup.limits, arguments.slots, setup.voices, setup.aliases, arguments.strict)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
-    log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, setup.keys, arguments.allow_origin, arguments.host)
+    address = f"{scheme}://{url_host(arguments.host)}:{arguments.port}"
+    log.info("serving %s at %s", ", ".join(models.names), address)
+    app = build_app(models, setup.keys, arguments.allow_origin, (arguments.host, *arguments.allow_host))
     background = setup.wyoming(models) if setup.wyoming else None
     serve(app, models, setup.listener, background)
     return 0
 
 
-def _wyoming(uri: str) -> "partial[WyomingServer]":
+def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
     """The server for the address, which is free. Raises UsageError."""
+    uri, networks = arguments.wyoming, parse_networks(arguments.wyoming_allow)
+    if not uri:
+        if networks or arguments.wyoming_announce:
+            raise UsageError("wyoming: options of it need an address, tcp://HOST:PORT", field="wyoming")
+        return None
     host, port = parse_wyoming(uri)
+    if not (networks or is_loopback(host)):
+        raise UsageError(
+            f"wyoming {uri!r}: the Wyoming protocol has no key, so other machines need --wyoming-allow "
+            "NETWORK, as in 192.168.1.0/24",
+            field="wyoming",
+        )
     try:
+        from voxport.runtime.serve.wyoming.announcement import announced
         from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -211,4 +261,5 @@ def _wyoming(uri: str) -> "partial[WyomingServer]":
             field="wyoming",
         ) from None
     with bind(host, port, "wyoming"):
-        return partial(WyomingServer, host=host, port=port)
+        announce = announced if arguments.wyoming_announce else None
+        return partial(WyomingServer, host=host, port=port, networks=networks, announce=announce)

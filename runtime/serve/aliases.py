@@ -28,7 +28,7 @@ VOICES = (
     *("marin", "nova", "onyx", "sage", "shimmer", "verse"),
 )
 MISTRAL_VOICES = ("en_paul_neutral", "gb_jane_neutral", "gb_oliver_neutral", "fr_marie_neutral")
-VERSION = re.compile(r"-(latest|\d{4}-\d\d-\d\d|\d+)$")
+VERSION = re.compile(r"-(latest|\d{4}-\d\d-\d\d|\d+(-\d+)?)$")
 MOOD = re.compile(r"_[a-z]+$")  # of a voice of Mistral
 MAX_LISTED = 10  # names in a message
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, Self, TypeVar, get_origin
@@ -21,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 
 from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.tempo import MAX_SPEED, MIN_SPEED
 from voxport.runtime.serve.errors import ApiError
 
 UNKNOWN = "unknown_field"
@@ -29,7 +31,9 @@ CODES = {"extra_forbidden": UNKNOWN, UNSUPPORTED: UNSUPPORTED}
 LIST = "[]"  # the end of the names of form fields that may be repeated
 WORD = re.compile(r"\w+")
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
-SpeechFormat = Literal["mp3", "opus", "flac", "wav", "pcm"]
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+OTHER_FORMATS = {"ogg": "opus"}  # other names
+MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
 Message = TypeVar("Message", bound=BaseModel)
 HINT = "hint"  # marks a field without an effect whose value is checked
@@ -58,6 +62,14 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _format(name: object) -> object:
+    return OTHER_FORMATS.get(name, name) if isinstance(name, str) else name
+
+
+def _drawn_if_negative(seed: int) -> int:
+    return secrets.randbelow(MAX_DRAWN_SEED) if seed < 0 else seed
+
+
 def _words(texts: object) -> object:
     """The words of all texts: clients repeat a list's field, or write it with commas or as JSON."""
     return [word for text in texts for word in WORD.findall(text)] if isinstance(texts, list) else texts
@@ -65,6 +77,7 @@ def _words(texts: object) -> object:
 
 NullIsMissing = BeforeValidator(_empty_if_null)  # for an object of which every field may be missing
 LowerCase = BeforeValidator(_lower)
+SpeechFormatField = Annotated[SpeechFormat, BeforeValidator(_format), LowerCase]
 Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
 
 
@@ -149,28 +162,41 @@ def log_ignored(client: str, names: tuple[str, ...]) -> None:
 
 
 class VoiceId(RequestFields):
-    id: str
+    id: str | None = None
 
 
-class SpeechBody(RequestFields):
-    """POST /v1/audio/speech. `seed`, `max_frames` and `language` extend the OpenAI API."""
+class SpeechFields(RequestFields):
+    """How a text is spoken. `seed` and `language` extend the OpenAI API; a seed below 0 draws one.
+
+    `voice_id` and `ref_audio`, base64 of a recording whose voice speaks, are fields of Mistral's API.
+    `ref_audio` and `ref_text`, its transcript, are fields of vLLM-Omni's.
+    """
 
     model_config = ConfigDict(strict=True)
     model: str | None = None
-    input: str
     voice: str | VoiceId | None = None
-    response_format: Annotated[SpeechFormat, LowerCase] = "mp3"
-    stream_format: Literal["audio", "sse"] = "audio"
-    n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
-    speed: Annotated[float, only((1,), "this server speaks at speed 1 only; leave it out")] = 1
+    voice_id: str | None = None
+    ref_audio: str | None = None
+    ref_text: str | None = None
+    response_format: SpeechFormatField = "mp3"
+    speed: Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)] = 1
     instructions: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(_drawn_if_negative)] = 0
     language: str | None = None
 
     @property
     def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+        return (self.voice.id if isinstance(self.voice, VoiceId) else self.voice) or self.voice_id
+
+
+class SpeechBody(SpeechFields):
+    """POST /v1/audio/speech. `max_frames` extends the OpenAI API; `stream` is a field of Mistral's."""
+
+    input: str
+    stream_format: Annotated[Literal["audio", "sse"], LowerCase] = "audio"
+    stream: bool = False
+    n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
+    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
 
 class TranscriptionBody(RequestFields):

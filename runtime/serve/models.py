@@ -111,7 +111,7 @@ class Models:
         if name is None and self.is_strict:
             raise ApiError(400, f"model: expected one of {listed(workers)}", "invalid_value", "model")
         bundle = None if name is None else self.bundle_of(name)
-        if bundle in workers:
+        if bundle is not None and bundle in workers:
             return workers[bundle]
         if workers and bundle is None and (name is None or is_one_of(name, standard)):
             return next(iter(workers.values()))

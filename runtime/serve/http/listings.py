@@ -20,6 +20,11 @@ def listing_router(models: Models) -> APIRouter:
         aliases = [_entry(worker, alias) for alias, worker in _aliases(models).items()]
         return {"object": "list", "data": [*map(_entry, models.workers), *aliases]}
 
+    @router.get("/v1/audio/models")
+    async def list_speech_models() -> Json:
+        """Open WebUI offers these models for speech."""
+        return {"models": [_entry(worker) for worker in models.speech_workers.values()]}
+
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Json:
         worker = _find(name, models)
@@ -39,11 +44,12 @@ def listing_router(models: Models) -> APIRouter:
 
 def _entry(worker: Worker, alias: str | None = None) -> Json:
     """A model with the `id` of the bundle, or of an alias, whose `alias_of` is the bundle."""
+    is_live = not isinstance(worker, SpeechWorker) and worker.live_slots > 0
     speaks = isinstance(worker, SpeechWorker)
     capabilities = {
         "audio_speech": speaks,
         "audio_transcription": not speaks,
-        "audio_transcription_realtime": not speaks and worker.live_slots > 0,
+        "audio_transcription_realtime": is_live,
     }
     return {
         "id": alias or worker.name,
@@ -69,8 +75,8 @@ def _find(name: str, models: Models) -> Worker | None:
     bundle = models.bundle_of(name)
     if bundle is not None:
         return next(worker for worker in models.workers if worker.name == bundle)
-    kinds = ((SPEECH_MODELS, models.speech_workers), (TRANSCRIPTION_MODELS, models.transcription_workers))
-    for standard, workers in kinds:
-        if workers and is_one_of(name, standard):
-            return next(iter(workers.values()))
+    if is_one_of(name, SPEECH_MODELS):
+        return next(iter(models.speech_workers.values()), None)
+    if is_one_of(name, TRANSCRIPTION_MODELS):
+        return next(iter(models.transcription_workers.values()), None)
     return None

@@ -1,29 +1,37 @@
 """The paths of live transcription. A socket's dialect follows from its path, query or first message."""
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
-from voxport.runtime.serve.realtime.session import Connection, Message, Session, run_session
+from voxport.runtime.serve.realtime.session import Session, run_session
+from voxport.runtime.serve.realtime.speech_dialects import MistralSpeechSession, OmniSession
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
+OMNI, MISTRAL_SPEECH = "/v1/audio/speech/stream", "/v1/audio/speech/realtime"
 SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 
 def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
+    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
 
-    async def accept(socket: WebSocket, model: str | None) -> Connection:
-        """Raises ApiError before it accepts, if the server shuts down or `model` is none for live audio."""
+    async def accept(
+        socket: WebSocket, model: str | None, find: Callable[[str], object] = models.live_worker
+    ) -> Connection:
+        """Raises ApiError before it accepts, if the server shuts down or `find` does not find the model."""
         if models.is_draining:
             raise draining()
         if model is not None:
-            models.live_worker(model)
+            find(model)
         offered = socket.scope.get("subprotocols", ())
         await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
         return Connection(socket, models)
@@ -54,7 +62,18 @@ def realtime_router(models: Models) -> APIRouter:
         session = MistralSession(await accept(socket, model), models, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
-    for path in (REALTIME, MISTRAL):
+    @router.websocket(OMNI)
+    async def omni(socket: WebSocket) -> None:
+        await run_session(OmniSession(await accept(socket, None), models, threads), None)
+
+    @router.websocket(MISTRAL_SPEECH)
+    async def mistral_speech(socket: WebSocket) -> None:
+        model = socket.query_params.get("model") or None
+        connection = await accept(socket, model, models.speech_worker)
+        session = MistralSpeechSession(connection, models, threads, model)
+        await run_session(session, {"type": "session.created", "session": session.description()})
+
+    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
         router.add_api_route(path, _refuse_request)
     return router
 

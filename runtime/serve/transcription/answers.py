@@ -1,20 +1,18 @@
 """The answers of POST /v1/audio/transcriptions: those of OpenAI, with what clients of Mistral read."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.json_types import Json
-from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
+from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.serve.fields import TranscriptionBody
-from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.speech.answers import event
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 
 # Fields of a segment that clients of Whisper read, which the models do not measure
-NOT_MEASURED = dict.fromkeys(
-    ("seek", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0
-)
+NOT_MEASURED = dict.fromkeys(("temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0)
 SEGMENT = "transcription_segment"
 
 
@@ -38,13 +36,13 @@ class Answer:
             case "vtt":
                 return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
             case "json":
-                return JSONResponse(self._content())
+                return JSONResponse(self._content() | self._captions())
         wanted = self._body.timestamp_granularities or ("segment",)
         content = self._content() | {"task": "transcribe", "duration": round(job.seconds, 3)}
         if "word" in wanted:
             content["words"] = [timed_fields(word) for word in job.words]
         if "segment" in wanted:
-            content["segments"] = self._segments(False)
+            content["segments"] = self._segments(cues(job.words))
         return JSONResponse(content)
 
     def _content(self) -> Json:
@@ -55,22 +53,29 @@ class Answer:
             "prompt_audio_seconds": round(seconds),
             **self._tokens("prompt_tokens", "completion_tokens"),
         }
-        content = {
+        return {
             "text": self._job.transcript,
             "model": self._model,
             "language": self._language,
             "usage": usage,
         }
-        if wanted := self._body.timestamp_granularities:
-            content["segments"] = self._segments("word" in wanted)
-        return content
 
-    def _segments(self, is_word: bool) -> list[Json]:
-        """A segment is a caption. Clients of Mistral have words as segments."""
-        words = self._job.words
+    def _captions(self) -> Json:
+        """The segments of Mistral's API, which are words or captions, if a request wants them."""
+        wanted, words = self._body.timestamp_granularities, self._job.words
+        return {"segments": self._segments(words if "word" in wanted else cues(words))} if wanted else {}
+
+    def _segments(self, texts: Sequence[Word]) -> list[Json]:
         return [
-            {"id": index, "type": SEGMENT, **timed_fields(each, "text"), "tokens": [], **NOT_MEASURED}
-            for index, each in enumerate(words if is_word else cues(words))
+            {
+                "id": index,
+                "type": SEGMENT,
+                **timed_fields(each, "text"),
+                "seek": 0,
+                "tokens": [],
+                **NOT_MEASURED,
+            }
+            for index, each in enumerate(texts)
         ]
 
     def _tokens(self, heard: str, written: str) -> Json:
@@ -87,10 +92,10 @@ class Answer:
             words = [timed_fields(word) for word in delta.words]  # extends both APIs
             yield event({"type": f"{kind}.delta", name: delta.text, "words": words})
         if self._body.is_mistral:
-            content = self._content()
-            for segment in content.get("segments", ()):
+            captions = self._captions()
+            for segment in captions.get("segments", ()):
                 yield event({**segment, "type": "transcription.segment"})
-            yield event({"type": "transcription.done", **content})
+            yield event({"type": "transcription.done", **self._content(), **captions})
             return
         tokens = self._tokens("input_tokens", "output_tokens")
         details = {"text_tokens": 0, "audio_tokens": tokens["input_tokens"]}

@@ -26,7 +26,7 @@ from voxport.runtime.serve.http.uploads import (
 )
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.speech.answers import event
 from voxport.runtime.serve.transcription.answers import Answer
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker

@@ -9,6 +9,7 @@ import numpy as np
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import language_code
+from voxport.runtime.audio.silero import CHUNK, SpeechProbability
 from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
@@ -116,6 +117,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def _warm_up(self) -> None:
         if self.live_slots:  # its steps were measured
+            SpeechProbability().feed(np.zeros(CHUNK, np.float32))  # reads its weights
             return
         transcription = self.task.begin()
         for deltas in (transcription.feed(np.zeros(self._step, np.float32)), transcription.finish()):

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,21 +30,23 @@ class VoiceMaker:
     def __init__(self) -> None:
         self._thread, self._waiting = ThreadPoolExecutor(1, "voices"), 0
 
-    async def make(self, worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
-        """The content of a voice file. Raises ApiError."""
+    async def make(
+        self, worker: SpeechWorker, recording: Path, transcript: str | None, field: str = FILE
+    ) -> bytes:
+        """The content of a voice file. Raises ApiError, which names `field` for the recording."""
         if self._waiting >= MAX_WAITING:
             raise overloaded(f"{self._waiting} recordings wait for their voices; try again later")
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript)
+            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript, field)
         finally:
             self._waiting -= 1
 
 
-def _make(worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
+def _make(worker: SpeechWorker, recording: Path, transcript: str | None, field: str) -> bytes:
     worker.check_open()
-    with path_hidden(recording, FILE):
+    with path_hidden(recording, field):
         try:
             return worker.task.make_voice(recording, transcript)
         except UsageError as error:
@@ -70,7 +73,8 @@ def voice_router(models: Models) -> APIRouter:
         page = found[offset : offset + size]
         paging = {"total": len(found), "page": offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
-        return {"object": "list", "voices": page, "data": page, "items": page, **pages}
+        items = [entry | {"created_at": _iso_time(entry["created_at"])} for entry in page]
+        return {"object": "list", "voices": page, "data": page, "items": items, **pages}
 
     @router.post("/v1/audio/voices")
     async def make_voice(request: Request) -> Response:
@@ -114,6 +118,10 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
         return worker
     reason = "no bundle of this server makes" if model is None else f"{model} does not make"
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
+
+
+def _iso_time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _entries(worker: SpeechWorker, models: Models) -> list[Json]:

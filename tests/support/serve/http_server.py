@@ -45,6 +45,7 @@ def running(
     keys: Keys | None = None,
     slots: int = 2,
     origins: tuple[str, ...] = (),
+    hosts: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
     tls: ssl.SSLContext | None = None,
     send_s: float = SEND_S,
@@ -53,7 +54,7 @@ def running(
 ) -> Iterator[RunningServer]:
     models = Models(tasks, limits, slots, voices, aliases, is_strict)
     models.start()
-    app = build_app(models, keys or Keys(), origins)
+    app = build_app(models, keys or Keys(), origins, hosts)
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
     server = Server(config, models)

@@ -1,12 +1,13 @@
 """Names of models and voices that belong to other services, to the operator, or are written otherwise."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from support.serve.http_server import RunningServer, running
+from support.serve.http_server import RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech, tone
 
@@ -45,7 +46,7 @@ class CloningSpeech(DesigningSpeech):
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     recordings, live = LoudToText(is_live=False), LoudToText()
-    tasks = {"recordings": recordings, "tone": ToneSpeech(), "second": ToneSpeech(), "loud": live}
+    tasks: Tasks = {"recordings": recordings, "tone": ToneSpeech(), "second": ToneSpeech(), "loud": live}
     with running(tasks, aliases=ALIASES) as started:
         yield started
 
@@ -136,7 +137,9 @@ def test_aliases_are_listed_behind_what_they_mean(server: RunningServer) -> None
     for name in ("tone", "tts-1", "openai/tts-1"):
         found = client.models.retrieve(name).to_dict()
         assert found["id"] == name and found["task"] == "text-to-speech"
-        assert [each["name"] for each in found["voices"]] == ["anna", "bob"]  # type: ignore[index,attr-defined]
+        assert [each["name"] for each in found["voices"]] == ["anna", "bob"]  # type: ignore[attr-defined]
+    offered = httpx2.get(f"{server.url}/v1/audio/models").json()["models"]
+    assert [each["id"] for each in offered] == ["tone", "second"]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
     voices = httpx2.get(f"{server.url}/v1/audio/voices?model=tone").json()["voices"]
@@ -150,6 +153,8 @@ def test_aliases_are_listed_behind_what_they_mean(server: RunningServer) -> None
 def test_lists_of_voices_have_pages(server: RunningServer) -> None:
     url = f"{server.url}/v1/audio/voices?model=tone"
     whole = httpx2.get(url).json()
+    times = {datetime.fromisoformat(each["created_at"]) for each in whole["items"]}
+    assert all(time.tzinfo and time.year >= 2025 for time in times)
     assert whole["total"] == len(whole["items"]) == whole["page_size"] and whole["total_pages"] == 1
     page = httpx2.get(f"{url}&limit=5&offset=5").json()
     assert page["items"] == whole["items"][5:10] and page["page"] == 2

@@ -49,8 +49,9 @@ HINTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module", params=["lenient", "strict"])
 def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    tasks = {"tone": ToneSpeech(), "loud": LoudToText()}
-    with running(tasks, is_strict=request.param == "strict") as started:
+    with running(
+        {"tone": ToneSpeech(), "loud": LoudToText()}, is_strict=request.param == "strict"
+    ) as started:
         yield started
 
 
@@ -104,6 +105,21 @@ def test_truth_has_several_spellings(server: RunningServer, value: str) -> None:
 def test_lists_have_several_spellings(server: RunningServer, name: str, value: str | list[str]) -> None:
     fields = {name: value, "response_format": "verbose_json"}
     assert {"words", "segments"} <= send(server, "transcriptions", fields).json().keys()
+
+
+@pytest.mark.parametrize("wanted", ["word", "segment"])
+def test_only_what_is_wanted_is_in_an_answer(server: RunningServer, wanted: str) -> None:
+    fields = {"timestamp_granularities": wanted, "response_format": "verbose_json"}
+    assert {"words", "segments"} & send(server, "transcriptions", fields).json().keys() == {f"{wanted}s"}
+
+
+def test_segments_have_the_fields_that_typed_clients_parse(server: RunningServer) -> None:
+    (segment,) = send(server, "transcriptions", {"response_format": "verbose_json"}).json()["segments"]
+    texts, measured = {"type", "text", "tokens"}, {"avg_logprob", "compression_ratio", "no_speech_prob"}
+    assert segment.keys() == {"id", "seek", "start", "end", "temperature"} | measured | texts
+    assert all(type(segment[name]) is int for name in ("id", "seek"))  # Go reads no 0.0 as an integer
+    assert all(type(segment[name]) is float for name in {"start", "end", "temperature"} | measured)
+    assert segment["text"] == "one two three" and segment["tokens"] == []
 
 
 def test_names_in_a_header_are_printable_and_few() -> None:
