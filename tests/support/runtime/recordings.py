@@ -31,4 +31,4 @@ def write_recording(path: Path, samples: np.ndarray, rate: int = RATE, **more: s
 def sentences(count: int, pause_s: float = 1.0) -> np.ndarray:
     """`count` times a sentence of 3 s, with pauses before, between and behind: float32 [n] at 16 kHz."""
     pause, sentence = np.zeros(round(pause_s * RATE)), np.load(SENTENCE)["samples"] / 2**15
-    return np.concatenate([pause, *[sentence, pause] * count]).astype(np.float32)
+    return np.asarray(np.concatenate([pause, *[sentence, pause] * count]), np.float32)
