@@ -245,6 +245,10 @@ class TextToSpeech(ABC):
         """The content of a voice file, from an audio file. Raises UsageError."""
         raise self._cloning_unsupported()
 
+    def neutral_voice(self) -> bytes:
+        """The content of a voice file that is nobody's voice. Raises UsageError."""
+        raise self._cloning_unsupported()
+
     def import_voice(self, path: Path) -> bytes:
         """The content of a voice file, from a voice that another program wrote. Raises UsageError."""
         raise self._cloning_unsupported()

@@ -23,6 +23,7 @@ from voxport.runtime.families.qwen3_tts.cloning import (
     read_recording,
     read_samples,
     speaker_embedding,
+    speech_seconds,
 )
 from voxport.runtime.families.qwen3_tts.decoder import (
     BATCHED,
@@ -126,14 +127,18 @@ class QwenTextToSpeech(TextToSpeech):
         """Without a transcript the voice is a vector only. Raises UsageError."""
         self.check_cloning()
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
-        reference = None
+        reference, seconds = None, len(samples) / self.sample_rate
         if transcript is not None:
             ids = self._builder.transcript(transcript.strip())
-            check_transcript(transcript, samples, self.sample_rate)
+            check_transcript(transcript, seconds, speech_seconds(samples, self.sample_rate))
             reference = Reference(ids, encode_reference(stream, samples))
         _, vector = speaker_embedding(stream, self._constants, samples)
-        seconds = f"{len(samples) / self.sample_rate:.2f}"
-        return self._content(Voice(vector, reference), samples.tobytes(), transcript, seconds=seconds)
+        voice, source = Voice(vector, reference), samples.tobytes()
+        return self._content(voice, source, transcript, seconds=f"{seconds:.2f}")
+
+    def neutral_voice(self) -> bytes:
+        self.check_cloning()
+        return self._content(Voice(np.zeros(self._constants.dim, np.float32)), b"", None)
 
     def import_voice(self, path: Path) -> bytes:
         self.check_cloning()
