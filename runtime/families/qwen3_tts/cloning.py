@@ -80,8 +80,9 @@ def speech_seconds(samples: np.ndarray, rate: int) -> float:
 
 
 def check_transcript(transcript: str, seconds: float, speech_s: float) -> None:
-    """Raises UsageError if a recording of `seconds`, `speech_s` of them speech, is much longer or shorter than
-    its transcript explains. The model would then speak the rest of one of them.
+    """Raises UsageError if a recording is much longer or shorter than its transcript explains.
+
+    The model would speak the rest of one of them. `speech_s` of its `seconds` are speech.
     """
     spelled = re.sub(r"\d", LETTERS_OF_DIGIT, transcript.strip())
     usual = estimated_frames(spelled) * FRAME_SECONDS

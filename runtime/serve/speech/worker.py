@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.batching import Status, StepEvent, Ticket

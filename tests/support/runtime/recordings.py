@@ -18,7 +18,7 @@ def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
     return samples.astype(np.float32)
 
 
-def speech(seconds: float, rate: int = RATE) -> np.ndarray:
+def repeated_sentence(seconds: float, rate: int = RATE) -> np.ndarray:
     """float32 [n]: a sentence that is repeated, with a peak of 1."""
     sentence = soxr.resample(np.load(SENTENCE)["samples"] / 2**15, RATE, rate)
     samples = np.resize(sentence, round(seconds * rate))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from support.runtime.recordings import speech
+from support.runtime.recordings import repeated_sentence
 
 from voxport.__main__ import main as voxport
 from voxport.export.evaluation.speech import speak_part
@@ -24,7 +24,7 @@ CLOSE = 1e-4  # codec convolutions sum in another order for other lengths; the d
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "anna.wav"
-    soundfile.write(path, 0.3 * speech(SECONDS, RATE), RATE)
+    soundfile.write(path, 0.3 * repeated_sentence(SECONDS, RATE), RATE)
     return path
 
 

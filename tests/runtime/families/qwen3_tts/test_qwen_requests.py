@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 from safetensors import safe_open
-from support.runtime.recordings import speech
+from support.runtime.recordings import repeated_sentence
 from support.serve.loud_to_text import LoudToText
 
 from voxport.__main__ import main as voxport
@@ -23,7 +23,7 @@ from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
 RATE = 24_000
-SOUND = (0.3 * speech(3.2, RATE)).astype(np.float32)
+SOUND = (0.3 * repeated_sentence(3.2, RATE)).astype(np.float32)
 PCM = (SOUND * 32767).astype(np.int64)
 SAMPLING = {
     "temperature": 0.9,
@@ -199,8 +199,9 @@ def test_a_transcript_that_does_not_fit_makes_no_voice(
 def test_a_recording_is_transcribed_for_its_voice(
     add: Callable[..., tuple[int, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("support.serve.loud_to_text.NUMBERS", ("seven green bottles",))  # for a sound
     code, lines = add("--transcribe-with", "stt")
-    found = re.search(r"transcript: (one.*); if a word is wrong", " ".join(lines))
+    found = re.search(r"transcript: (seven.*); if a word is wrong", " ".join(lines))
     assert code == 0 and found
     (voice,) = tmp_path.rglob("anna.safetensors")
     with safe_open(voice, framework="numpy") as file:

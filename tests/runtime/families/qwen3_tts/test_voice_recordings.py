@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from support.runtime.recordings import speech
+from support.runtime.recordings import repeated_sentence
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.families.qwen3_tts.cloning import check_transcript, read_recording
@@ -32,7 +32,7 @@ def test_a_transcript_fits_its_recording(transcript: str, seconds: float, is_ref
 
 
 NOISE, TIME = np.random.default_rng(0).normal(size=4 * RATE), np.arange(4 * RATE) / RATE
-SENTENCE = speech(4, RATE)
+SENTENCE = repeated_sentence(4, RATE)
 KEYS = np.exp(-150 * (TIME % 0.17))
 CHORD = sum((np.sin(2 * np.pi * pitch * TIME) for pitch in (262, 330, 392)), np.zeros(len(TIME)))
 SOUNDS: dict[str, tuple[np.ndarray, bool]] = {  # and whether they have speech
@@ -58,7 +58,7 @@ def test_a_voice_is_made_of_speech_only(tmp_path: Path, name: str, level_db: flo
 
 
 def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, scale: float = 0.3) -> Path:
-    wave = np.clip(scale * speech(seconds, rate), -1, 1)
+    wave = np.clip(scale * repeated_sentence(seconds, rate), -1, 1)
     soundfile.write(path, np.repeat(wave[:, None], channels, 1), rate, "FLOAT")
     return path
 
