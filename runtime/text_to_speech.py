@@ -29,6 +29,7 @@ from voxport.runtime.text.preparation import USUAL, NothingToSpeak, TextRules, p
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 WORDLESS_S = 0.08  # of silence for a text without a word
 LINE_BREAKS = "\n", "\r"
+CHECKPOINT = "model"  # key of the metadata of voice files
 MAX_PART_CHARACTERS = 300  # in a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
@@ -230,6 +231,12 @@ class TextToSpeech(ABC):
         """
         return check_language(language, self.languages)
 
+    def voice_checkpoint(self) -> str | None:
+        """Names the checkpoint whose voices the model takes, whatever its target and recipe; None if it makes
+        none. Voice files have the name in their metadata, with the key `CHECKPOINT`.
+        """
+        return None
+
     def check_cloning(self) -> None:
         """Raises UsageError if the model makes no voices from recordings."""
         raise self._cloning_unsupported()
@@ -240,6 +247,10 @@ class TextToSpeech(ABC):
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """The content of a voice file, from an audio file. Raises UsageError."""
+        raise self._cloning_unsupported()
+
+    def neutral_voice(self) -> bytes:
+        """The content of a voice file that is nobody's voice. Raises UsageError."""
         raise self._cloning_unsupported()
 
     def import_voice(self, path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import check_writable, write_whole
 from voxport.bundle.names import find_name
-from voxport.cli.arguments import add_output, add_task_arguments, open_task
+from voxport.cli.arguments import add_output, add_task_arguments, engine_options, open_task
 
 if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
 
 NAME = re.compile(r"[\w][\w.-]{0,63}")
 ADD, IMPORT, BLEND = "add", "import", "blend"
+log = logging.getLogger(__name__)
 
 
 def voice_name(text: str) -> str:
@@ -42,10 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "official demo, or a vector as .npy or .safetensors. blend: VOICE=WEIGHT of two or more voices, as "
         "in anna=0.7 ben=0.3; the weights are divided by their sum",
     )
-    parser.add_argument(
+    transcript = parser.add_mutually_exclusive_group()
+    transcript.add_argument(
         "--transcript",
         metavar="TEXT",
         help="add: what is said in the recording; speech then continues it, which is nearer to the speaker",
+    )
+    transcript.add_argument(
+        "--transcribe-with",
+        type=Path,
+        metavar="DIR",
+        help="add: folder of a speech-to-text bundle that writes the transcript",
     )
     place = "file of the voice, .safetensors (default: the user's folder of voices, where say finds it)"
     add_output(parser, "FILE", place)
@@ -58,8 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output and arguments.output.suffix != ".safetensors":
         raise UsageError(f"{arguments.output}: expected a name that ends in .safetensors")
-    if arguments.transcript is not None and arguments.action != ADD:
-        raise UsageError(f"voice {arguments.action}: --transcript is for voice add; leave it out")
+    if arguments.action != ADD and (arguments.transcript is not None or arguments.transcribe_with):
+        flags = "--transcript and --transcribe-with are"
+        raise UsageError(f"voice {arguments.action}: {flags} for voice add; leave them out")
     if arguments.action != BLEND and len(arguments.sources) > 1:
         raise UsageError(f"voice {arguments.action}: expected one file, got {len(arguments.sources)}")
     weights = _weights(arguments.sources) if arguments.action == BLEND else {}
@@ -85,7 +95,28 @@ def _content(task: TextToSpeech, arguments: argparse.Namespace, weights: dict[st
     source = Path(arguments.sources[0])
     if arguments.action == IMPORT:
         return task.import_voice(source)
-    return task.make_voice(source, arguments.transcript)
+    if arguments.transcribe_with is None:
+        return task.make_voice(source, arguments.transcript)
+    task.make_voice(source)  # refuses a recording before it is transcribed
+    return task.make_voice(source, _transcribed(source, arguments))
+
+
+def _transcribed(recording: Path, arguments: argparse.Namespace) -> str:
+    """The transcript by a bundle of the user, which is logged. Raises UsageError if there is no speech."""
+    from voxport.runtime.audio.gain import amplified, recording_gain_db
+    from voxport.runtime.audio.sources import Recording
+    from voxport.runtime.opening import open_task
+    from voxport.runtime.speech_to_text import SpeechToText
+
+    options, check = engine_options(arguments), not arguments.no_check
+    task = open_task(SpeechToText, arguments.transcribe_with, options, check)
+    source = Recording(recording, task.sample_rate)
+    blocks = amplified(source.blocks(), recording_gain_db("auto", source.peak_dbfs()), is_auto=True)
+    text = "".join(delta.text for delta in task.transcribe(blocks)).strip()
+    if not text:
+        raise UsageError(f"{recording}: no speech was recognised; write its transcript", field="transcript")
+    log.info("transcript: %s; if a word is wrong, give the right one with --transcript and --replace", text)
+    return text
 
 
 def _weights(texts: list[str]) -> dict[str, float]:

@@ -64,6 +64,9 @@ class Models:
                 self.speech_workers[name] = SpeechWorker(name, task, limits, self.metrics, pool, slots)
             else:
                 self.transcription_workers[name] = TranscriptionWorker(name, task, limits, self.metrics)
+        if voices:
+            workers = self.speech_workers.values()
+            voices.assign({worker.name: worker.task.voice_checkpoint() for worker in workers})
         self.workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 from support.paths import ROOT
-from support.runtime.recordings import noise, write_recording
+from support.runtime.recordings import repeated_sentence, write_recording
 from support.serve.http_server import free_port, wait_until
 
 from voxport.cli.main import COMMANDS
@@ -77,7 +77,7 @@ def home(
     links["COREML"] = bundles / "coreml" / "codec.mlpackage"
     for name, path in links.items():
         (home / "work" / name).symlink_to(path)
-    write_recording(home / "work" / "SOUND", noise(2, 24000), 24000, format="WAV")
+    write_recording(home / "work" / "SOUND", 0.5 * repeated_sentence(2, 24000), 24000, format="WAV")
     voice, noise_rows = np.zeros((0, 96), np.float32), np.zeros((3, 36), np.float32)
     np.savez(home / "work" / "INPUTS.npz", ids=np.arange(5), voice=voice, noise=noise_rows)
     return home

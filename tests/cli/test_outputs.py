@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from support.commands import error_line, say
 from support.files import contents
-from support.runtime.recordings import noise, write_recording
+from support.runtime.recordings import noise, repeated_sentence, write_recording
 
 from voxport.cli.commands import say as say_command
 from voxport.cli.terminal import Progress
@@ -114,7 +114,8 @@ def test_a_stored_voice_is_replaced_only_on_request(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     first, second = (
-        write_recording(tmp_path / f"{seconds}.wav", noise(seconds, 24000), 24000) for seconds in (2, 3)
+        write_recording(tmp_path / f"{seconds}.wav", 0.5 * repeated_sentence(seconds, 24000), 24000)
+        for seconds in (2, 3)
     )
     command = ["voice", "add", "anna", str(first), "--bundle", str(qwen_bundles / "onnx")]
     for more in ([], ["-o", str(tmp_path / "a.safetensors")]):

@@ -18,11 +18,12 @@ from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_tts.cloning import (
     SPEECH_ENCODER,
+    check_transcript,
     encode_reference,
     read_recording,
     read_samples,
     speaker_embedding,
-    warn_of_transcript_mismatch,
+    speech_seconds,
 )
 from voxport.runtime.families.qwen3_tts.decoder import (
     BATCHED,
@@ -109,6 +110,9 @@ class QwenTextToSpeech(TextToSpeech):
             raise UsageError(f"voice: {self.bundle.folder.name} has none of its own; name one", field="voice")
         return voices[0]
 
+    def voice_checkpoint(self) -> str | None:
+        return model_digest(self.bundle) if self._constants.kind == "base" else None
+
     def check_cloning(self) -> None:
         if self._constants.kind != "base":
             raise self._cloning_unsupported()
@@ -123,15 +127,18 @@ class QwenTextToSpeech(TextToSpeech):
         """Without a transcript the voice is a vector only. Raises UsageError."""
         self.check_cloning()
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
-        reference = None
+        reference, seconds = None, len(samples) / self.sample_rate
         if transcript is not None:
             ids = self._builder.transcript(transcript.strip())
-            warn_of_transcript_mismatch(
-                transcript, len(samples) / self.samples_per_frame, estimated_frames(transcript)
-            )
+            check_transcript(transcript, seconds, speech_seconds(samples, self.sample_rate))
             reference = Reference(ids, encode_reference(stream, samples))
         _, vector = speaker_embedding(stream, self._constants, samples)
-        return self._content(Voice(vector, reference), samples.tobytes(), transcript)
+        voice, source = Voice(vector, reference), samples.tobytes()
+        return self._content(voice, source, transcript, seconds=f"{seconds:.2f}")
+
+    def neutral_voice(self) -> bytes:
+        self.check_cloning()
+        return self._content(Voice(np.zeros(self._constants.dim, np.float32)), b"", None)
 
     def import_voice(self, path: Path) -> bytes:
         self.check_cloning()
@@ -160,13 +167,13 @@ class QwenTextToSpeech(TextToSpeech):
         source = json.dumps(dict(weights), sort_keys=True).encode()
         return self._content(Voice(np.asarray(vector, np.float32)), source, None)
 
-    def _content(self, voice: Voice, source: bytes, transcript: str | None) -> bytes:
-        """Raises UsageError on a voice that the model could not speak with."""
+    def _content(self, voice: Voice, source: bytes, transcript: str | None, **more: str) -> bytes:
+        """As `voice_content`. Raises UsageError on a voice that the model could not speak with."""
         try:
             check_voice(voice, self._constants)
         except IntegrityError as error:
             raise UsageError(f"voice: {error}", field="voice") from None
-        return voice_content(voice, model_digest(self.bundle), source, transcript)
+        return voice_content(voice, model_digest(self.bundle), source, transcript, **more)
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:
         sampling_of(self._constants, sampling)

@@ -25,8 +25,8 @@ from voxport.bundle.qwen_tokenizer import VOCABULARY
 from voxport.bundle.user_cache import user_data
 from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.families.qwen3_tts.prompt import Reference, Voice
+from voxport.runtime.text_to_speech import CHECKPOINT
 
-MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
 DTYPES = {EMBEDDING: "float32", CODES: "int64", TEXT_IDS: "int64"}
 MAX_TEXT_IDS, MAX_CODES = 4096, 4096
@@ -123,8 +123,11 @@ def voice_paths(bundle: Bundle) -> dict[str, Path]:
     return own | {name: bundle.folder / path for name, path in bundle.manifest.voices.items()}
 
 
-def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: str | None = None) -> bytes:
-    """A voice as a safetensors file. `digest`: see `model_digest`; `source` is what the voice was made from.
+def voice_content(
+    voice: Voice, digest: str, source: bytes = b"", transcript: str | None = None, **more: str
+) -> bytes:
+    """A voice as a safetensors file. `digest`: see `model_digest`; `source` is what the voice was made from;
+    `more` are further metadata.
 
     The file has hashes of source and transcript, and neither of them.
     """
@@ -137,7 +140,7 @@ def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: st
         }
     texts = {"source_sha256": source, "transcript_sha256": transcript.encode() if transcript else b""}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in texts.items() if content}
-    return save(arrays, metadata={MODEL: digest, **hashes})
+    return save(arrays, metadata={CHECKPOINT: digest, **more, **hashes})
 
 
 def read_voice(path: Path, constants: QwenConstants, digest: str) -> Voice:
@@ -153,7 +156,7 @@ def read_voice(path: Path, constants: QwenConstants, digest: str) -> Voice:
     try:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-            made_with = (file.metadata() or {}).get(MODEL, digest)
+            made_with = (file.metadata() or {}).get(CHECKPOINT, digest)
     except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
     found = {name: array.dtype.name for name, array in arrays.items()}

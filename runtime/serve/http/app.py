@@ -44,6 +44,7 @@ HEADERS = {
 }
 POLICY = (
     "default-src 'self'",
+    "media-src 'self' blob:",
     "object-src 'none'",
     "base-uri 'none'",
     "form-action 'none'",
@@ -139,15 +140,26 @@ def _add_page(app: FastAPI, models: Models) -> None:
     async def describe() -> Json:
         """What the page offers. Needs a key, because it names the models."""
         speaking = [
-            {"id": worker.name, "sample_rate": worker.task.sample_rate}
+            {
+                "id": worker.name,
+                "sample_rate": worker.task.sample_rate,
+                "follows_instructions": worker.task.follows_instructions,
+                "clones": worker.task.voice_checkpoint() is not None,
+            }
             for worker in models.speech_workers.values()
         ]
         transcribing = [
             {"id": worker.name, "is_live": worker.live_slots > 0}
             for worker in models.transcription_workers.values()
         ]
-        page_limits = {"text_characters": models.limits.text_characters}
-        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
+        names = "text_characters", "upload_mib", "recording_s"
+        return {
+            "object": "page",
+            "speaking": speaking,
+            "transcribing": transcribing,
+            "stores_voices": models.voices is not None,
+            "limits": {name: getattr(models.limits, name) for name in names},
+        }
 
 
 def _read_files() -> dict[str, tuple[bytes, str]]:

@@ -12,9 +12,10 @@ export function storeKey(key) {
 }
 
 export class ApiError extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -39,15 +40,21 @@ export async function request(path, options = {}) {
 }
 
 async function errorOf(response) {
+  if (response.status === 401) {
+    const found = readKey() ? "This API key is wrong. Enter another" : "This server needs an API key. Enter";
+    return new ApiError(`${found} one above.`, response.status);
+  }
   let message = `The server answered with status ${response.status}.`;
+  let code = "";
   try {
-    message = describe((await response.json()).error);
+    const { error } = await response.json();
+    [message, code] = [describe(error), error.code];
   } catch {
     // the body has another form
   }
   const seconds = response.headers.get("retry-after");
   if (seconds) message += ` Try again in ${seconds} s.`;
-  return new ApiError(message, response.status);
+  return new ApiError(message, response.status, code);
 }
 
 /** The text of an error object of the API. */

@@ -28,3 +28,18 @@ export function showError(target, text = "") {
 export function seconds(value) {
   return `${value.toFixed(1)} s`;
 }
+
+/** Saves a Blob as a file of the user. */
+export function download(content, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** A voice that a client made, with its time and length: several may have one name. */
+export function describeVoice({ name, created_at: made, seconds: length }) {
+  const details = [made && new Date(1000 * made).toLocaleString(), length && seconds(length)];
+  return [name, ...details.filter(Boolean)].join(", ");
+}

@@ -2,12 +2,11 @@
 
 import { ApiError, describe, getJson, readKey } from "/page/api.js";
 import { element, seconds } from "/page/elements.js";
+import { MicrophoneInput, RATE } from "/page/input.js";
 import { toBase64, toPcm } from "/page/pcm.js";
-import { addText, addWords, setText, showStatus } from "/page/transcript.js";
+import { addText, addWords, NO_SPEECH, setText, showStatus } from "/page/transcript.js";
 import { Waveform } from "/page/waveform.js";
 
-const RATE = 24000;
-const AUDIO = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
 const LEAST_SAMPLES = 0.1 * RATE; // that the API transcribes
 const MOST_UNSENT = 2 ** 20; // bytes: about 16 s of audio
 const TEXT = "conversation.item.input_audio_transcription";
@@ -16,23 +15,9 @@ const canvas = element("microphone-wave");
 const time = element("transcription-time");
 const waveform = new Waveform(canvas);
 
-/** Why this page has no microphone, or an empty text. */
-export function microphoneObstacle() {
-  if (!isSecureContext) {
-    return (
-      "The browser allows the microphone only at localhost or over TLS, " +
-      `and this page comes from ${location.origin}. ` +
-      "Open the page at http://localhost on the server's machine, " +
-      "or start the server with --tls-cert and --tls-key."
-    );
-  }
-  return navigator.mediaDevices?.getUserMedia ? "" : "This browser has no access to microphones.";
-}
-
 export class Microphone {
-  constructor(model, hasWordTimes) {
+  constructor(model) {
     this._model = model;
-    this._hasWordTimes = hasWordTimes;
     this._samples = 0;
     this._abort = new AbortController();
     this._stopped = new Promise((resolve) => (this._stop = resolve));
@@ -64,40 +49,23 @@ export class Microphone {
       time.textContent = "";
     }
     if (this._samples < LEAST_SAMPLES) return "No audio was recorded.";
+    if (!this._hasText) return NO_SPEECH;
     return `Transcribed ${seconds(this._samples / RATE)} of audio.`;
   }
 
   async _transcribe() {
-    const node = await this._open();
+    this._input = await MicrophoneInput.open();
     if (this._abort.signal.aborted) return this._release(); // while the browser asked for permission
     const broken = this._connect();
     await Promise.race([this._ready, broken]);
-    node.port.onmessage = ({ data }) => this._take(data);
+    this._input.start((samples) => this._take(samples));
     showStatus("Listening.");
     await Promise.race([this._stopped, broken]);
     showStatus("Transcribing the rest.");
-    node.port.postMessage(null);
-    await this._drained;
+    await this._input.end();
     if (this._samples < LEAST_SAMPLES) return;
     this._send({ type: "input_audio_buffer.commit" });
     await Promise.race([this._completed, broken]);
-  }
-
-  /** Opens the microphone. Throws ApiError. */
-  async _open() {
-    try {
-      this._stream = await navigator.mediaDevices.getUserMedia({ audio: AUDIO });
-      this._context = new AudioContext({ sampleRate: RATE });
-      await this._context.audioWorklet.addModule("/page/capture.js");
-      const source = this._context.createMediaStreamSource(this._stream);
-      const options = { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" };
-      const node = new AudioWorkletNode(this._context, "capture", options);
-      source.connect(node);
-      return node;
-    } catch (error) {
-      const reasons = { NotAllowedError: "The browser does not allow it.", NotFoundError: "There is none." };
-      throw new ApiError(`The microphone cannot be used: ${reasons[error.name] ?? error.message}`);
-    }
   }
 
   /** Opens the socket. Returns a promise that is rejected if the session fails. */
@@ -110,7 +78,6 @@ export class Microphone {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     this._socket = new WebSocket(`${scheme}://${location.host}/v1/realtime?intent=transcription`, protocols);
     this._ready = new Promise((resolve) => (this._resolveReady = resolve));
-    this._drained = new Promise((resolve) => (this._resolveDrained = resolve));
     this._completed = new Promise((resolve) => (this._resolveCompleted = resolve));
     return new Promise((_, reject) => {
       this._fail = reject;
@@ -140,10 +107,11 @@ export class Microphone {
         break;
       case `${TEXT}.delta`:
         addText(event.delta);
-        if (this._hasWordTimes) addWords(event.words);
+        addWords(event.words);
         break;
       case `${TEXT}.completed`:
         setText(event.transcript);
+        this._hasText = Boolean(event.transcript);
         this._resolveCompleted();
         break;
       case `${TEXT}.failed`:
@@ -157,9 +125,7 @@ export class Microphone {
     return { type: "transcription", audio: { input } };
   }
 
-  /** Takes a block of samples; null if nothing follows. */
   _take(samples) {
-    if (!samples) return this._resolveDrained();
     this._samples += samples.length;
     waveform.add(samples);
     waveform.played = this._samples;
@@ -176,8 +142,7 @@ export class Microphone {
   }
 
   _release() {
-    for (const track of this._stream?.getTracks() ?? []) track.stop();
-    this._context?.close();
+    this._input?.close();
     if (this._socket) this._socket.onclose = null;
     this._socket?.close();
   }

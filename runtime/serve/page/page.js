@@ -4,18 +4,19 @@ import { getJson, readKey, storeKey } from "/page/api.js";
 import { element, showError } from "/page/elements.js";
 import { offerSpeech } from "/page/speech.js";
 import { offerTranscription } from "/page/transcription.js";
+import { offerVoices } from "/page/voices.js";
 
 const [key, problem] = [element("key"), element("page-error")];
 
 async function load() {
-  showError(problem);
+  document.querySelectorAll(".error[id]").forEach((each) => showError(each));
   try {
     const [page, voices] = await Promise.all([getJson("/v1/page"), getJson("/v1/audio/voices")]);
     offerSpeech(page, voices.voices);
     offerTranscription(page);
+    offerVoices(page, voices.voices, load);
   } catch (error) {
-    const needsKey = "This server needs an API key. Enter one above.";
-    showError(problem, error.status === 401 ? needsKey : error.message);
+    showError(problem, error.message);
     if (error.status === 401) key.focus();
   }
 }

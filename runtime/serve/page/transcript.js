@@ -1,19 +1,34 @@
 // The transcript, its words, and the state of the panel of transcription.
 
-import { disable, element, showError } from "/page/elements.js";
+import { toSrt, toVtt } from "/page/captions.js";
+import { disable, download, element, showError } from "/page/elements.js";
 
+export const NO_SPEECH = "No speech was found.";
+const FORMATS = {
+  txt: () => `${transcript.textContent.trim()}\n`,
+  srt: () => toSrt(timed),
+  vtt: () => toVtt(timed),
+};
+const wordTimes = element("word-times");
 const [transcript, words] = [element("transcript"), element("words")];
 const [status, problem] = [element("transcription-status"), element("transcription-error")];
 const stop = element("transcription-stop");
 
 let running = null; // the transcription that was started last
+let timed = []; // words with times
+let name = ""; // of the files that are saved
 
-/** Runs `work`, which has run(), stop() and cancel(), in place of the one before, and shows its end. */
-export async function runTranscription(work, message) {
+/** Runs `work`, which has run(), stop() and cancel(), in place of the one before, and shows its end.
+ *
+ * `source` names the files of its transcript.
+ */
+export async function runTranscription(work, message, source) {
   running?.cancel();
   running = work;
   transcript.replaceChildren();
-  showWords([]);
+  words.replaceChildren();
+  [timed, name] = [[], source];
+  showResults();
   showError(problem);
   stop.disabled = false;
   showStatus(message);
@@ -40,22 +55,18 @@ export function showStatus(message) {
 export function addText(text) {
   transcript.append(text);
   transcript.scrollTop = transcript.scrollHeight;
+  showResults();
 }
 
 /** Replaces all text, if it differs: a screen reader reads it again. */
 export function setText(text) {
   if (transcript.textContent.trim() !== text) transcript.textContent = text;
+  showResults();
 }
 
-/** Shows words, [{word, start}], with the times of their starts, in place of those before. */
-export function showWords(list) {
-  words.replaceChildren();
-  addWords(list);
-  words.scrollTop = 0;
-}
-
-/** Adds words to those that are shown. */
+/** Adds words, [{word, start, end}], which are shown with the times of their starts if that is wanted. */
 export function addWords(list) {
+  timed.push(...list);
   words.append(
     ...list.map(({ word, start }) => {
       const [item, time] = [document.createElement("li"), document.createElement("span")];
@@ -64,8 +75,19 @@ export function addWords(list) {
       return item;
     }),
   );
-  words.hidden = !words.hasChildNodes();
+  showResults();
   words.scrollTop = words.scrollHeight;
 }
 
+function showResults() {
+  words.hidden = !wordTimes.checked || !timed.length;
+  element("save-txt").disabled = !transcript.textContent;
+  element("save-srt").disabled = element("save-vtt").disabled = !timed.length;
+}
+
+for (const [format, content] of Object.entries(FORMATS)) {
+  const save = () => download(new Blob([content()], { type: "text/plain" }), `${name}.${format}`);
+  element(`save-${format}`).addEventListener("click", save);
+}
+wordTimes.addEventListener("change", showResults);
 stop.addEventListener("click", () => running?.stop());

@@ -1,47 +1,43 @@
 // Speech to text: recordings, and the controls that start a transcription.
 
 import { events, request } from "/page/api.js";
-import { element, fill } from "/page/elements.js";
-import { Microphone, microphoneObstacle } from "/page/microphone.js";
-import { addText, runTranscription, setText, showWords } from "/page/transcript.js";
+import { sendRecording } from "/page/decoding.js";
+import { element, fill, seconds } from "/page/elements.js";
+import { microphoneObstacle } from "/page/input.js";
+import { Microphone } from "/page/microphone.js";
+import { addText, addWords, NO_SPEECH, runTranscription, setText } from "/page/transcript.js";
 
-const [model, wordTimes] = [element("transcription-model"), element("word-times")];
+const RATE = 16000; // of the models
+const model = element("transcription-model");
 const [drop, file, microphone] = [element("drop"), element("file"), element("microphone")];
 const hint = element("microphone-hint");
 
-let offered = { transcribing: [] };
+let offered = { transcribing: [], limits: {} };
 
-/** A file: text while it is transcribed, or words with times at the end. */
+/** A file, whose text and words are shown while it is transcribed. */
 class Recording {
-  constructor(file, model, hasWordTimes) {
-    this._hasWordTimes = hasWordTimes;
+  constructor(file, model) {
+    this._file = file;
+    this._model = model;
     this._abort = new AbortController();
-    this._form = new FormData();
-    this._form.append("file", file);
-    this._form.append("model", model);
-    if (hasWordTimes) {
-      this._form.append("response_format", "verbose_json");
-      this._form.append("timestamp_granularities[]", "word");
-    } else {
-      this._form.append("stream", "true");
-    }
   }
 
   /** Returns a text about the result. Throws ApiError or AbortError. */
   async run() {
-    const options = { method: "POST", body: this._form, signal: this._abort.signal };
-    const response = await request("/v1/audio/transcriptions", options);
-    if (this._hasWordTimes) {
-      const { text, words, duration } = await response.json();
-      setText(text);
-      showWords(words);
-      return `Transcribed ${duration.toFixed(1)} s of audio.`;
-    }
+    const send = (file) => transcribe(file, this._model, this._abort.signal);
+    const { response, note } = await sendRecording(this._file, RATE, offered.limits.upload_mib, send);
+    let result = "";
     for await (const event of events(response)) {
-      if (event.type === "transcript.text.delta") addText(event.delta);
-      if (event.type === "transcript.text.done") setText(event.text);
+      if (event.type === "transcript.text.delta") {
+        addText(event.delta);
+        addWords(event.words);
+      }
+      if (event.type === "transcript.text.done") {
+        setText(event.text);
+        result = event.text ? `Transcribed ${seconds(event.duration)} of audio.` : noSpeech(event.reason);
+      }
     }
-    return "Transcribed.";
+    return result + note;
   }
 
   cancel() {
@@ -53,11 +49,24 @@ class Recording {
   }
 }
 
+/** The events of a transcription. */
+export function transcribe(file, model, signal) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries({ file, model, stream: "true" })) form.append(name, value);
+  return request("/v1/audio/transcriptions", { method: "POST", body: form, signal });
+}
+
+function noSpeech(reason) {
+  return reason ? `${NO_SPEECH.slice(0, -1)}: ${reason}.` : NO_SPEECH;
+}
+
 /** Takes the description of the page. */
 export function offerTranscription(page) {
   offered = page;
   fill(model, page.transcribing);
   file.disabled = model.disabled;
+  const { upload_mib: size, recording_s: length } = page.limits;
+  element("file-hint").textContent = `Up to ${size} MiB and ${(length / 60).toFixed(0)} minutes.`;
   showObstacle();
 }
 
@@ -71,21 +80,21 @@ function showObstacle() {
   hint.hidden = !obstacle;
 }
 
-function transcribe(recording) {
+function read(recording) {
   if (!recording || model.disabled) return;
-  const work = new Recording(recording, model.value, wordTimes.checked);
-  runTranscription(work, `Transcribing ${recording.name}.`);
+  const work = new Recording(recording, model.value);
+  runTranscription(work, `Transcribing ${recording.name}.`, recording.name.replace(/\.\w+$/, ""));
 }
 
 function listen() {
-  runTranscription(new Microphone(model.value, wordTimes.checked), "Opening the microphone.");
+  runTranscription(new Microphone(model.value), "Opening the microphone.", "transcript");
 }
 
 model.addEventListener("change", showObstacle);
 microphone.addEventListener("click", listen);
 file.addEventListener("click", () => (file.value = "")); // the same file can be chosen again
-file.addEventListener("change", () => transcribe(file.files[0]));
+file.addEventListener("change", () => read(file.files[0]));
 
 // A file that is dropped beside the box would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
-drop.addEventListener("drop", (event) => transcribe(event.dataTransfer.files[0]));
+drop.addEventListener("drop", (event) => read(event.dataTransfer.files[0]));

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from voxport.bundle.errors import UsageError
-from voxport.runtime.audio.files import SAMPLE_BYTES, write_audio
+from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.batching import Status, StepEvent, Ticket
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.limits import MIB, Limits
@@ -24,7 +22,6 @@ from voxport.runtime.text.preparation import NothingToSpeak
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
-WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # a tone from which a voice is made if the model has none
 TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
@@ -125,7 +122,7 @@ class SpeechWorker(Worker[SpeechJob]):
             raise ticket.error
 
     def _submit_warm_up(self, folder: Path) -> Ticket:
-        """A model that refuses a bare text gets a description, or a voice made in `folder`.
+        """A model that refuses a bare text gets a description, or nobody's voice in `folder`.
 
         Raises UsageError.
         """
@@ -134,12 +131,8 @@ class SpeechWorker(Worker[SpeechJob]):
             return self._decoder.submit(replace(request, voice=self.task.default_bundle_voice()))
         if self.task.follows_instructions:
             return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
-        self.task.check_cloning()
-        sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
-        write_audio(
-            sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
-        )
-        voice.write_bytes(self.task.make_voice(sound))
+        voice = folder / "voice.safetensors"
+        voice.write_bytes(self.task.neutral_voice())
         return self._decoder.submit(replace(request, voice=str(voice), store_prefix=False))
 
     def _run_once(self) -> None:

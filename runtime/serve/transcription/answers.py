@@ -89,8 +89,8 @@ class Answer:
         if self._body.is_mistral:
             kind, name = "transcription.text", "text"
         while (delta := await self._job.read()) is not None:
-            if delta.text:
-                yield event({"type": f"{kind}.delta", name: delta.text})
+            words = [timed_fields(word) for word in delta.words]  # extends both APIs
+            yield event({"type": f"{kind}.delta", name: delta.text, "words": words})
         if self._body.is_mistral:
             captions = self._captions()
             for segment in captions.get("segments", ()):
@@ -100,4 +100,7 @@ class Answer:
         tokens = self._tokens("input_tokens", "output_tokens")
         details = {"text_tokens": 0, "audio_tokens": tokens["input_tokens"]}
         usage = {"type": "tokens", **tokens, "input_token_details": details}
-        yield event({"type": "transcript.text.done", "text": self._job.transcript, "usage": usage})
+        own: Json = {"duration": round(self._job.seconds, 3)}  # extends the API
+        if not self._job.transcript:
+            own["reason"] = self._job.reason_without_text
+        yield event({"type": "transcript.text.done", "text": self._job.transcript, "usage": usage, **own})

@@ -137,7 +137,7 @@ def _preset(name: str, worker: SpeechWorker) -> Json:
 
 
 def _list_entry(voice: StoredVoice) -> Json:
-    return _entry(voice.id, voice.name, voice.model, voice.created_at, "custom")
+    return _entry(voice.id, voice.name, voice.model, voice.created_at, "custom") | {"seconds": voice.seconds}
 
 
 def _entry(id: str, name: str, model: str, created_at: int, type: str) -> Json:

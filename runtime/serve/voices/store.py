@@ -5,7 +5,8 @@ import logging
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -16,17 +17,20 @@ from voxport.bundle.bounds import MAX_VOICE_BYTES
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import write_whole
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.text_to_speech import CHECKPOINT
 
 FILE = re.compile(r"(voice_[0-9a-f]{24})\.safetensors")
 NAME, BUNDLE, CREATED = "name", "bundle", "created_at"  # keys of the metadata, besides the keys of the family
+SECONDS = "seconds"  # length of the recording, a key of the family; older files lack it
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StoredVoice:
-    """A voice of the bundle `model`. The server made its `id`; the client gave it a `name`.
+    """A voice made with the bundle `model`, for every bundle of the same `checkpoint`.
 
-    `created_at` is in seconds of Unix time.
+    The server made its `id`; the client gave it a `name`. `created_at` is in seconds of Unix time; `seconds`
+    is the length of the recording, None if it is not known.
     """
 
     id: str
@@ -34,6 +38,8 @@ class StoredVoice:
     model: str
     created_at: int
     path: Path
+    checkpoint: str
+    seconds: float | None
 
 
 class VoiceStore:
@@ -49,16 +55,23 @@ class VoiceStore:
             reason = f"voices: {folder}: {error.strerror or error}; expected a folder"
             raise UsageError(reason, field="voices") from None
         self._voices = {voice.id: voice for voice in found if voice}
+        self._checkpoints: Mapping[str, str | None] = {}
 
-    def of(self, model: str | None = None) -> list[StoredVoice]:
-        """The voices of a bundle, or of all."""
+    def assign(self, checkpoints: Mapping[str, str | None]) -> None:
+        """Takes the checkpoints of the bundles by name. Logs how many voices belong to other ones."""
+        self._checkpoints = checkpoints
+        others = [voice for voice in self._voices.values() if voice.checkpoint not in checkpoints.values()]
+        if others:
+            names = ", ".join(sorted({voice.model for voice in others}))
+            message = "%s: %d of %d voices are not listed: other checkpoints made them, in bundles named %s"
+            log.warning(message, self._folder, len(others), len(self._voices), names)
+
+    def of(self, model: str) -> list[StoredVoice]:
+        """The voices of the checkpoint of a bundle."""
+        checkpoint = self._checkpoints.get(model)
         with self._lock:
-            return [voice for voice in self._voices.values() if model in (None, voice.model)]
-
-    def path(self, model: str, voice: str) -> Path | None:
-        """The file of a voice of a bundle by its id; None if there is none."""
-        found = self._voices.get(voice)
-        return found.path if found and found.model == model else None
+            voices = [voice for voice in self._voices.values() if voice.checkpoint == checkpoint is not None]
+        return [replace(voice, model=model) for voice in voices]
 
     def check_room(self) -> None:
         """Raises ApiError if the store is full."""
@@ -70,12 +83,14 @@ class VoiceStore:
     def add(self, model: str, name: str, content: bytes) -> StoredVoice:
         """Stores the content of a voice file. Raises ApiError if the store or the disk is full."""
         number, created = f"voice_{secrets.token_hex(12)}", int(time.time())
-        voice = StoredVoice(number, name, model, created, self._folder / f"{number}.safetensors")
+        path = self._folder / f"{number}.safetensors"
+        metadata = _metadata(content) | {NAME: name, BUNDLE: model, CREATED: str(created)}
+        voice = _voice(path, metadata)
         with self._lock:
             self.check_room()
             self._voices[number] = voice  # keeps its place while the file is written
         try:
-            write_whole(voice.path, _with_metadata(content, voice))
+            write_whole(path, save(load(content), metadata=metadata))
         except VoxportError as error:
             with self._lock:
                 del self._voices[number]
@@ -93,11 +108,16 @@ class VoiceStore:
         voice.path.unlink(missing_ok=True)
 
 
-def _with_metadata(content: bytes, voice: StoredVoice) -> bytes:
-    """The content of a voice file, with the fields of `voice` in its metadata."""
+def _metadata(content: bytes) -> dict[str, str]:
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    own = {NAME: voice.name, BUNDLE: voice.model, CREATED: str(voice.created_at)}
-    return save(load(content), metadata=header.get("__metadata__", {}) | own)
+    return dict(header.get("__metadata__", {}))
+
+
+def _voice(path: Path, metadata: Mapping[str, str]) -> StoredVoice:
+    """Raises ValueError or KeyError on metadata that `add` did not write."""
+    seconds = float(metadata[SECONDS]) if SECONDS in metadata else None
+    created, checkpoint = int(metadata[CREATED]), metadata[CHECKPOINT]
+    return StoredVoice(path.stem, metadata[NAME], metadata[BUNDLE], created, path, checkpoint, seconds)
 
 
 def _read(path: Path) -> StoredVoice | None:
@@ -106,8 +126,7 @@ def _read(path: Path) -> StoredVoice | None:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_VOICE_BYTES:
             raise ValueError("not a file of a voice")
         with safe_open(path, framework="numpy") as file:
-            found = file.metadata() or {}
-        return StoredVoice(path.stem, found[NAME], found[BUNDLE], int(found[CREATED]), path)
+            return _voice(path, file.metadata() or {})
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         log.warning("%s: damaged, so the voice is not served: %r", path, error)
         return None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 from support.export.cache import ExportCache
+from support.runtime.recordings import repeated_sentence
 
 from voxport.runtime.batching import Status, Ticket
 from voxport.runtime.engines.base import Arrays, EngineOptions
@@ -48,12 +49,12 @@ def task(
 
 @pytest.fixture(scope="module")
 def voice(task: TextToSpeech, family: str, tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """The bundle's own, or one made from a tone."""
+    """The bundle's own, or one made from a sentence."""
     if family == "voxtral-tts":
         return None
     folder = tmp_path_factory.mktemp("voice")
     sound, voice = folder / "sound.wav", folder / "voice.safetensors"
-    soundfile.write(sound, 0.3 * np.sin(np.arange(24_000) / 20), 24_000)
+    soundfile.write(sound, 0.3 * repeated_sentence(1, 24_000), 24_000)
     voice.write_bytes(task.make_voice(sound))
     return str(voice)
 

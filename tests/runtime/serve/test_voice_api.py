@@ -1,7 +1,9 @@
 """GET, POST and DELETE /v1/audio/voices, with the OpenAI client and a tiny model that clones."""
 
+import re
 import threading
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,23 @@ def test_voices_survive_a_restart_and_damaged_files_do_not_count(
     assert caplog.text.count("damaged") == 2
 
 
+def test_voices_belong_to_the_checkpoint(
+    cloning: QwenTextToSpeech, server: RunningServer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    number = post(server, content=recording(1.5)).json()["id"]
+    before = listed(server)[number]
+    other = copy(cloning)
+    other.voice_checkpoint = lambda: "other"  # type: ignore[method-assign]
+    with running({"tts-1": cloning, "other": other}, voices=VoiceStore(folder, 100), slots=1) as renamed:
+        assert listed(renamed)[number] == before | {"model": "tts-1"} and before["seconds"] == 1.5
+        assert speak(renamed, number, model="tts-1").content == speak(server, number).content
+        assert error(speak(renamed, number, model="other")) == (400, "voice_not_found", "voice")
+    assert "not listed" not in caplog.text
+    with running({"other": other}, voices=VoiceStore(folder, 100), slots=1) as foreign:
+        assert number not in listed(foreign)
+    assert re.search(r"([1-9]) of \1 voices are not listed: .* in bundles named qwen", caplog.text)
+
+
 def test_only_listed_names_are_voices(server: RunningServer, folder: Path) -> None:
     number = post(server).json()["id"]
     path = folder / f"{number}.safetensors"
@@ -145,6 +164,8 @@ WRONG = [
     ({"model": "tone"}, None, "voices_not_supported", "model"),
     ({"transcript": "a" * 4097}, None, "string_above_max_length", "transcript"),
     ({"transcript": "..."}, None, "invalid_value", "transcript"),
+    ({"transcript": "Hello."}, recording(18), "invalid_value", "transcript"),
+    ({"transcript": "How are you? " * 100}, recording(2.7), "invalid_value", "transcript"),
     ({}, b"no audio", "invalid_audio", "audio_sample"),
     ({}, recording(0.5), "invalid_audio", "audio_sample"),
     ({}, recording(31), "invalid_audio", "audio_sample"),

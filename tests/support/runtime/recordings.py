@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+import soxr
 from support.paths import ROOT
 
 RATE = 16000
@@ -15,6 +16,13 @@ def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
     """float32 [n, channels]"""
     samples = 0.1 * np.random.default_rng(0).standard_normal((round(seconds * rate), channels))
     return samples.astype(np.float32)
+
+
+def repeated_sentence(seconds: float, rate: int = RATE) -> np.ndarray:
+    """float32 [n]: a sentence that is repeated, with a peak of 1."""
+    sentence = soxr.resample(np.load(SENTENCE)["samples"] / 2**15, RATE, rate)
+    samples = np.resize(sentence, round(seconds * rate))
+    return np.asarray(samples / np.abs(samples).max(), np.float32)
 
 
 def write_recording(path: Path, samples: np.ndarray, rate: int = RATE, **more: str) -> Path:

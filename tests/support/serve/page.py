@@ -4,14 +4,21 @@ two tasks without a model: a tone as long as its text, and words for sounds.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import av
+import numpy as np
+from safetensors.numpy import save
 from support.serve.http_server import DEFAULT, RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
-from support.serve.tone_speech import ToneSpeech
+from support.serve.tone_speech import RATE, ToneSpeech
 
+from voxport.runtime.families.qwen3_tts.cloning import read_samples
 from voxport.runtime.serve.http.access import Keys
+from voxport.runtime.serve.voices.store import VoiceStore
+from voxport.runtime.text_to_speech import TextToSpeech
 
 KEY = "0123456789-abcdef"
 SECOND = 48000  # samples of the recording
@@ -50,13 +57,45 @@ def speak(page: Any, text: str) -> None:
     page.click("#speak")
 
 
+def as_webm(recording: Path, path: Path) -> Path:
+    """Opus in WebM, as browsers record it."""
+    with av.open(str(recording)) as source, av.open(str(path), "w", format="webm") as target:
+        stream = target.add_stream("libopus", rate=SECOND)
+        for frame in (*source.decode(audio=0), None):
+            target.mux(stream.encode(frame))
+    return path
+
+
 def break_off(text: str, frame: int) -> None:
     if text.startswith(BROKEN) and frame == 5:
         raise RuntimeError("broken")
 
 
+class CloningTone(ToneSpeech):
+    """Has no voices of its own. `made` has the length of each recording, and its transcript."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[float, str | None]] = []
+
+    def voices(self) -> dict[str, int]:
+        return {}
+
+    def voice_checkpoint(self) -> str | None:
+        return "tone"
+
+    def check_cloning(self) -> None: ...
+
+    def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
+        self.made.append((len(read_samples(recording, RATE)) / RATE, transcript))
+        return save({"vector": np.ones(4, np.float32)}, {"model": "tone"})
+
+
 @contextmanager
-def page_server(keys: Keys | None = None, pace_s: float = 0.02) -> Iterator[RunningServer]:
-    tasks: Tasks = {"tone": ToneSpeech(pace_s, break_off), "count": LoudToText(whole_sounds=True)}
-    with running(tasks, DEFAULT, keys, slots=4, origins=(FOREIGN,)) as server:
+def page_server(
+    keys: Keys | None = None, pace_s: float = 0.02, voices: VoiceStore | None = None, **more: TextToSpeech
+) -> Iterator[RunningServer]:
+    tone = ToneSpeech(pace_s, break_off)
+    tasks: Tasks = {"tone": tone, "count": LoudToText(whole_sounds=True), **more}
+    with running(tasks, DEFAULT, keys, slots=4, origins=(FOREIGN,), voices=voices) as server:
         yield server

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import soundfile
+from support.runtime.recordings import repeated_sentence
 from support.serve.loud_to_text import BLOCK, RATE, square_wave
 
 VOICE_RATE = 24_000
@@ -16,9 +17,8 @@ def three_words() -> bytes:
 
 
 def voice_recording(seconds: float = 1.2, level: float = 0.3) -> bytes:
-    """WAV of a tone that changes, from which a voice can be made."""
-    time = np.arange(int(seconds * VOICE_RATE)) / VOICE_RATE
-    return _file(level * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))), VOICE_RATE, "WAV")
+    """WAV of speech, from which a voice can be made."""
+    return _file(level * repeated_sentence(seconds, VOICE_RATE), VOICE_RATE, "WAV")
 
 
 def _file(samples: np.ndarray, rate: int, kind: str) -> bytes:

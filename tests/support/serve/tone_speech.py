@@ -45,7 +45,7 @@ class ToneSpeech(TextToSpeech):
 def tone(text: str, voice: str = "anna") -> np.ndarray:
     """The samples of a text, float32."""
     count = len(text) * FRAME
-    return (LEVEL * np.sin(2 * np.pi * VOICES[voice] * np.arange(count) / RATE)).astype(np.float32)
+    return (LEVEL * np.sin(2 * np.pi * VOICES.get(voice, 330.0) * np.arange(count) / RATE)).astype(np.float32)
 
 
 class ToneSlots:

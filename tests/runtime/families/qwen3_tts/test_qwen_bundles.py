@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from support.runtime.recordings import repeated_sentence
 
 from voxport.__main__ import main as voxport
 from voxport.export.evaluation.speech import speak_part
@@ -22,11 +23,8 @@ CLOSE = 1e-4  # codec convolutions sum in another order for other lengths; the d
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound whose pitch rises and falls."""
     path = tmp_path_factory.mktemp("recording") / "anna.wav"
-    time = np.arange(int(SECONDS * RATE)) / RATE
-    wave = 0.3 * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))) * (0.6 + 0.4 * np.sin(9 * time))
-    soundfile.write(path, wave, RATE)
+    soundfile.write(path, 0.3 * repeated_sentence(SECONDS, RATE), RATE)
     return path
 
 

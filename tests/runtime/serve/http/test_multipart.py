@@ -137,7 +137,7 @@ def bodies(draw: st.DrawFn, path: str) -> Body:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    voice = save({"vector": np.ones(4, np.float32)}, {"family": "tone"})
+    voice = save({"vector": np.ones(4, np.float32)}, {"model": "tone"})
     tasks: Tasks = {"tone": CloningTone(voice), "loud": LoudToText()}
     with running(tasks, voices=VoiceStore(tmp_path_factory.mktemp("voices"), 10_000)) as started:
         yield started

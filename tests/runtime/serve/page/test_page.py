@@ -9,22 +9,33 @@ from support.serve.http_server import RunningServer
 from support.serve.page import DESKTOP, KEY, PHONE, opened, speak, wait_for_text
 
 pytestmark = pytest.mark.slow
+FAULT = {"message": "voice: is hoarse", "code": "invalid_value", "param": "voice"}
 
 
 def test_errors_are_shown_with_the_message_of_the_api(browser: Any, server: RunningServer) -> None:
     context = browser.new_context()
     page = opened(context.new_page(), server.url)
     speak(page, "d" * 4097)
-    expected = "Input: has 4097 characters, expected at most 4096."
-    assert wait_for_text(page, "#speech-error", "Input") == expected
+    expected = "The text has 4,097 characters, expected at most 4,096."
+    assert wait_for_text(page, "#speech-error", "text") == expected
     assert page.inner_text("#text-count") == "4,097 of 4,096 characters"
     page.set_input_files("#file", {"name": "a.wav", "mimeType": "audio/wav", "buffer": b"no sound"})
     assert wait_for_text(page, "#transcription-error", "File: ").endswith(".")
+    page.set_input_files("#file", {"name": "b.wav", "mimeType": "audio/wav", "buffer": b"0" * 26 * 2**20})
+    assert "has 26.0 MiB, expected at most 25 MiB" in wait_for_text(page, "#transcription-error", "MiB")
+    speak(page, " ")
+    wait_for_text(page, "#speech-error", "no text to speak")
     page.click("summary")
-    page.fill("#instructions", "Whisper.")
+    for seed in ("-5", "1" + "0" * 20, "1.5", ""):
+        page.fill("#seed", seed)
+        speak(page, "Short.")
+        wait_for_text(page, "#speech-error", "^Seed: expected a whole number, -1 to 9,007,199,254,740,991.$")
+        assert page.evaluate("document.activeElement.id") == "speak"
+    page.fill("#seed", "5")
+    page.route("**/v1/audio/speech", lambda route: route.fulfill(status=400, json={"error": FAULT}))
     speak(page, "Short.")
-    wait_for_text(page, "#speech-error", "Instructions: tone follows none")
-    page.fill("#instructions", "")
+    wait_for_text(page, "#speech-error", "^Voice: is hoarse.$")
+    page.unroute("**/v1/audio/speech")
     speak(page, "Short.")
     wait_for_text(page, "#speech-status", "First sound")
     assert page.is_hidden("#speech-error")
@@ -49,7 +60,9 @@ def test_a_key_opens_the_server_and_stays_in_the_tab(browser: Any, server_with_k
     wait_for_text(page, "#transcription-status", "Transcribed")
     page.evaluate("sessionStorage.setItem('voxport.key', 'another')")
     page.click("#microphone")
-    wait_for_text(page, "#transcription-error", "The API key is missing or wrong")
+    wait_for_text(page, "#transcription-error", "^This API key is wrong")
+    page.reload()
+    wait_for_text(page, "#page-error", "^This API key is wrong. Enter another one above.$")
     assert page.evaluate("localStorage.length + document.cookie.length") == 0
     page = context.new_page()  # another tab
     page.goto(server_with_keys.url)

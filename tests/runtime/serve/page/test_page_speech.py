@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 import urllib.request
 from pathlib import Path
@@ -52,11 +53,53 @@ def test_speech_is_played_while_it_is_made(page: Any, server: RunningServer) -> 
 
 
 def test_voices_are_shown_by_name_and_requested_by_id(page: Any, server: RunningServer) -> None:
-    voices = [{"id": "voice_3f", "name": "Anna \u00e9", "model": "tone"}]
+    """Two of one name are told apart by their times and lengths."""
+    voices: list[dict[str, Any]] = [{"id": "voice_3f", "name": "Anna \u00e9", "model": "tone"}]
     page.route("**/v1/audio/voices*", lambda route: route.fulfill(json={"data": voices, "voices": voices}))
     opened(page, server.url)
     assert page.locator("#voice option").all_inner_texts() == ["Anna \u00e9"]
     assert page.input_value("#voice") == "voice_3f"
+    made = {"name": "Ben", "model": "tone", "created_at": 1_790_000_000}
+    voices[:] = [made | {"id": f"voice_{length}", "seconds": length} for length in (3, 4)]
+    opened(page, server.url)
+    labels = page.locator("#voice option").all_inner_texts()
+    assert [re.sub(r", .*2026.*,", ", 2026,", label) for label in labels] == [
+        "Ben, 2026, 3.0 s",
+        "Ben, 2026, 4.0 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes, hint, says",
+    [
+        ({"follows_instructions": True}, "instructions", "Describe the voice, as in"),
+        ({"clones": True}, "voice", "no voice. The server needs the option --voices"),
+    ],
+)
+def test_a_model_without_voices_says_what_to_do(
+    page: Any, server: RunningServer, changes: dict[str, bool], hint: str, says: str
+) -> None:
+    offered = page.evaluate("fetch('/v1/page').then(response => response.json())")
+    offered["speaking"][0] |= changes
+    page.route("**/v1/page", lambda route: route.fulfill(json=offered))
+    page.route("**/v1/audio/voices", lambda route: route.fulfill(json={"voices": []}))
+    assert page.is_disabled("#instructions")
+    opened(page, server.url)
+    assert says in page.inner_text(f"#{hint}-hint")
+    assert page.is_visible("#instructions") == page.is_enabled("#instructions") == (hint == "instructions")
+
+
+def test_speech_is_played_again(page: Any, server: RunningServer) -> None:
+    assert page.is_hidden("#speech-audio")
+    speak(page, "Again.")
+    wait_for_text(page, "#speech-status", "First sound")
+    audio = page.locator("#speech-audio")
+    audio.evaluate("each => each.play()")
+    page.wait_for_function("() => document.querySelector('audio').ended")
+    assert audio.evaluate("each => each.duration") == pytest.approx(6 * FRAME / RATE)
+    speak(page, "b" * 300)
+    assert page.is_hidden("#speech-audio")
+    page.click("#speech-stop")
 
 
 def test_the_sound_waits_for_a_click(page: Any) -> None:

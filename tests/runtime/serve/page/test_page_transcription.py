@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
+import soundfile
 from support.serve.http_server import RunningServer
 from support.serve.loud_to_text import LOUD
-from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
+from support.serve.page import FOREIGN, SECOND, SOUNDS, Watched, as_webm, opened, speak, wait_for_text
 
 pytestmark = pytest.mark.slow
 SENT_RATE = 24000  # rate of the microphone's audio
@@ -34,6 +36,49 @@ def test_a_recording_is_transcribed(page: Any, recording: Path) -> None:
     wait_for_text(page, "#transcription-status", "Transcribed")
     assert page.inner_text("#transcript") == "one two three"
     assert page.is_hidden("#words") and page.is_hidden("#transcription-error")
+
+
+REFUSED = {"message": "file: is unknown", "code": "invalid_audio", "param": "file"}
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_recording_of_a_browser_is_transcribed(
+    watched: Watched, server: RunningServer, recording: Path, tmp_path: Path, is_refused: bool
+) -> None:
+    """The browser decodes what the server cannot read."""
+    page = opened(watched.page, server.url)
+
+    def answer(route: Any) -> None:
+        is_wav = b"RIFF" in route.request.post_data_buffer
+        route.continue_() if is_wav else route.fulfill(status=400, json={"error": REFUSED})
+
+    if is_refused:
+        page.route("**/v1/audio/transcriptions", answer)
+    page.set_input_files("#file", as_webm(recording, tmp_path / "talk.webm"))
+    said = wait_for_text(page, "#transcription-status", r"Transcribed [34]\.\d s of audio\.")
+    assert page.inner_text("#transcript") == "one two three"
+    if is_refused:
+        assert said.endswith("The browser decoded the recording. File: is unknown.")
+
+
+def test_no_speech_is_said(page: Any, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "silence.wav", np.zeros(SECOND), SECOND)
+    page.set_input_files("#file", tmp_path / "silence.wav")
+    wait_for_text(page, "#transcription-status", "^No speech was found: the sound is silent")
+    assert page.is_disabled("#save-txt") and page.is_disabled("#save-srt")
+
+
+def test_a_transcript_is_saved(page: Any, server: RunningServer, recording: Path) -> None:
+    page.set_input_files("#file", recording)
+    wait_for_text(page, "#transcription-status", "Transcribed 4.0 s of audio")
+    for kind in ("txt", "srt", "vtt"):
+        with page.expect_download() as download:
+            page.click(f"#save-{kind}")
+        assert download.value.suggested_filename == f"{recording.stem}.{kind}"
+        fields = {"model": "count", "response_format": kind.replace("txt", "text")}
+        files = {"file": recording.read_bytes()}
+        answer = httpx2.post(f"{server.url}/v1/audio/transcriptions", data=fields, files=files)
+        assert Path(download.value.path()).read_text() == answer.text
 
 
 def test_words_have_times(page: Any, recording: Path) -> None:

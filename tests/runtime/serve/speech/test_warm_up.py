@@ -25,12 +25,8 @@ class Demanding(ToneSpeech):
     def slot_decoder(self, slots: int) -> ToneSlots:
         return DemandingSlots(self, slots)
 
-    def check_cloning(self) -> None:
-        if self.field != "voice":
-            super().check_cloning()
-
-    def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
-        return recording.read_bytes()[:4]
+    def neutral_voice(self) -> bytes:
+        return b"nobody" if self.field == "voice" else super().neutral_voice()
 
 
 class DemandingSlots(ToneSlots):
@@ -40,7 +36,7 @@ class DemandingSlots(ToneSlots):
         if not getattr(request, self.task.field):
             raise UsageError(f"{self.task.field}: is missing", field=self.task.field)
         if self.task.field == "voice":
-            assert Path(str(request.voice)).read_bytes() == b"RIFF"
+            assert Path(str(request.voice)).read_bytes() == b"nobody"
         return super().prepare(SpeechRequest(request.text, max_frames=request.max_frames))
 
 
