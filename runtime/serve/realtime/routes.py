@@ -2,7 +2,6 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from fastapi import APIRouter, WebSocket
 
@@ -37,7 +36,14 @@ def realtime_router(models: Models) -> APIRouter:
             await run_session(openai, _session_created(openai))
             return
 
-        await run_session(vllm, _session_created(openai), partial(_choose, openai, vllm))
+        def choose(message: Message) -> Session:
+            if isinstance(message.get("session"), dict):
+                return openai
+            if isinstance(message.get("model"), str) or "final" in message:
+                return vllm
+            raise ApiError(400, NO_MODEL, "model_not_validated")
+
+        await run_session(vllm, _session_created(openai), choose)
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
@@ -60,15 +66,6 @@ def realtime_router(models: Models) -> APIRouter:
     for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
         router.add_api_route(path, _refuse_request)
     return router
-
-
-def _choose(openai: OpenAiSession, vllm: VllmSession, message: Message) -> Session:
-    """The session of the dialect of the first message. Raises ApiError."""
-    if isinstance(message.get("session"), dict):
-        return openai
-    if isinstance(message.get("model"), str) or "final" in message:
-        return vllm
-    raise ApiError(400, NO_MODEL, "model_not_validated")
 
 
 async def _accept(socket: WebSocket, models: Models) -> Connection:
