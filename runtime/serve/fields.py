@@ -35,7 +35,6 @@ SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 OTHER_FORMATS = {"ogg": "opus"}  # other names
 MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
-Message = TypeVar("Message", bound=BaseModel)
 HINT = "hint"  # marks a field without an effect whose value is checked
 IGNORED_HEADER = "x-voxport-ignored"  # names the fields of a request that had no effect
 MAX_IGNORED, MAX_NAME = 20, 60  # names in an answer, and characters of a name
@@ -52,10 +51,6 @@ def only(allowed: tuple[object, ...], reason: str, code: str = "invalid_value") 
         return value
 
     return AfterValidator(check)
-
-
-def _empty_if_null(value: object) -> object:
-    return {} if value is None else value
 
 
 def _lower(value: object) -> object:
@@ -75,7 +70,6 @@ def _words(texts: object) -> object:
     return [word for text in texts for word in WORD.findall(text)] if isinstance(texts, list) else texts
 
 
-NullIsMissing = BeforeValidator(_empty_if_null)  # for an object of which every field may be missing
 LowerCase = BeforeValidator(_lower)
 SpeechFormatField = Annotated[SpeechFormat, BeforeValidator(_format), LowerCase]
 Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
@@ -179,6 +173,8 @@ class SpeechFields(RequestFields):
     ref_audio: str | None = None
     ref_text: str | None = None
     response_format: SpeechFormatField = "mp3"
+    sample_rate: Annotated[int, only((24000,), "speech has 24000 Hz", UNSUPPORTED)] = 24000
+    output_format: Unsupported = None
     speed: Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)] = 1
     instructions: str | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(_drawn_if_negative)] = 0
@@ -272,15 +268,12 @@ def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> F
         raise wrong_field(error) from None
 
 
-def parse_message(kind: type[Message], message: Mapping[str, object], is_strict: bool = False) -> Message:
+def parse_message(kind: type[Fields], message: Mapping[str, object], is_strict: bool = False) -> Fields:
     """The fields of a message of a socket. Raises ApiError with the path of the field."""
     try:
-        found = kind.model_validate(message)
+        return kind.model_validate(message).with_hints(is_strict)
     except ValidationError as error:
         raise wrong_field(error, is_nested=True) from None
-    if isinstance(found, RequestFields):
-        found.with_hints(is_strict)
-    return found
 
 
 def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:

@@ -118,7 +118,7 @@ class Models:
         reason = f"{bundle} is no model that {verb}"
         if bundle is None:
             reason = f"no bundle {verb}" if name is None else f"no model {name[:100]!r}"
-        raise not_found(reason, workers)
+        raise _not_found(reason, workers)
 
     def bundle_of(self, name: str) -> str | None:
         """The bundle with the name or with the alias, in any case; None if there is none."""
@@ -140,7 +140,7 @@ class Models:
             worker.stop()
 
 
-def not_found(reason: str, names: Iterable[str]) -> ApiError:
+def _not_found(reason: str, names: Iterable[str]) -> ApiError:
     return ApiError(404, f"{reason}; this server has: {listed(names)}", "model_not_found", "model")
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import HINT, UNSUPPORTED, NullIsMissing, RequestFields, Unsupported, only
+from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, Unsupported, only
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
@@ -34,7 +34,7 @@ class TurnDetection(RequestFields):
 
 
 class SessionFields(RequestFields):
-    audio_format: Annotated[AudioFormat, NullIsMissing] = AudioFormat()
+    audio_format: AudioFormat = AudioFormat()
     target_streaming_delay_ms: Annotated[int, Field(strict=True)] | None = None
     turn_detection: TurnDetection | None = None
     diarize: Annotated[bool, only((False,), "the models name no speakers", UNSUPPORTED)] = False

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from voxport.runtime.audio.turns import KEPT_S, TurnSettings
-from voxport.runtime.serve.fields import HINT, UNSUPPORTED, NullIsMissing, RequestFields, only
+from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, only
 
 MAX_TIMEOUT_MS = 600_000
 Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
@@ -68,13 +68,13 @@ class TurnDetection(RequestFields):
 
 
 class AudioInput(SessionPart):
-    format: Annotated[AudioFormat, NullIsMissing] = AudioFormat()
-    transcription: Annotated[Transcription, NullIsMissing] = Transcription()
+    format: AudioFormat = AudioFormat()
+    transcription: Transcription = Transcription()
     turn_detection: TurnDetection | None = None
 
 
 class Audio(SessionPart):
-    input: Annotated[AudioInput, NullIsMissing] = AudioInput()
+    input: AudioInput = AudioInput()
 
 
 class SessionFields(SessionPart):
@@ -83,7 +83,7 @@ class SessionFields(SessionPart):
     input_audio_transcription: Annotated[object, _beta("transcription")] = None
     input_audio_noise_reduction: Annotated[object, _beta("noise_reduction")] = None
     turn_detection: Annotated[object, _beta("turn_detection")] = None
-    audio: Annotated[Audio, NullIsMissing] = Audio()
+    audio: Audio = Audio()
 
 
 class SessionUpdate(SessionPart):

@@ -1,6 +1,6 @@
 """The answers of POST /v1/audio/transcriptions: those of OpenAI, with what clients of Mistral read."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
@@ -65,7 +65,7 @@ class Answer:
         wanted, words = self._body.timestamp_granularities, self._job.words
         return {"segments": self._segments(words if "word" in wanted else cues(words))} if wanted else {}
 
-    def _segments(self, texts: Sequence[Word]) -> list[Json]:
+    def _segments(self, texts: Iterable[Word]) -> list[Json]:
         return [
             {
                 "id": index,

@@ -90,7 +90,7 @@ def test_events_of_speech_hold_the_samples(used: Used) -> None:
     events = [json.loads(line[6:]) for line in used(speak) if line.startswith("data: ")]
     assert b"".join(base64.b64decode(each["audio"]) for each in events[:-1]) == pcm16(tone(TEXT))
     usage = {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24}
-    assert events[-1] == {"type": "speech.audio.done", "usage": usage, "ended": "end"}
+    assert events[-1] == {"type": "speech.audio.done", "usage": usage, "ended": "end", "seed": 0}
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ WRONG = [
     ({"input": 5}, 400, "invalid_value", "input"),
     ({"seed": "3"}, 400, "invalid_value", "seed"),
     ({"n": 2}, 400, "unsupported_value", "n"),
+    ({"sample_rate": 48000}, 400, "unsupported_value", "sample_rate"),
+    ({"output_format": "mp3_44100"}, 400, "unsupported_value", "output_format"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
 ]
 
