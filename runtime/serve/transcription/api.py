@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import UploadFile
 
 from voxport.bundle.bounds import FRAME_SECONDS
-from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
@@ -118,8 +117,7 @@ def _measured(path: Path, rate: int, check: Callable[[float], None]) -> OpenReco
     recording = Recording(path, rate)
     check(recording.length_s or 0)
     gain = recording_gain_db("auto", recording.peak_dbfs(check))
-    if recording.damage:  # a part of the text would look like all of it
-        raise UsageError(f"file: {recording.damage}; repair it")
+    recording.check_whole()
     blocks = amplified(recording.blocks(), gain, is_auto=True) if gain else recording.blocks()
     return OpenRecording(path, blocks)
 

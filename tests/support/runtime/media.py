@@ -1,0 +1,60 @@
+"""Recordings of browsers and phones, as FFmpeg writes them."""
+
+from fractions import Fraction
+from io import BytesIO
+from typing import Any
+
+import av
+import numpy as np
+
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "500000"}
+# name: container, codec, its rate, options of the container
+MEDIA: dict[str, tuple[str, str, int, dict[str, str]]] = {
+    "webm of Chrome": ("webm", "libopus", 48000, {"live": "1"}),  # no duration, no sizes
+    "webm": ("webm", "libopus", 48000, {}),
+    "mkv": ("matroska", "aac", 44100, {}),
+    "mp4 of Safari": ("mp4", "aac", 48000, FRAGMENTS),
+    "m4a": ("ipod", "aac", 44100, {}),
+    "m4a with ALAC": ("ipod", "alac", 44100, {}),
+    "mov": ("mov", "aac", 44100, {}),
+    "3gp": ("3gp", "libopencore_amrnb", 8000, {}),
+    "ogg of Firefox": ("ogg", "libopus", 48000, {}),
+    "aac": ("adts", "aac", 44100, {}),
+    "amr": ("amr", "libopencore_amrnb", 8000, {}),
+    "wma": ("asf", "wmav2", 44100, {}),
+    "mp3": ("mp3", "libmp3lame", 44100, {}),
+    "mp2": ("mp2", "mp2", 48000, {}),
+    "mpeg": ("mpeg", "mp2", 48000, {}),
+    "ts": ("mpegts", "aac", 48000, {}),
+    "avi": ("avi", "libmp3lame", 44100, {}),
+    "flv": ("flv", "aac", 44100, {}),
+    "wv": ("wv", "wavpack", 44100, {}),
+    "ac3": ("ac3", "ac3", 48000, {}),
+}
+
+
+def media(name: str, samples: np.ndarray, rate: int, channels: int = 2, video: bool = False) -> bytes:
+    """Mono samples float32 [n] in a container of `MEDIA`, stereo except AMR; `video`: beside a picture."""
+    container, codec, new_rate, options = MEDIA[name]
+    layout = "mono" if "amr" in codec or channels == 1 else "stereo"
+    file = BytesIO()
+    with av.open(file, "w", format=container, options=options) as output:
+        if video:
+            _add_picture(output)
+        stream: Any = output.add_stream(codec, rate=new_rate)
+        stream.layout, stream.bit_rate = layout, 12200 if layout == "mono" and new_rate == 8000 else 96000
+        stream.codec_context.open()
+        frame = av.AudioFrame.from_ndarray(samples[None].astype(np.float32), "fltp", "mono")
+        frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+        resampler = av.AudioResampler(stream.format, layout, new_rate, stream.frame_size or 1024)
+        for part in (*resampler.resample(frame), *resampler.resample(None)):
+            output.mux(stream.encode(part))
+        output.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def _add_picture(output: Any) -> None:
+    picture = output.add_stream("mpeg4", rate=25)
+    picture.width = picture.height = 64
+    frame = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), "rgb24")
+    output.mux([*picture.encode(frame), *picture.encode(None)])
