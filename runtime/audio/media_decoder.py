@@ -117,7 +117,7 @@ def main(demuxer: str) -> None:
     except av.FFmpegError:
         warnings.is_cut_off = True
     if output.resampler is None:
-        _fail("without a sample that can be decoded")
+        _fail("damaged, truncated or empty")
     sys.stdout.buffer.flush()
     if warnings.is_cut_off or is_last_lost:
         _fail("truncated")

@@ -19,6 +19,7 @@ from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, first_line
 from voxport.runtime.audio.containers import (
     MP3,
+    MPEG_FRAME,
     SLACK_BYTES,
     SUFFIXES,
     Container,
@@ -124,41 +125,45 @@ def open_audio(source: IO[bytes], name: str) -> AudioFile:
     head = head_of(source)
     container = container_of(head)
     demuxer = container.demuxer if container and find_spec("av") else None
-    reason: Exception | None = None
-    if container is not MP3 or not demuxer:
+    found = "empty" if not head else "in no known format"
+    if not demuxer or not (container is MP3 and re.match(MPEG_FRAME, head)):
         # libsndfile takes each file that is called .mp3 for an MP3
-        is_mp3 = container is MP3 and name.lower().endswith(".mp3")
+        is_mp3 = container is MP3 and not demuxer and name.lower().endswith(".mp3")
         try:
             return SndFile(os.fsencode(name) if is_mp3 else source)
         except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
-            reason = error
+            if getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT:
+                found = "damaged"
         if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
             raise wrong_rate(name, rate)
-    if demuxer:
-        try:
+    if container is None:
+        raise _not_audio(name, found)
+    try:
+        if demuxer:
             return MediaFile(source, demuxer)
-        except DamagedSound as error:
-            reason = error
-    raise _not_audio(name, head, container, reason)
+    except DamagedSound as error:
+        raise _not_read(name, container, str(error)) from None
+    raise _not_read(name, container)
 
 
-def _not_audio(name: str, head: bytes, container: Container | None, reason: Exception | None) -> UsageError:
-    if container is None and name.lower().endswith((".raw", ".pcm")):
+def _not_audio(name: str, found: str) -> UsageError:
+    if name.lower().endswith((".raw", ".pcm")):
         return UsageError(
             f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
         )
-    is_known = getattr(reason, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT
-    found, advice = "damaged" if is_known else "in no known format" if head else "empty", EXPECTED
-    if container:
-        found, suffix = container.name, Path(name).suffix.lower()
-        if suffix in SUFFIXES and suffix not in container.suffixes.split():
-            found += f", although it is called {suffix}"
-        if isinstance(reason, DamagedSound):
-            found, advice = f"{found}, {reason}", "record or send it again"
-        elif container.demuxer:
-            advice = f"{INSTALL}, or convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
-        else:
-            advice = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    return UsageError(f"{name}: cannot be read as audio: it is {found}; {EXPECTED}")
+
+
+def _not_read(name: str, container: Container, fault: str | None = None) -> UsageError:
+    """`fault`: what is wrong with the recording; None: no decoder is there."""
+    found, suffix = container.name, Path(name).suffix.lower()
+    if suffix in SUFFIXES and suffix not in container.suffixes.split():
+        found += f", although it is called {suffix}"
+    advice = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    if fault:
+        found, advice = f"{found}, {fault}", "record or send it again"
+    elif container.demuxer:
+        advice = f"{INSTALL}, or {advice}"
     return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
 

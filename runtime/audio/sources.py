@@ -68,7 +68,8 @@ class Recording:
         self._is_cut_off = is_cut_off(self._source)
         self._file = open_audio(self._source, self._name)
         if self._file.seconds == 0:
-            raise UsageError(f"{self._name}: has no samples; expected a file of audio")
+            found = "truncated before its first sample" if self._is_cut_off else "has no samples"
+            raise UsageError(f"{self._name}: {found}; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
             raise wrong_rate(self._name, self._file.samplerate)
         # frames in memory at a time: fewer if there are hundreds of channels
@@ -108,7 +109,7 @@ class Recording:
             check(frames / self._file.samplerate)
         self.level.add(mixer.finish())
         if self.damage and not frames:
-            raise UsageError(f"{self._name}: {self.damage}, no sample can be read; repair it")
+            raise UsageError(f"{self._name}: {self.damage}, no sample can be read; record or send it again")
         self._file.close()
         self._file = open_audio(self._source, self._name)  # seeking is not exact in each format
         if powers[1] < MIN_HIGH_PART * powers[0]:

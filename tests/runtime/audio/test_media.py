@@ -71,7 +71,7 @@ def test_a_truncated_recording_is_refused(name: str, kept: float, tmp_path: Path
     path.write_bytes(content)
     read(path)[0].check_whole()
     path.write_bytes(content[: int(len(content) * kept)])
-    with pytest.raises(UsageError, match=r"a\.bin: .*(truncated|damaged).*; .*again"):
+    with pytest.raises(UsageError, match=r"a\.bin: .*(truncated|damaged).*; "):
         read(path)[0].check_whole()
 
 
@@ -101,7 +101,7 @@ def test_the_first_audio_track_of_a_video_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.mov"
     path.write_bytes(media("mov", TONE, RATE, video=True))
     assert len(read(path)[1]) / RATE == pytest.approx(SECONDS, abs=0.06)
-    path.write_bytes(media("mkv", TONE[:0], RATE, video=True))
+    path.write_bytes(media("mkv", None, RATE, video=True))
     with pytest.raises(UsageError, match="it is WebM or Matroska, although it is called .mov, without a"):
         Recording(path, RATE)
 
@@ -153,13 +153,13 @@ def test_a_decoder_without_an_answer_is_ended(tmp_path: Path, monkeypatch: pytes
 def test_a_forgotten_recording_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "a.webm"
     path.write_bytes(media("webm", np.tile(TONE, 20), RATE))
+    before = children_of_this_process()
     recording = Recording(path, RATE)
-    children = children_of_this_process()
-    assert children
+    assert children_of_this_process() > before
     blocks = recording.blocks()
     next(blocks)
     del recording, blocks
-    assert not children & children_of_this_process()
+    assert children_of_this_process() == before
 
 
 def children_of_this_process() -> set[str]:

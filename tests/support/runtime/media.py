@@ -33,28 +33,38 @@ MEDIA: dict[str, tuple[str, str, int, dict[str, str]]] = {
 }
 
 
-def media(name: str, samples: np.ndarray, rate: int, channels: int = 2, video: bool = False) -> bytes:
-    """Mono samples float32 [n] in a container of `MEDIA`, stereo except AMR; `video`: beside a picture."""
+def media(name: str, samples: np.ndarray | None, rate: int, video: bool = False) -> bytes:
+    """Mono samples float32 [n], or none, in a container of `MEDIA`, stereo except AMR.
+
+    `video`: beside a picture.
+    """
     container, codec, new_rate, options = MEDIA[name]
-    layout = "mono" if "amr" in codec or channels == 1 else "stereo"
+    layout = "mono" if "amr" in codec else "stereo"
     file = BytesIO()
     with av.open(file, "w", format=container, options=options) as output:
-        if video:
-            _add_picture(output)
-        stream: Any = output.add_stream(codec, rate=new_rate)
-        stream.layout, stream.bit_rate = layout, 12200 if layout == "mono" and new_rate == 8000 else 96000
-        stream.codec_context.open()
-        frame = av.AudioFrame.from_ndarray(samples[None].astype(np.float32), "fltp", "mono")
-        frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
-        resampler = av.AudioResampler(stream.format, layout, new_rate, stream.frame_size or 1024)
-        for part in (*resampler.resample(frame), *resampler.resample(None)):
-            output.mux(stream.encode(part))
-        output.mux(stream.encode(None))
+        picture: Any = output.add_stream("mpeg4", rate=25, width=64, height=64) if video else None
+        if samples is not None:
+            _add_sound(output, codec, new_rate, layout, samples, rate)
+        if picture:
+            _add_picture(output, picture)
     return file.getvalue()
 
 
-def _add_picture(output: Any) -> None:
-    picture = output.add_stream("mpeg4", rate=25)
-    picture.width = picture.height = 64
+def _add_sound(
+    output: Any, codec: str, new_rate: int, layout: str, samples: np.ndarray, rate: int
+) -> None:
+    stream = output.add_stream(codec, rate=new_rate)
+    stream.layout, stream.bit_rate = layout, 96000 if layout == "stereo" else 12200
+    stream.codec_context.open()
+    frame = av.AudioFrame.from_ndarray(samples[None].astype(np.float32), "fltp", "mono")
+    frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+    resampler = av.AudioResampler(stream.format, layout, new_rate, stream.frame_size or 1024)
+    for part in (*resampler.resample(frame), *resampler.resample(None)):
+        output.mux(stream.encode(part))
+    output.mux(stream.encode(None))
+
+
+def _add_picture(output: Any, stream: Any) -> None:
     frame = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), "rgb24")
-    output.mux([*picture.encode(frame), *picture.encode(None)])
+    frame.pts, frame.time_base = 0, Fraction(1, 25)
+    output.mux([*stream.encode(frame), *stream.encode(None)])
