@@ -37,18 +37,19 @@ CONTAINERS = {  # what begins a file
     rb"\xff[\xf0\xf1\xf8\xf9]": Container("ADTS AAC", "aac", ".aac .adts"),
     rb"ADIF": Container("ADIF AAC", None, ".aac"),
     rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11": Container("WMA or another ASF file", "asf", ".wma .asf .wmv"),
-    rb"OggS": Container("Ogg without Vorbis, Opus or FLAC", "ogg", ".ogg .oga .ogv .opus .spx"),
+    rb"OggS": Container("Ogg", "ogg", ".ogg .oga .ogv .opus .spx"),
     rb"RIFF.{4}AVI ": Container("AVI", "avi", ".avi"),
-    rb"RIFF|RIFX|RF64": Container("a damaged WAV, or one with an unknown codec", "wav", ".wav .wave"),
-    rb"FORM": Container("a damaged AIFF, or one with an unknown codec", "aiff", ".aiff .aif .aifc"),
-    rb"fLaC": Container("a damaged FLAC", None, ".flac"),
-    rb"caff": Container("a damaged CAF, or one with an unknown codec", "caf", ".caf"),
+    rb"RIFF|RIFX|RF64": Container("WAV", "wav", ".wav .wave"),
+    rb"FORM": Container("AIFF", "aiff", ".aiff .aif .aifc"),
+    rb"fLaC": Container("FLAC", None, ".flac"),
+    rb"caff": Container("CAF", "caf", ".caf"),
     rb"FLV\x01": Container("Flash video", "flv", ".flv"),
     rb"wvpk": Container("WavPack", "wv", ".wv"),
     rb"\x0b\x77": Container("AC-3", "ac3", ".ac3"),
     rb"\x00\x00\x01\xba": Container("MPEG video", "mpeg", ".mpg .mpeg .vob"),
     rb"\x47.{187}\x47": Container("an MPEG transport stream", "mpegts", ".ts .mts .m2ts"),
 }
+LIBSNDFILE = "WAV", "AIFF", "FLAC", "CAF", "Ogg"  # which libsndfile reads, with some codecs
 SUFFIXES = {suffix for each in (MP3, *CONTAINERS.values()) for suffix in each.suffixes.split()}
 
 

@@ -18,6 +18,7 @@ import soundfile
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, first_line
 from voxport.runtime.audio.containers import (
+    LIBSNDFILE,
     MP3,
     MPEG_FRAME,
     SLACK_BYTES,
@@ -159,11 +160,13 @@ def _not_read(name: str, container: Container, fault: str | None = None) -> Usag
     found, suffix = container.name, Path(name).suffix.lower()
     if suffix in SUFFIXES and suffix not in container.suffixes.split():
         found += f", although it is called {suffix}"
-    advice = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    convert = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
     if fault:
         found, advice = f"{found}, {fault}", "record or send it again"
-    elif container.demuxer:
-        advice = f"{INSTALL}, or {advice}"
+    elif container.name in LIBSNDFILE:
+        found, advice = f"{found}, damaged or with an unknown codec", f"record or send it again, or {convert}"
+    else:
+        advice = f"{INSTALL}, or {convert}" if container.demuxer else convert
     return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
 

@@ -13,11 +13,11 @@ import soxr
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.containers import is_cut_off
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.gain import MIN_HIGH_PART, SpeechLevel, band_powers, decibels
-from voxport.runtime.audio.mixing import AHEAD, Mixer
-from voxport.runtime.audio.containers import is_cut_off
 from voxport.runtime.audio.media import DamagedSound
+from voxport.runtime.audio.mixing import AHEAD, Mixer
 from voxport.runtime.audio.opening import open_audio, source_of, warn_of_wrong_length, wrong_rate
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
@@ -143,7 +143,8 @@ class Recording:
     def _read_block(self, position: int) -> np.ndarray:
         """The next block float32 [n, channels], from the frame `position` on; [0, channels] at the end.
 
-        The end is also where the file is damaged or truncated. Raises UsageError on a sample that is not finite.
+        The end is also where the file is damaged or truncated. Raises UsageError on a sample that is not
+        finite.
         """
         try:
             block = self._file.read_block(self._block)

@@ -50,9 +50,7 @@ def media(name: str, samples: np.ndarray | None, rate: int, video: bool = False)
     return file.getvalue()
 
 
-def _add_sound(
-    output: Any, codec: str, new_rate: int, layout: str, samples: np.ndarray, rate: int
-) -> None:
+def _add_sound(output: Any, codec: str, new_rate: int, layout: str, samples: np.ndarray, rate: int) -> None:
     stream = output.add_stream(codec, rate=new_rate)
     stream.layout, stream.bit_rate = layout, 96000 if layout == "stereo" else 12200
     stream.codec_context.open()
