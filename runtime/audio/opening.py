@@ -7,6 +7,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from io import RawIOBase
 from pathlib import Path
@@ -90,11 +91,22 @@ class AudioFile(Protocol):
         """
 
 
+class _Source:
+    """A file for libsndfile, which seeks to a place before the start of some damaged files."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self.read, self.tell = file, file.read, file.tell
+
+    def seek(self, offset: int, whence: int = 0) -> None:
+        with suppress(OSError, ValueError):
+            self._file.seek(offset, whence)
+
+
 class SndFile(soundfile.SoundFile):
     """What libsndfile reads."""
 
     def __init__(self, source: IO[bytes] | bytes):
-        super().__init__(source)
+        super().__init__(source if isinstance(source, bytes) else _Source(source))
         is_known = self.frames < UNKNOWN_FRAMES
         self.seconds = self.frames / self.samplerate if is_known and self.samplerate else None
         if not is_known:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -91,7 +92,7 @@ def test_a_truncated_recording_is_transcribed_on_demand(
     assert runtime(command) == 2
     found = capsys.readouterr()
     assert (
-        re.search("cut.wav: (truncated|damaged) after", found.err)
+        re.search(r"cut\.wav: (truncated|damaged) after", found.err)
         and "--partial" in found.err
         and not found.out
     )
