@@ -50,3 +50,5 @@ test-all: install
 fuzz: install
 	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz \
 		--cases $(or $(CASES),1000) --seed $(or $(SEED),1) --bundles ../artifacts/fuzz
+	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz.recordings \
+		--cases $(or $(CASES),2000) --seed $(or $(SEED),1)
