@@ -23,7 +23,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
 from voxport.bundle.qwen_tokenizer import VOCABULARY
 from voxport.bundle.user_cache import user_data
-from voxport.runtime.audio.containers import SUFFIXES
+from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.families.qwen3_tts.prompt import Reference, Voice
 
 MODEL = "model"  # key of the metadata
@@ -71,7 +71,7 @@ def choose_voice(bundle: Bundle, constants: QwenConstants, name: str | None) -> 
             return read_voice(path, constants, model_digest(bundle))
         except IntegrityError as error:
             raise UsageError(f"voice {error}", field="voice") from None
-    if constants.kind == "base" and Path(name).suffix.lower() in SUFFIXES:
+    if constants.kind == "base" and Path(name).suffix.lower() in SOUNDS:
         raise UsageError(
             f"voice {name}: a recording cannot be used as a voice; make a voice of it with "
             f"`voxport voice add NAME {name} --bundle BUNDLE`",

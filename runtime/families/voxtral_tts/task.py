@@ -17,7 +17,7 @@ from voxport.bundle.errors import IntegrityError, UsageError, VoxportError
 from voxport.bundle.manifest import VOICE_KEY, Bundle
 from voxport.bundle.names import find_name
 from voxport.bundle.tekken import SPEECH_MARKERS, load_tekken, special_id, tekken_path
-from voxport.runtime.audio.containers import SUFFIXES
+from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.batching import Fill, RowLimit, max_slots
 from voxport.runtime.engines.base import Engine, Stream
 from voxport.runtime.families import Call, RuntimeFamily, parse_constants, tokenizer_paths
@@ -44,7 +44,7 @@ def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
     if name in names:
         return read_voice(bundle.folder / bundle.manifest.voices[name], dim)
     path = Path(name)
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix.lower() in SOUNDS:
         raise UsageError(
             f"voice {name}: a voice cannot be cloned from audio, because the published checkpoint has no "
             f"codec encoder; give one of {', '.join(names)}",
