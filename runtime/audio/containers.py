@@ -97,7 +97,7 @@ def is_cut_off(file: IO[bytes]) -> bool:
         segments = page[OGG_HEADER - 1 : OGG_HEADER]
         table = page[OGG_HEADER:][: sum(segments)]
         return not segments or len(page) < OGG_HEADER + sum(segments) + sum(table)
-    found = re.search(XING, head[:MAX_FRAME_BYTES], re.DOTALL)
+    found = container_of(head) is MP3 and re.search(XING, head[:MAX_FRAME_BYTES], re.DOTALL)
     if not found or not found[1][0] & HAS_BYTES:
         return False
     size = found[3] if found[1][0] & HAS_FRAMES else found[2]

@@ -37,6 +37,8 @@ REASONS = "damaged", "truncated", "without an audio track"  # what a reason of t
 LIBSNDFILE = {name: "PCM_16" for name in ("WAV", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC")}
 LIBSNDFILE |= {"WAV ": "IMA_ADPCM", "OGG": "VORBIS", "OGG ": "OPUS"}
 
+NAMES = (*MEDIA, *LIBSNDFILE)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -44,9 +46,10 @@ def main() -> int:
     )
     parser.add_argument("--cases", type=int, default=20, help="cases of each container (default: 20)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--containers", nargs="+", choices=NAMES, default=NAMES)
     arguments = parser.parse_args()
     faults = 0
-    for name in (*MEDIA, *LIBSNDFILE):
+    for name in arguments.containers:
         content, results, peak = _contents(name), Counter[str](), 0
         for index in range(arguments.cases):
             case = random.Random(f"{name} {arguments.seed} {index}")
