@@ -63,9 +63,10 @@ def head_of(file: IO[bytes]) -> bytes:
 
 def _tag_bytes(file: IO[bytes]) -> int:
     file.seek(0)
-    tag = re.match(ID3, file.read(10), re.DOTALL)
-    size = zip(tag[1], (21, 14, 7, 0), strict=True) if tag else ()
-    return (tag.end() if tag else 0) + sum((byte & 0x7F) << shift for byte, shift in size)
+    if not (tag := re.match(ID3, file.read(10), re.DOTALL)):
+        return 0
+    size: bytes = tag[1]
+    return tag.end() + sum((byte & 0x7F) << shift for byte, shift in zip(size, (21, 14, 7, 0), strict=True))
 
 
 def container_of(head: bytes) -> Container | None:

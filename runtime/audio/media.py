@@ -33,7 +33,7 @@ class MediaFile:
         self._child = subprocess.Popen(command, stdin=source, stdout=pipe, stderr=pipe)
         assert self._child.stdout
         self._samples = self._child.stdout
-        self.close = weakref.finalize(self, _end, self._child)
+        self._end = weakref.finalize(self, _end, self._child)
         header = self._samples.readline(MAX_HEADER_BYTES)
         if not header:
             raise DamagedSound(self._reason() or "damaged")
@@ -47,6 +47,9 @@ class MediaFile:
             raise DamagedSound(reason)
         whole = len(content) // size * size
         return np.frombuffer(content[:whole], "<f4").reshape(-1, self.channels)
+
+    def close(self) -> None:
+        self._end()
 
     def _reason(self) -> str | None:
         """What ended the child."""

@@ -59,7 +59,7 @@ class _Warnings(logging.Handler):
 class _Output:
     """Samples of one rate and layout, that of the first frame."""
 
-    resampler = None
+    resampler: Any = None
     source: object = None  # format, layout and rate of the last frame
 
     def __init__(self, seconds: float | None):
@@ -97,7 +97,7 @@ def main(demuxer: str) -> None:
     av.logging.set_skip_repeated(False)
     _limit()
     try:
-        container = av.open(_StandardInput(), format=demuxer, metadata_errors="replace")
+        container: Any = av.open(_StandardInput(), format=demuxer, metadata_errors="replace")
     except av.FFmpegError:
         _fail("damaged or truncated")
     if not container.streams.audio:

@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from io import RawIOBase
@@ -82,7 +81,8 @@ class AudioFile(Protocol):
     samplerate: int
     channels: int
     seconds: float | None
-    close: Callable[[], object]
+
+    def close(self) -> object: ...
 
     def read_block(self, frames: int) -> np.ndarray:
         """At most `frames` frames, float32 [n, channels]; [0, channels] at the end.
@@ -102,30 +102,34 @@ class _Source:
             self._file.seek(offset, whence)
 
 
-class SndFile(soundfile.SoundFile):
+class SndFile:
     """What libsndfile reads."""
 
     def __init__(self, source: IO[bytes] | bytes):
-        super().__init__(source if isinstance(source, bytes) else _Source(source))
-        is_known = self.frames < UNKNOWN_FRAMES
-        self.seconds = self.frames / self.samplerate if is_known and self.samplerate else None
+        self._file = file = soundfile.SoundFile(source if isinstance(source, bytes) else _Source(source))
+        self.samplerate, self.channels = file.samplerate, file.channels
+        is_known = file.frames < UNKNOWN_FRAMES
+        self.seconds = file.frames / file.samplerate if is_known and file.samplerate else None
         if not is_known:
-            self.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
+            file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
 
     def read_block(self, frames: int) -> np.ndarray:
         try:
-            block: np.ndarray = self.read(frames, dtype="float32", always_2d=True)
+            block: np.ndarray = self._file.read(frames, dtype="float32", always_2d=True)
         except soundfile.LibsndfileError:
             raise DamagedSound("damaged") from None
         if not len(block) and self._is_short():
             raise DamagedSound("truncated")
         return block
 
+    def close(self) -> None:
+        self._file.close()
+
     def _is_short(self) -> bool:
         """Whether the header of a FLAC, WAV, AIFF, AU or the like names more samples than there are."""
-        if self.format == "FLAC" and self.seconds is not None:
-            return self.tell() < self.frames
-        found = re.findall(SHORTER, self.extra_info, re.MULTILINE)
+        if self._file.format == "FLAC" and self.seconds is not None:
+            return bool(self._file.tell() < self._file.frames)
+        found = re.findall(SHORTER, self._file.extra_info, re.MULTILINE)
         lengths = [(int(header), int(length)) for chunk, header, length in found if chunk not in OUTER]
         return any(length + SLACK_BYTES < header < UNKNOWN_BYTES for header, length in lengths)
 
