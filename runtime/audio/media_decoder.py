@@ -87,7 +87,8 @@ class _Output:
 def main(demuxer: str) -> None:
     import av
     import av.logging
-    import av.subtitles.stream  # all modules are imported before the limits
+    import av.subtitles.codeccontext  # all modules are imported before the limits
+    import av.subtitles.stream
     import av.video.stream
 
     warnings = _Warnings()
@@ -114,7 +115,7 @@ def main(demuxer: str) -> None:
                 is_last_lost = is_last_lost and not packet.size
             except av.FFmpegError:
                 lost, is_last_lost = lost + 1, True
-    except av.FFmpegError:
+    except (av.FFmpegError, IndexError):  # PyAV expects no track that begins later
         warnings.is_cut_off = True
     if output.resampler is None:
         _fail("damaged, truncated or empty")

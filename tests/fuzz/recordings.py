@@ -19,7 +19,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import NoReturn
 
-import av.subtitles.stream  # imported once, and not by each fork
+import av.subtitles.codeccontext  # imported once, and not by each fork
+import av.subtitles.stream
 import av.video.stream
 import numpy as np
 import soundfile
