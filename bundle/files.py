@@ -82,6 +82,12 @@ def folder_name(folder: Path) -> str:
     return folder.name
 
 
+def link_name(path: Path) -> str:
+    """The name that the user gave to a folder: of the link, if it is one, else its `folder_name`."""
+    given = Path(os.path.abspath(path))
+    return given.name if given.is_symlink() else folder_name(given)
+
+
 def check_writable(path: Path) -> None:
     """Checks before the work starts that its result can be written at `path`. Raises UsageError."""
     path = _target(path)

@@ -23,9 +23,10 @@ from voxport.runtime.speech_request import (
 )
 from voxport.runtime.text.languages import check_language, readable_parts
 from voxport.runtime.text.markup import PAUSE
-from voxport.runtime.text.preparation import USUAL, TextRules, prepare
+from voxport.runtime.text.preparation import USUAL, NothingToSpeak, TextRules, prepare
 
 DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
+WORDLESS_S = 0.08  # of silence for a text without a word
 LINE_BREAKS = "\n", "\r"
 MAX_PART_CHARACTERS = 300  # in a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
@@ -70,25 +71,34 @@ class Speech:
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
         self._pause, self._next_pause, self._rate = pause, 0.0, task.sample_rate
-        self.silence = np.zeros(0, np.float32)  # samples [n] before the part that `next_part` returned
+        self.part = ""  # the text that `next_part` returned
+        self.silence = np.zeros(0, np.float32)  # samples [n] before it
         self.status = Status.END
 
     def next_part(self) -> SpeechRequest | None:
         """The next part; at the end None, with the pauses behind the last part in `silence`.
 
-        Raises UsageError if the text is wrong or has nothing to speak.
+        Raises UsageError if the text is wrong, and NothingToSpeak if it has no word; `silence` may then be
+        played in its place.
         """
         asked, part = 0.0, None
-        for part in self._parts if self._left else ():
-            if not part.startswith(PAUSE):
-                break
-            asked, part = asked + int(part[1:]) / 1000, None
-        if asked > MAX_PAUSE_S:
-            log.warning("a pause of %g s: at most %g s are spoken", asked, MAX_PAUSE_S)
-        seconds = min(asked, MAX_PAUSE_S) or (self._next_pause if part else 0.0)
-        self.silence, self._next_pause = np.zeros(round(seconds * self._rate), np.float32), self._pause
+        try:
+            for part in self._parts if self._left else ():
+                if not part.startswith(PAUSE):
+                    break
+                asked, part = asked + int(part[1:]) / 1000, None
+        except NothingToSpeak:
+            self._set_silence(max(asked, WORDLESS_S))
+            raise
+        self._set_silence(asked or (self._next_pause if part else 0.0))
+        self.part, self._next_pause = part or "", self._pause
         limit = min(self._left, self._request.max_frames)
         return None if part is None else replace(self._request, text=part, max_frames=int(limit))
+
+    def _set_silence(self, seconds: float) -> None:
+        if seconds > MAX_PAUSE_S:
+            log.warning("a pause of %g s: at most %g s are spoken", seconds, MAX_PAUSE_S)
+        self.silence = np.zeros(round(min(seconds, MAX_PAUSE_S) * self._rate), np.float32)
 
     def take(self, samples: np.ndarray) -> np.ndarray:
         """Counts samples float32 [n] of a part and returns them."""

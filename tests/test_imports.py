@@ -35,6 +35,7 @@ DATA = (  # one of each kind of file that is no module
     "runtime/serve/page/index.html",
     "export/evaluation/held_out/held-out.trans.txt",
     "export/evaluation/held_out/held-out-000.opus",
+    "runtime/audio/silero_vad.safetensors",
 )
 
 

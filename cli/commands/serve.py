@@ -12,11 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.files import link_name
 from voxport.cli.arguments import add_engine_arguments, embedded_bundle, engine_options, integer
-from voxport.runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
+from voxport.runtime.serve.address import (
+    LOOPBACK,
+    Listener,
+    bind,
+    check_hosts,
+    check_origins,
+    is_loopback,
+    parse_networks,
+    parse_wyoming,
+    tls_context,
+    url_host,
+)
 from voxport.runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
+    from voxport.runtime.serve.aliases import Aliases
     from voxport.runtime.serve.http.access import Keys
     from voxport.runtime.serve.limits import Limits
     from voxport.runtime.serve.voices.store import VoiceStore
@@ -34,12 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name "
         "(default: the embedded models, exported on first use, which takes minutes)",
     )
-    parser.add_argument("--host", default=LOOPBACK[0], help=f"address to listen on (default: {LOOPBACK[0]})")
+    parser.add_argument("--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK})")
     parser.add_argument(
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
     _add_access(parser)
     _add_features(parser)
+    _add_requests(parser)
     parser.add_argument(
         "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
     )
@@ -62,8 +76,16 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="web page whose requests are taken, such as https://example.org; also allows its host name. "
-        "The page can use sockets; browsers do not let it read HTTP answers, which have no CORS headers",
+        help="web page that may use the server, such as https://example.org, app://NAME, http://localhost:* "
+        "or null; also allows the host name of an https or http URL",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name by which clients reach the server, such as host.docker.internal or *.example.org "
+        "(addresses, localhost and --host are always allowed)",
     )
 
 
@@ -72,7 +94,20 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         "--wyoming",
         metavar="URI",
         help="address for the Wyoming protocol of Home Assistant, as in tcp://127.0.0.1:10200; it has no "
-        "key, so only hosts of this machine are allowed (default: not served)",
+        "key, so other machines need --wyoming-allow (default: not served)",
+    )
+    parser.add_argument(
+        "--wyoming-allow",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="network or address of machines that may use --wyoming, such as 192.168.1.0/24; repeat it for "
+        "several (default: only this machine)",
+    )
+    parser.add_argument(
+        "--wyoming-announce",
+        action="store_true",
+        help="announce --wyoming in the local network, so that Home Assistant finds it (multicast DNS)",
     )
     parser.add_argument(
         "--voices",
@@ -81,18 +116,30 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
     parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse fields of requests that have no effect (default: ignore them, and name them in the "
-        "answer)",
-    )
-    parser.add_argument(
         "--slots",
         type=integer(1, 64),
         default=DEFAULT_SLOTS,
         metavar="N",
         help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
         f"with other engines (default: {DEFAULT_SLOTS})",
+    )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
+    for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
+        parser.add_argument(
+            f"--{name}",
+            type=_pair,
+            action="append",
+            default=[],
+            metavar=f"NAME={target.upper()}",
+            help=f"further name of a {target}; may be repeated (default: the names of OpenAI and Mistral)",
+        )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse fields of requests that have no effect (default: ignore them, and name them in the "
+        "answer)",
     )
 
 
@@ -106,6 +153,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
         )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, target = (part.strip() for part in text.partition("="))
+    if not (name and target):
+        raise argparse.ArgumentTypeError(f"expected two names as in tts-1=TTS, found {text!r}")
+    return name, target
 
 
 def _positive(text: str) -> float:
@@ -124,6 +178,7 @@ class ServerSetup:
     limits: "Limits"
     voices: "VoiceStore | None"
     wyoming: "partial[WyomingServer] | None"
+    aliases: "Aliases"
 
 
 def check(arguments: argparse.Namespace) -> ServerSetup:
@@ -131,21 +186,26 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
 
     The listener is to be closed.
     """
+    from voxport.runtime.serve.aliases import Aliases
     from voxport.runtime.serve.http.access import Keys, read_keys
     from voxport.runtime.serve.limits import LIMITS, Limits
     from voxport.runtime.serve.voices.store import VoiceStore
 
-    if arguments.host not in LOOPBACK and not arguments.keys:
+    if not is_loopback(arguments.host) and not arguments.keys:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise UsageError("tls_cert: needs --tls-key, and --tls-key needs it", field="tls_cert")
     check_origins(arguments.allow_origin)
-    wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
+    check_hosts(arguments.allow_host)
+    wyoming = _wyoming(arguments)
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    aliases = Aliases(dict(arguments.alias), dict(arguments.voice_alias))
+    if arguments.bundle:
+        aliases.check(map(link_name, arguments.bundle))
     voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
-    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
+    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming, aliases)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -166,20 +226,33 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     from voxport.runtime.serve.models import Models, open_bundles
 
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, setup.limits, arguments.slots, setup.voices, arguments.strict)
+    models = Models(tasks, setup.limits, arguments.slots, setup.voices, setup.aliases, arguments.strict)
     models.start()
     scheme = "https" if setup.listener.tls else "http"
-    log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, setup.keys, arguments.allow_origin, arguments.host)
+    address = f"{scheme}://{url_host(arguments.host)}:{arguments.port}"
+    log.info("serving %s at %s", ", ".join(models.names), address)
+    app = build_app(models, setup.keys, arguments.allow_origin, (arguments.host, *arguments.allow_host))
     background = setup.wyoming(models) if setup.wyoming else None
     serve(app, models, setup.listener, background)
     return 0
 
 
-def _wyoming(uri: str) -> "partial[WyomingServer]":
+def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
     """The server for the address, which is free. Raises UsageError."""
+    uri, networks = arguments.wyoming, parse_networks(arguments.wyoming_allow)
+    if not uri:
+        if networks or arguments.wyoming_announce:
+            raise UsageError("wyoming: options of it need an address, tcp://HOST:PORT", field="wyoming")
+        return None
     host, port = parse_wyoming(uri)
+    if not (networks or is_loopback(host)):
+        raise UsageError(
+            f"wyoming {uri!r}: the Wyoming protocol has no key, so other machines need --wyoming-allow "
+            "NETWORK, as in 192.168.1.0/24",
+            field="wyoming",
+        )
     try:
+        from voxport.runtime.serve.wyoming.announcement import announced
         from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -188,4 +261,5 @@ def _wyoming(uri: str) -> "partial[WyomingServer]":
             field="wyoming",
         ) from None
     with bind(host, port, "wyoming"):
-        return partial(WyomingServer, host=host, port=port)
+        announce = announced if arguments.wyoming_announce else None
+        return partial(WyomingServer, host=host, port=port, networks=networks, announce=announce)

@@ -25,11 +25,13 @@ from voxport.runtime.audio.gain import (
 )
 from voxport.runtime.audio.opening import check_exists, raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
-from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.audio.turns import TurnSettings, turns_of
+from voxport.runtime.speech_to_text import SpeechToText, TranscriptDelta
 
 FORMATS = ("text", "srt", "vtt", "json")
 TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
-LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "blank_penalty": False}  # and their defaults
+# options with --live, and their defaults
+LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False, "blank_penalty": False}
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
 log = logging.getLogger(__name__)
 
@@ -93,6 +95,13 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --live: number of 80 ms steps per encoder call; N costs less per step "
         f"and adds (N - 1) * 80 ms of delay (default: {LIVE_ONLY['chunk']})",
+    )
+    parser.add_argument(
+        "--turns",
+        action="store_true",
+        default=None,
+        help="with --live: print a line for each turn of speech, which a pause of 0.5 s ends; sound between "
+        "turns is not transcribed",
     )
     parser.add_argument(
         "--blank-penalty",
@@ -201,30 +210,58 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     """
     task.check_live()
     source = LiveSource(raw_stdin(), arguments.rate, arguments.channels, task.sample_rate)
-    prints_text = arguments.format == "text" and not arguments.timestamps
-    as_line = as_json_line if arguments.format == "json" else as_text_line
     level, has_text = SpeechLevel(task.sample_rate, LIVE_WINDOW), False
     blocks = source.blocks()
     if arguments.gain not in (None, "off"):
         blocks = amplified(blocks, arguments.gain)
+    blocks = with_quiet_warning(blocks, level)
     with _first_interruption(source.end):
-        for delta in task.transcribe(
-            with_quiet_warning(blocks, level),
-            delay_ms=arguments.delay_ms,
-            live=True,
-            chunk_tokens=arguments.chunk,
-            blank_penalty=arguments.blank_penalty,
-        ):
-            has_text = has_text or bool(delta.text.strip())
-            if prints_text:
-                print(delta.text, end="", flush=True)
-                continue
-            for word in delta.words:
-                print(as_line(word), flush=True)
-    if prints_text:
-        print(flush=True)
+        for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
+            deltas = task.transcribe(
+                part,
+                delay_ms=arguments.delay_ms,
+                live=True,
+                chunk_tokens=arguments.chunk,
+                blank_penalty=arguments.blank_penalty,
+            )
+            found = _print_turn(deltas, start_s, arguments) if arguments.turns else _print(deltas, arguments)
+            has_text = has_text or found
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
+
+
+def _print(deltas: Iterator[TranscriptDelta], arguments: argparse.Namespace) -> bool:
+    """Prints text as it arrives, or a line for each word. Returns whether there is text."""
+    prints_text = arguments.format == "text" and not arguments.timestamps
+    as_line = as_json_line if arguments.format == "json" else as_text_line
+    has_text = False
+    for delta in deltas:
+        has_text = has_text or bool(delta.text.strip())
+        if prints_text:
+            print(delta.text, end="", flush=True)
+            continue
+        for word in delta.words:
+            print(as_line(word), flush=True)
+    if prints_text:
+        print(flush=True)
+    return has_text
+
+
+def _print_turn(deltas: Iterator[TranscriptDelta], start_s: float, arguments: argparse.Namespace) -> bool:
+    """Prints a line for a turn that begins at `start_s`. Returns whether it has text."""
+    prints_text = arguments.format == "text" and not arguments.timestamps
+    text, words = "", list[Word]()
+    for delta in deltas:
+        new = delta.text if text else delta.text.lstrip()
+        text, words = text + new, words + delta.words
+        if prints_text:
+            print(new, end="", flush=True)
+    if prints_text and text:
+        print(flush=True)
+    elif words:
+        turn = Word(text.strip(), start_s + words[0].start, start_s + words[-1].end)
+        print(as_json_line(turn, "text") if arguments.format == "json" else as_text_line(turn), flush=True)
+    return bool(text.strip())
 
 
 @contextmanager

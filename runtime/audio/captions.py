@@ -78,9 +78,9 @@ def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
-def as_json_line(word: Word) -> str:
-    """One word as a line without its end: a JSON object."""
-    return json.dumps(timed_fields(word), ensure_ascii=False)
+def as_json_line(word: Word, name: str = "word") -> str:
+    """One word as a line without its end: a JSON object. `name` is the key of its text."""
+    return json.dumps(timed_fields(word, name), ensure_ascii=False)
 
 
 def as_text_line(word: Word) -> str:

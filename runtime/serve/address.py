@@ -2,18 +2,23 @@
 
 import errno
 import os
+import re
 import socket
 import ssl
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from voxport.bundle.errors import UsageError
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = "127.0.0.1"
+Network = IPv4Network | IPv6Network
+ORIGIN = re.compile(r"null|\*|file://|[a-z][a-z0-9+.-]*://[^/?#@\s]+/?", re.IGNORECASE)
+HOST_NAME = re.compile(r"[\w.*-]+", re.ASCII)
 SEND_S = 60.0  # in which a client receives nothing of what was sent
 UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name
 
@@ -95,42 +100,72 @@ def tls_context(certificate: Path, private_key: Path) -> ssl.SSLContext:
     return context
 
 
-def parse_wyoming(uri: str) -> tuple[str, int]:
-    """Host and port of `tcp://HOST:PORT`. Raises UsageError.
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
+    try:
+        return host.lower().rstrip(".") == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
-    The protocol has no key, so the host is one that no other machine reaches.
-    """
+
+def url_host(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def parse_wyoming(uri: str) -> tuple[str, int]:
+    """Host and port of `tcp://HOST:PORT`. Raises UsageError."""
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if not host or not port or uri not in (f"tcp://{host}:{port}", f"tcp://[{host}]:{port}"):
+    if not host or not port or uri != f"tcp://{url_host(host)}:{port}":
         raise UsageError(f"wyoming {uri!r}: expected tcp://HOST:PORT", field="wyoming")
-    if host not in LOOPBACK:
-        raise UsageError(
-            f"wyoming {uri!r}: the Wyoming protocol has no key, so other machines must not reach it; "
-            f"expected a host of {', '.join(LOOPBACK)}",
-            field="wyoming",
-        )
     return host, port
 
 
+def parse_networks(texts: Iterable[str]) -> list[Network]:
+    """Networks such as `192.168.1.0/24`, and single addresses. Raises UsageError."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ip_network(text, strict=False))
+        except ValueError:
+            reason = "expected a network or an address, as in 192.168.1.0/24"
+            raise UsageError(f"wyoming_allow {text!r}: {reason}", field="wyoming_allow") from None
+    return found
+
+
+def one_of(patterns: Iterable[str]) -> str:
+    """A regular expression for each of `patterns`, in any case. A `*` is any text."""
+    found = "|".join(re.escape(each).replace(r"\*", ".*") for each in patterns)
+    return f"(?i:{found})" if found else "(?!)"
+
+
 def check_origins(origins: Iterable[str]) -> None:
-    """Raises UsageError on what is no URL of a web page without a path, such as `https://example.org`."""
+    """Raises UsageError on what is no origin of a web page, such as `https://example.org`.
+
+    A `*` is any text, as in `http://localhost:*`. Pages without an origin have `null`.
+    """
     for origin in origins:
         try:
-            parts = urlsplit(origin.lower())
-            is_origin = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            is_origin = urlsplit(origin.replace("*", "1")).port != 0 and ORIGIN.fullmatch(origin)
         except ValueError:
             is_origin = False
-        if (
-            not is_origin
-            or origin.lower().rstrip("/") != f"{parts.scheme}://{parts.netloc}"
-            or "@" in parts.netloc
-        ):
+        if not is_origin:
             raise UsageError(
                 f"allow_origin {origin!r}: expected the URL of a web page without a path, as in "
-                "https://example.org",
+                "https://example.org, app://NAME, http://localhost:* or null",
                 field="allow_origin",
+            )
+
+
+def check_hosts(names: Iterable[str]) -> None:
+    """Raises UsageError on what is no name of a host, such as `voxport.local` or `*.example.org`."""
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            raise UsageError(
+                f"allow_host {name!r}: expected a name without scheme and port, as in host.docker.internal",
+                field="allow_host",
             )

@@ -46,6 +46,8 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """Clients of the OpenAI API repeat a request after some errors, unless a header forbids it."""
         headers = {} if self.status in MAY_RETRY else {"x-should-retry": "false"}
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
         if self.retry_after is not None:
             headers["retry-after"] = str(self.retry_after)
         return headers

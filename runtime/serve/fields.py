@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, Self, TypeVar, get_origin
 
@@ -20,6 +21,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.tempo import MAX_SPEED, MIN_SPEED
 from voxport.runtime.serve.errors import ApiError
 
 UNKNOWN = "unknown_field"
@@ -28,9 +31,10 @@ CODES = {"extra_forbidden": UNKNOWN, UNSUPPORTED: UNSUPPORTED}
 LIST = "[]"  # the end of the names of form fields that may be repeated
 WORD = re.compile(r"\w+")
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
-SpeechFormat = Literal["mp3", "opus", "flac", "wav", "pcm"]
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+OTHER_FORMATS = {"ogg": "opus"}  # other names
+MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
-Message = TypeVar("Message", bound=BaseModel)
 HINT = "hint"  # marks a field without an effect whose value is checked
 IGNORED_HEADER = "x-voxport-ignored"  # names the fields of a request that had no effect
 MAX_IGNORED, MAX_NAME = 20, 60  # names in an answer, and characters of a name
@@ -49,12 +53,16 @@ def only(allowed: tuple[object, ...], reason: str, code: str = "invalid_value") 
     return AfterValidator(check)
 
 
-def _empty_if_null(value: object) -> object:
-    return {} if value is None else value
-
-
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
+
+
+def _format(name: object) -> object:
+    return OTHER_FORMATS.get(name, name) if isinstance(name, str) else name
+
+
+def _drawn_if_negative(seed: int) -> int:
+    return secrets.randbelow(MAX_DRAWN_SEED) if seed < 0 else seed
 
 
 def _words(texts: object) -> object:
@@ -62,8 +70,8 @@ def _words(texts: object) -> object:
     return [word for text in texts for word in WORD.findall(text)] if isinstance(texts, list) else texts
 
 
-NullIsMissing = BeforeValidator(_empty_if_null)  # for an object of which every field may be missing
 LowerCase = BeforeValidator(_lower)
+SpeechFormatField = Annotated[SpeechFormat, BeforeValidator(_format), LowerCase]
 Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
 
 
@@ -91,11 +99,24 @@ class RequestFields(BaseModel):
 
     def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
         """Counts a field as one without effect. Raises ApiError if the server is strict."""
-        name = UNSAFE.sub("?", name)[:MAX_NAME]
+        name = as_header(name)
         if self._is_strict:
             raise ApiError(400, f"{name}: {reason}", code, name)
         if name not in self._ignored:
             self._ignored.append(name)
+
+    def is_taken(self, name: str, check: Callable[[], object]) -> bool:
+        """Whether the check of a field passes; else the field has no effect. Raises what `check` raises if
+        the server is strict.
+        """
+        try:
+            check()
+        except (ApiError, UsageError):
+            if self._is_strict:
+                raise
+            self.ignore(name)
+            return False
+        return True
 
     def with_hints(self, is_strict: bool) -> Self:
         """Looks for fields without effect. Raises ApiError if the server is strict."""
@@ -115,6 +136,11 @@ class RequestFields(BaseModel):
                 yield f"{path}{name}"
 
 
+def as_header(name: str) -> str:
+    """The name in printable ASCII, of at most `MAX_NAME` characters."""
+    return UNSAFE.sub("?", name)[:MAX_NAME]
+
+
 def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
     """The header that names the fields without effect; none if all had one. `client` is named in the log."""
     if not body.ignored:
@@ -130,28 +156,43 @@ def log_ignored(client: str, names: tuple[str, ...]) -> None:
 
 
 class VoiceId(RequestFields):
-    id: str
+    id: str | None = None
 
 
-class SpeechBody(RequestFields):
-    """POST /v1/audio/speech. `seed`, `max_frames` and `language` extend the OpenAI API."""
+class SpeechFields(RequestFields):
+    """How a text is spoken. `seed` and `language` extend the OpenAI API; a seed below 0 draws one.
+
+    `voice_id` and `ref_audio`, base64 of a recording whose voice speaks, are fields of Mistral's API.
+    `ref_audio` and `ref_text`, its transcript, are fields of vLLM-Omni's.
+    """
 
     model_config = ConfigDict(strict=True)
     model: str | None = None
-    input: str
     voice: str | VoiceId | None = None
-    response_format: Annotated[SpeechFormat, LowerCase] = "mp3"
-    stream_format: Literal["audio", "sse"] = "audio"
-    n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
-    speed: Annotated[float, only((1,), "this server speaks at speed 1 only; leave it out")] = 1
+    voice_id: str | None = None
+    ref_audio: str | None = None
+    ref_text: str | None = None
+    response_format: SpeechFormatField = "mp3"
+    sample_rate: Annotated[int, only((24000,), "speech has 24000 Hz", UNSUPPORTED)] = 24000
+    output_format: Unsupported = None
+    speed: Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)] = 1
     instructions: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(_drawn_if_negative)] = 0
     language: str | None = None
 
     @property
     def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+        return (self.voice.id if isinstance(self.voice, VoiceId) else self.voice) or self.voice_id
+
+
+class SpeechBody(SpeechFields):
+    """POST /v1/audio/speech. `max_frames` extends the OpenAI API; `stream` is a field of Mistral's."""
+
+    input: str
+    stream_format: Annotated[Literal["audio", "sse"], LowerCase] = "audio"
+    stream: bool = False
+    n: Annotated[int, only((1,), "one answer is made", UNSUPPORTED)] = 1
+    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
 
 
 class TranscriptionBody(RequestFields):
@@ -176,6 +217,11 @@ class TranscriptionBody(RequestFields):
     file_url: Unsupported = None
     file_id: Unsupported = None
     url: Unsupported = None
+
+    @property
+    def is_mistral(self) -> bool:
+        """Whether the client is one of Mistral, which always sends `diarize`."""
+        return "diarize" in self.model_fields_set
 
 
 class VoiceBody(RequestFields):
@@ -222,15 +268,12 @@ def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> F
         raise wrong_field(error) from None
 
 
-def parse_message(kind: type[Message], message: Mapping[str, object], is_strict: bool = False) -> Message:
+def parse_message(kind: type[Fields], message: Mapping[str, object], is_strict: bool = False) -> Fields:
     """The fields of a message of a socket. Raises ApiError with the path of the field."""
     try:
-        found = kind.model_validate(message)
+        return kind.model_validate(message).with_hints(is_strict)
     except ValidationError as error:
         raise wrong_field(error, is_nested=True) from None
-    if isinstance(found, RequestFields):
-        found.with_hints(is_strict)
-    return found
 
 
 def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:

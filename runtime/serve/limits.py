@@ -27,6 +27,7 @@ class Limits(BaseModel):
     connections: int = 256  # requests and sockets at a time
     stored_voices: int = 1000  # that clients may store
     body_kib: int = 64  # JSON
+    reference_mib: int = 8  # more of it, if a bundle can speak with the voice of a recording
     body_s: float = 10  # for more of a body, and for the first message of a socket
     job_buffer_mib: int = 8  # unsent samples of one request
     buffers_mib: int = 256  # unsent samples of all requests

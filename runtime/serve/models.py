@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.files import folder_name
+from voxport.bundle.files import link_name
+from voxport.bundle.names import find_name
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.opening import open_bundle
+from voxport.runtime.serve.aliases import (
+    SPEECH_MODELS,
+    TRANSCRIPTION_MODELS,
+    Aliases,
+    is_one_of,
+    listed,
+    spellings,
+)
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.metrics import Metrics
@@ -23,6 +32,7 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 Worker = SpeechWorker | TranscriptionWorker
 AnyWorker = TypeVar("AnyWorker", SpeechWorker, TranscriptionWorker)
+NO_ALIASES = Aliases()
 log = logging.getLogger(__name__)
 
 
@@ -35,15 +45,17 @@ class Models:
         limits: Limits,
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
+        aliases: Aliases = NO_ALIASES,
         is_strict: bool = False,
     ):
         """`voices` stores the voices that clients make; None if they cannot. A strict server refuses fields
-        of requests that have no effect.
+        of requests that have no effect. Raises UsageError on an alias of a bundle that is not served.
 
         `is_draining` is True while the server shuts down.
         """
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
-        self.is_strict = is_strict
+        self.aliases, self.is_strict = aliases, is_strict
+        aliases.check(tasks)
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
@@ -52,81 +64,90 @@ class Models:
                 self.speech_workers[name] = SpeechWorker(name, task, limits, self.metrics, pool, slots)
             else:
                 self.transcription_workers[name] = TranscriptionWorker(name, task, limits, self.metrics)
-        self._workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
+        self.workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             worker.start()
 
     @property
     def names(self) -> list[str]:
-        return [worker.name for worker in self._workers]
+        return [worker.name for worker in self.workers]
 
     @property
     def is_ready(self) -> bool:
-        return all(worker.is_ready for worker in self._workers)
+        return all(worker.is_ready for worker in self.workers)
 
     @property
     def has_failed(self) -> bool:
         """Whether an engine takes no work. One that runs for the first time has not failed."""
-        return not all(worker.is_open for worker in self._workers)
+        return not all(worker.is_open for worker in self.workers)
 
     def speech_worker(self, name: str | None) -> SpeechWorker:
-        """The first one for a request that names none. Raises ApiError."""
-        return self._find(self.speech_workers, name, "speaks")
+        """The one that a request names, or the first one. Raises ApiError."""
+        return self._find(self.speech_workers, name, SPEECH_MODELS, "speaks")
 
     def transcription_worker(self, name: str | None) -> TranscriptionWorker:
-        """The first one for a request that names none. Raises ApiError."""
-        return self._find(self.transcription_workers, name, "transcribes")
+        """The one that a request names, or the first one. Raises ApiError."""
+        return self._find(self.transcription_workers, name, TRANSCRIPTION_MODELS, "transcribes")
 
-    def live_worker(self, name: str) -> TranscriptionWorker:
-        """Raises ApiError if the bundle is no model for live audio."""
+    def live_worker(self, name: str | None) -> TranscriptionWorker:
+        """The one that a request names, or the first one for live audio. Raises ApiError."""
+        live = {worker.name: worker for worker in self.transcription_workers.values() if worker.live_slots}
+        if name is None or self.bundle_of(name) is None:
+            return self._find(live, name, TRANSCRIPTION_MODELS, "transcribes live audio")
         worker = self.transcription_worker(name)
-        if not worker.live_slots:
-            raise ApiError(400, f"{name}: is for recordings only", "model_not_live", "model")
+        if worker.name not in live:
+            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
         return worker
 
-    def _find(self, workers: Mapping[str, AnyWorker], name: str | None, verb: str) -> AnyWorker:
-        if name in workers:
-            return workers[name]
+    def _find(
+        self, workers: Mapping[str, AnyWorker], name: str | None, standard: tuple[str, ...], verb: str
+    ) -> AnyWorker:
+        """The first one for the names of `standard`, and if no name is given."""
         if name is None and self.is_strict:
-            raise ApiError(400, "model: is missing; expected the name of one", "invalid_value", "model")
-        if name is None and workers:
+            raise ApiError(400, f"model: expected one of {listed(workers)}", "invalid_value", "model")
+        bundle = None if name is None else self.bundle_of(name)
+        if bundle is not None and bundle in workers:
+            return workers[bundle]
+        if workers and bundle is None and (name is None or is_one_of(name, standard)):
             return next(iter(workers.values()))
-        reason = f"{name or 'no bundle'} is no model that {verb}"
-        if name is not None and name not in self.names:
-            reason = f"no model {name[:100]!r}"
+        reason = f"{bundle} is no model that {verb}"
+        if bundle is None:
+            reason = f"no bundle {verb}" if name is None else f"no model {name[:100]!r}"
         raise _not_found(reason, workers)
 
-    def check_name(self, name: str) -> None:
-        """Raises ApiError if no bundle has the name."""
-        if name not in self.names:
-            raise _not_found(f"no model {name[:100]!r}", self.names)
+    def bundle_of(self, name: str) -> str | None:
+        """The bundle with the name or with the alias, in any case; None if there is none."""
+        known = {**self.aliases.models, **{each: each for each in self.names}}
+        for spelling in spellings(name):
+            if (found := find_name(spelling, known)) in known:
+                return known[found]
+        return None
 
     def drain(self, seconds: float) -> None:
         """Refuses new requests, and returns when no request is left, or after `seconds`. Then stops."""
         self.is_draining = True
-        for worker in self._workers:
+        for worker in self.workers:
             worker.drain()
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not all(worker.is_idle for worker in self._workers):
+        while time.monotonic() < end and not all(worker.is_idle for worker in self.workers):
             time.sleep(0.05)
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop()
 
 
 def _not_found(reason: str, names: Iterable[str]) -> ApiError:
-    expected = ", ".join(names) or "none"
-    return ApiError(404, f"{reason}; this server has: {expected}", "model_not_found", "model")
+    return ApiError(404, f"{reason}; this server has: {listed(names)}", "model_not_found", "model")
 
 
 def open_bundles(
     folders: list[Path], options: EngineOptions = DEFAULT, check_hashes: bool = True
 ) -> dict[str, TextToSpeech | SpeechToText]:
-    """Tasks by the names of their folders. Raises UsageError or IntegrityError."""
+    """Tasks by the names of their folders, or of links to these. Raises UsageError or IntegrityError."""
     tasks: dict[str, TextToSpeech | SpeechToText] = {}
     for folder in folders:
-        name = folder_name(folder)
+        name = link_name(folder)
         if name in tasks:
             raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
         log.info("opening %s", folder)

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.serve.address import check_origins
+from voxport.runtime.serve.address import check_hosts, check_origins
+from voxport.runtime.serve.aliases import Aliases
 from voxport.runtime.serve.fields import UNKNOWN, wrong_field
 from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
@@ -36,22 +37,31 @@ def _as_list(value: object) -> object:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+def _as_pairs(value: object) -> object:
+    return dict(part.split("=", 1) for part in value.split(",")) if isinstance(value, str) else value
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(_as_pairs)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class RayOptions(Limits):
     """Arguments of `build`, with the fields of `Limits`.
 
-    `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
-    the threads of its engines. `replicas` is the maximum number of replicas.
+    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `alias` and `voice_alias` are
+    objects, or texts as in `tts-1=TTS,whisper-1=STT`. `cpus` are the processors of a replica, and the threads
+    of its engines. `replicas` is the maximum number of replicas.
     """
 
     bundle: Annotated[Texts, Field(min_length=1)]
     keys: Path | None = None
     allow_origin: Texts = ()
+    allow_host: Texts = ()
     slots: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SLOTS
     check: bool = True
     strict: bool = False
+    alias: Pairs = Field(default_factory=dict)
+    voice_alias: Pairs = Field(default_factory=dict)
     cpus: AtLeast1 = 1
     min_replicas: AtLeast1 = 1
     replicas: AtLeast1 = 1
@@ -67,6 +77,7 @@ def parse_options(arguments: Json) -> RayOptions:
         expected = f"; expected one of {', '.join((*own, *LIMITS))}" if wrong.code == UNKNOWN else ""
         raise UsageError(f"{wrong.message}{expected}", field=wrong.param) from None
     check_origins(found.allow_origin)
+    check_hosts(found.allow_host)
     if found.replicas < found.min_replicas:
         raise UsageError(
             f"replicas: {found.replicas} is less than min_replicas {found.min_replicas}", field="replicas"
@@ -110,12 +121,13 @@ class Replica:
         keys = read_keys(options.keys) if options.keys else Keys()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = models = Models(tasks, options, options.slots, None, options.strict)
+        aliases = Aliases(options.alias, options.voice_alias)
+        self._models = models = Models(tasks, options, options.slots, None, aliases, options.strict)
         models.start()
         while not models.is_ready:
             self.check_health()
             time.sleep(POLL_S)
-        self._app = build_app(models, keys, options.allow_origin)
+        self._app = build_app(models, keys, options.allow_origin, options.allow_host)
         leave_out_loaded_objects()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

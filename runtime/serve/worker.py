@@ -64,6 +64,7 @@ class Worker(ABC, Generic[AnyJob]):
 
     def __init__(self, name: str, limits: Limits, metrics: Metrics):
         self.name, self._limits, self._metrics = name, limits, metrics
+        self.opened_at = int(time.time())
         self._waiting: deque[AnyJob] = deque()
         self._changed = Condition()
         self._must_stop = self._is_draining = self._is_warm = self._has_failed = False

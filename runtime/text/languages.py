@@ -1,12 +1,14 @@
 """Checks that a model speaks a language, and reads the script of a text."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from html import unescape
 
 import regex
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import NAMES, language_code
+from voxport.runtime.text.preparation import NothingToSpeak
 
 AUTO = "auto"  # the model decides
 # Scripts, each with the codes of the languages that use it. Every language also uses Latin.
@@ -57,7 +59,8 @@ def readable_parts(
     try:
         check.checked("".join(map(str, text)))
     except UsageError:  # what is not spoken may be foreign
-        ScriptCheck(languages).checked(" ".join(prepare()))
+        with suppress(NothingToSpeak):  # is raised in place of the first part
+            ScriptCheck(languages).checked(" ".join(prepare()))
     return prepare()
 
 

@@ -44,6 +44,10 @@ Fits = Callable[[str], bool]
 log = logging.getLogger(__name__)
 
 
+class NothingToSpeak(UsageError):
+    """A text has no word and no number."""
+
+
 @dataclass(frozen=True)
 class TextRules:
     """Rules of a model for its texts.
@@ -69,8 +73,8 @@ def prepare(
     `text` may arrive in pieces; the parts do not depend on how it is divided. In a `str`, text before a
     `</think>` without a start is left out. `language` is an ISO 639 code. `fits` returns whether a text can
     be spoken in one call. `rules` are the rules of the model. Sentences are cleaned up unless `verbatim`; a
-    change is logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text without
-    anything to speak.
+    change is logged at DEBUG. Raises UsageError on NUL and on a lone surrogate, and NothingToSpeak at the end
+    of a text without anything to speak.
     """
     is_empty = True
     spoken = _logged(_spoken_sentences(text, language, verbatim, rules))
@@ -123,9 +127,9 @@ def _checked(piece: object) -> str:
     return check_text(piece)
 
 
-def _nothing_to_speak(verbatim: bool) -> UsageError:
+def _nothing_to_speak(verbatim: bool) -> NothingToSpeak:
     found = "only spaces" if verbatim else "no word or number"
-    return UsageError(f"text: has {found}, so there is nothing to speak", field="text")
+    return NothingToSpeak(f"text: has {found}, so there is nothing to speak", field="text")
 
 
 def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from support.runtime.opened_tasks import open_recogniser
-from support.runtime.recordings import RATE, noise, write_recording
+from support.runtime.recordings import RATE, noise, sentences, write_recording
 
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError, VoxportError
@@ -153,6 +153,17 @@ def test_live_json_is_one_word_per_line(realtime_bundles: Path) -> None:
     lines = printed(realtime_bundles / "onnx", "-", "--live", "--format", "json").decode().splitlines()
     words = [json.loads(line) for line in lines]
     assert words and all(word.keys() == {"word", "start", "end"} for word in words)
+
+
+@pytest.mark.parametrize("options", [[], ["--timestamps"], ["--format", "json"]])
+def test_turns_of_live_sound_are_lines(realtime_bundles: Path, options: list[str]) -> None:
+    samples = (sentences(2) * 32767).astype("<i2").tobytes()
+    lines = printed(realtime_bundles / "onnx", "-", "--live", "--turns", *options, stdin=samples)
+    assert len(lines.decode().splitlines()) == 2
+    if options == ["--format", "json"]:
+        starts = [json.loads(line)["start"] for line in lines.splitlines()]
+        assert 0.7 < starts[0] < 4.3 and 4.6 < starts[1] < 8.3
+    assert printed(realtime_bundles / "onnx", "-", "--live", "--turns", *options) == b"", "noise is no turn"
 
 
 def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles: Path, recording: Path) -> None:

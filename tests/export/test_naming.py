@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from voxport.bundle.files import folder_name
+from voxport.bundle.files import folder_name, link_name
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.__main__ import main as export
 from voxport.export.job import MAX_NAME, bundle_name, differences, make_job
@@ -144,6 +144,7 @@ def test_a_checkpoint_of_the_hub_has_the_name_of_its_repository(
     monkeypatch.chdir(folder)
     for given in (folder, Path("."), Path(f"../{folder.name}"), tmp_path / "link"):
         assert folder_name(given) == name
+        assert link_name(given) == ("link" if given.name == "link" else name)
 
 
 def test_a_bundle_of_a_snapshot_is_called_by_the_repository(

@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import websockets
 from load.connection import Answer, Connection
 from load.server import REFUSED, SEND_S, key_of
-from support.serve.loud_to_text import BLOCK, square_wave
+from support.runtime.recordings import sentences
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText
 from support.serve.tone_speech import tone
 
-from voxport.runtime.audio.files import pcm16
+from voxport.runtime.audio.files import from_pcm16, pcm16
+from voxport.runtime.audio.turns import TurnSettings, turns_of
 
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
@@ -28,7 +29,7 @@ UNREAD_S = 2 * SEND_S
 HALF_OPEN_S = 10.0
 ARRIVAL_S = 3.0  # in which the clients arrive
 LONGEST_WAIT_S = 2.0  # a longer `retry-after` is cut, so that the load stays
-WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
+TURNS, PAUSE_S = 3, 0.8  # of a socket, and seconds between turns
 
 
 @dataclass
@@ -181,31 +182,52 @@ async def garbage(port: int, results: Results) -> None:
     await asyncio.sleep(random.uniform(0, 0.5))
 
 
+@cache
+def turns() -> tuple[bytes, list[str]]:
+    """16-bit samples of sentences with pauses, and the text of each turn."""
+    samples = sentences(TURNS, pause_s=PAUSE_S)
+    content = pcm16(samples)
+    found = turns_of([from_pcm16(content)], TurnSettings())
+    texts = ["".join(delta.text for delta in LoudToText().transcribe(turn)).strip() for _, turn in found]
+    assert len(texts) == TURNS
+    return content, texts
+
+
 async def transcribe(port: int, name: str, results: Results) -> None:
-    """Transcribes live audio at the pace of speech."""
+    """Transcribes live audio at the pace of speech, with turn detection."""
     headers = {"authorization": f"Bearer {key_of(name)}"}
-    url = f"ws://127.0.0.1:{port}/v1/realtime"
+    url = f"ws://127.0.0.1:{port}/v1/realtime?intent=transcription&model=loud"
     async with websockets.connect(url, additional_headers=headers) as socket:
         try:
-            await _send_utterances(socket, results)
+            await _send_turns(socket, results)
         except websockets.ConnectionClosed as error:
             results.wrong.append(f"socket: {error!r}")
             raise
 
 
-async def _send_utterances(socket: websockets.ClientConnection, results: Results) -> None:
-    """Five utterances of one session."""
-    await socket.recv()
-    await socket.send(json.dumps({"type": "session.update", "model": "loud"}))
-    for _ in range(5):
-        for value in WORDS:
-            block = base64.b64encode(square_wave(BLOCK, 32767 * value).astype("<i2").tobytes()).decode()
-            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
-            await asyncio.sleep(0.08)
-        await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
-        message: dict[str, Any] = {"type": ""}
-        while message["type"] not in ("transcription.done", "error"):
-            message = json.loads(await socket.recv())
-        results.served["utterance"] += 1
-        if message.get("text") != "one two three":
-            results.wrong.append(f"socket: {message}")
+async def _send_turns(socket: websockets.ClientConnection, results: Results) -> None:
+    form = {"type": "audio/pcm", "rate": RATE}
+    audio = {"input": {"format": form, "turn_detection": {"type": "server_vad"}}}
+    await socket.send(json.dumps({"type": "session.update", "session": {"audio": audio}}))
+    content, expected_texts = turns()
+    reading = asyncio.create_task(_read_turns(socket, len(expected_texts)))
+    for start in range(0, len(content), 2 * BLOCK):
+        block = base64.b64encode(content[start : start + 2 * BLOCK]).decode()
+        await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
+        await asyncio.sleep(BLOCK / RATE)
+    texts = await reading
+    results.served["turn"] += len(texts)
+    if texts != expected_texts:
+        results.wrong.append(f"socket: {texts}")
+
+
+async def _read_turns(socket: websockets.ClientConnection, count: int) -> list[str]:
+    """The texts of `count` turns, or of an error."""
+    texts: list[str] = []
+    while len(texts) < count:
+        message = json.loads(await socket.recv())
+        if message["type"] == "error":
+            return [*texts, str(message["error"])]
+        if message["type"].endswith(".completed"):
+            texts.append(message["transcript"])
+    return texts

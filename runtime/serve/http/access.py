@@ -6,6 +6,7 @@ server takes. It is ASGI middleware, because dependencies of a framework do not 
 
 import hmac
 import logging
+import re
 import time
 import uuid
 from collections import Counter
@@ -18,20 +19,24 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from voxport.bundle.errors import UsageError
+from voxport.runtime.serve.address import one_of
 from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 
-OPEN_PATHS = frozenset(("/", "/healthz", "/readyz"))  # and everything below PAGE
+OPEN_PATHS = frozenset(("/", "/health", "/healthz", "/readyz"))  # and everything below PAGE
 PAGE = "/page/"
 ANONYMOUS = ""  # the name of the key of a request that needs none
 MIN_CHARACTERS = 16  # a shorter key can be guessed
-PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # are never refused for load
+PROBES = frozenset(("/health", "/healthz", "/readyz", "/metrics"))  # are never refused for load
+KEY_HEADERS = ("api-key", "x-api-key")  # as well as Authorization
 KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a socket
 POLICY_VIOLATION = 1008
+WEB = re.compile("https?://", re.IGNORECASE)
 REQUEST_ID = b"x-request-id"
 STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 log = logging.getLogger(__name__)
@@ -87,15 +92,17 @@ class AccessMiddleware:
         limits: Limits,
         metrics: Metrics,
         origins: Iterable[str] = (),
-        host: str = "localhost",
+        hosts: Iterable[str] = (),
     ):
-        """`origins`: URLs of web pages that may use the server, such as `https://example.org`. `host`: the
-        server's own name.
+        """`origins`: web pages that may use the server, such as `https://example.org`. `hosts`: its names.
+
+        A `*` in one of them is any text.
         """
         self._app, self._keys, self._limits, self._metrics = app, keys, limits, metrics
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
-        names = (urlsplit(origin).hostname for origin in self._origins)
-        self._hosts = frozenset(filter(None, (host.lower(), "localhost", *names)))
+        self._origins = re.compile(origin_pattern(origins))
+        pages = (urlsplit(origin).hostname for origin in origins if WEB.match(origin) and "*" not in origin)
+        names = ("localhost", *hosts, *filter(None, pages))
+        self._hosts = re.compile(one_of(name.rstrip(".") for name in names))
         self._open: Counter[str] = Counter()  # requests and sockets, by kind
         self._by_key: Counter[str] = Counter()
 
@@ -103,6 +110,7 @@ class AccessMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        scope = _usual(scope)
         request_id, started, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 500
         has_started = False
 
@@ -134,15 +142,16 @@ class AccessMiddleware:
     def _check(self, scope: Scope) -> str:
         """The name of the request's key. Raises ApiError."""
         headers = Headers(scope=scope)
-        self._check_host(headers.get("host", ""))
+        if "host" in headers:  # HTTP/1.0 may lack it, browsers always send it
+            self._check_host(headers["host"])
         self._check_origin(scope, headers)
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE):
             return ANONYMOUS
-        name = self._keys.name(_key_of_request(headers))
-        if name is None:
-            reason = "the API key is missing or wrong; send Authorization: Bearer KEY"
-            raise ApiError(401, reason, "invalid_api_key")
-        return name
+        for key in (*_keys_of_request(scope, headers), None):
+            if (name := self._keys.name(key)) is not None:
+                return name
+        reason = "the API key is missing or wrong; send Authorization: Bearer KEY"
+        raise ApiError(401, reason, "invalid_api_key")
 
     def _check_host(self, host: str) -> None:
         """A page of a foreign name that resolves to this machine would count as the same origin."""
@@ -150,20 +159,21 @@ class AccessMiddleware:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # such as "["
             name = ""
-        if name in self._hosts or _is_address(name):
+        name = name.removesuffix(".")
+        if self._hosts.fullmatch(name) or _is_address(name):
             return
-        reason = f"host {host!r} is not one of this server; its option --allow-origin can allow it"
+        reason = f"host {host!r} is not one of this server; its option --allow-host {name} allows it"
         raise ApiError(403, reason, "host_not_allowed")
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         """Any web page may open a socket, or send a simple request, to any server."""
         origin = headers.get("origin")
-        if origin is None or origin.lower() in self._origins:
+        if origin is None or self._origins.fullmatch(origin):
             return
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
             return
-        reason = f"origin {origin!r} is not allowed; the server's option --allow-origin can allow it"
+        reason = f"origin {origin!r} is not allowed; the server's option --allow-origin {origin} allows it"
         raise ApiError(403, reason, "origin_not_allowed")
 
     @contextmanager
@@ -192,14 +202,45 @@ class AccessMiddleware:
             self._metrics.sockets.set(self._open["websocket"])
 
 
-def _key_of_request(headers: Headers) -> str | None:
+def origin_pattern(origins: Iterable[str]) -> str:
+    """A regular expression for each of the origins, which browsers send without a final slash."""
+    return one_of(each if each.endswith("//") else each.rstrip("/") for each in origins)
+
+
+class CorsMiddleware(CORSMiddleware):
+    """Lets pages of `origins` read answers, refusals included. It answers their preflights, without a key."""
+
+    def __init__(self, app: ASGIApp, origins: Iterable[str]):
+        super().__init__(
+            app,
+            allow_origin_regex=origin_pattern(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_private_network=True,
+            expose_headers=["*"],
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.is_allowed_origin(Headers(scope=scope).get("origin", "")):
+            await super().__call__(scope, receive, send)
+        else:  # `AccessMiddleware` refuses pages of other origins
+            await self.app(scope, receive, send)
+
+
+def _usual(scope: Scope) -> Scope:
+    """The path without superfluous slashes. HEAD becomes GET: the HTTP server leaves out the body."""
+    found = {**scope, "path": "/" + "/".join(filter(None, scope["path"].split("/")))}
+    return {**found, "method": "GET"} if found.get("method") == "HEAD" else found
+
+
+def _keys_of_request(scope: Scope, headers: Headers) -> Iterator[str]:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return key.strip()
-    for protocol in headers.get("sec-websocket-protocol", "").split(","):
-        if protocol.strip().startswith(KEY_PROTOCOL):
-            return protocol.strip().removeprefix(KEY_PROTOCOL)
-    return None
+        yield key.strip()
+    yield from (headers[name].strip() for name in KEY_HEADERS if name in headers)
+    for protocol in scope.get("subprotocols", ()):
+        if protocol.startswith(KEY_PROTOCOL):
+            yield protocol.removeprefix(KEY_PROTOCOL)
 
 
 def _is_address(name: str) -> bool:

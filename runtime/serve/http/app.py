@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.resources import files
 
 from fastapi import FastAPI, Request
@@ -10,12 +10,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception
-from voxport.runtime.serve.http.access import AccessMiddleware, Keys
+from voxport.runtime.serve.http.access import AccessMiddleware, CorsMiddleware, Keys
+from voxport.runtime.serve.http.listings import listing_router
 from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.routes import realtime_router
@@ -49,22 +51,25 @@ POLICY = (
 )
 
 
-def build_app(models: Models, keys: Keys, origins: Iterable[str] = (), host: str = "localhost") -> ASGIApp:
-    """The application. `models` are started; `origins` and `host` as in `AccessMiddleware`."""
+def build_app(
+    models: Models, keys: Keys, origins: Collection[str] = (), hosts: Iterable[str] = ()
+) -> ASGIApp:
+    """The application. `models` are started; `origins` and `hosts` as in `AccessMiddleware`."""
     logging.getLogger("voxport.runtime.text").setLevel(logging.INFO)  # debug lines quote the text of a client
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models))
     app.include_router(transcription_router(models))
     app.include_router(voice_router(models))
     app.include_router(realtime_router(models))
-    _add_listings(app, models)
+    app.include_router(listing_router(models))
     _add_probes(app, models)
     _add_page(app, models)
     app.router.default = _not_found
 
     for kind in (ApiError, UsageError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
-    return AccessMiddleware(app, keys, models.limits, models.metrics, origins, host)
+    guarded = AccessMiddleware(app, keys, models.limits, models.metrics, origins, hosts)
+    return CorsMiddleware(guarded, origins) if origins else guarded
 
 
 async def _answer(request: HTTPConnection, raised: Exception) -> Response:
@@ -79,31 +84,34 @@ async def _answer(request: HTTPConnection, raised: Exception) -> Response:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """An unknown path, also of a socket: the router would close a socket without an error."""
-    raise ApiError(404, "this server has no such path", "not_found")
+    path = scope["path"]
+    found = _path_meant(scope)
+    if found is None:
+        hint = "GET /openapi.json lists the paths"
+    elif found.startswith("/v1/"):
+        hint = f"expected {found}, if the base URL of the client is to end in /v1 once"
+    else:
+        hint = f"expected {found}"
+    raise ApiError(404, f"this server has no path {path[:200]}; {hint}", "not_found")
 
 
-def _add_listings(app: FastAPI, models: Models) -> None:
-    @app.get("/v1/models")
-    async def list_models() -> Json:
-        return {"object": "list", "data": [_model(name) for name in models.names]}
-
-    @app.get("/v1/models/{name}")
-    async def one_model(name: str) -> Json:
-        models.check_name(name)
-        return _model(name)
-
-
-def _model(name: str) -> Json:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
+def _path_meant(scope: Scope) -> str | None:
+    """The path of this server in one with another prefix, as in `/audio/speech` or `/v1/v1/models`."""
+    parts, routes = scope["path"].split("/")[1:], scope["app"].routes
+    for start in range(len(parts)):
+        for prefix in ("/v1/", "/"):
+            path = prefix + "/".join(parts[start:])
+            if any(route.matches({**scope, "path": path})[0] is not Match.NONE for route in routes):
+                return path
+    return None
 
 
 def _add_probes(app: FastAPI, models: Models) -> None:
-    @app.head("/healthz")
+    @app.get("/health")
     @app.get("/healthz")
     async def is_alive() -> Response:
         return PlainTextResponse("ok\n")
 
-    @app.head("/readyz")
     @app.get("/readyz")
     async def is_ready() -> Response:
         return PlainTextResponse("ready\n") if models.is_ready else PlainTextResponse("not ready\n", 503)
@@ -125,7 +133,7 @@ def _add_page(app: FastAPI, models: Models) -> None:
         return Response(content, media_type=media_type, headers=headers)
 
     for path in ("/", "/page/{name}"):
-        app.add_api_route(path, show, methods=["GET", "HEAD"])
+        app.add_api_route(path, show)
 
     @app.get("/v1/page")
     async def describe() -> Json:

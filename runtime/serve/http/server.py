@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import ssl
 import time
@@ -13,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from voxport.runtime.serve.address import Listener
+from voxport.runtime.serve.http.protocol import HttpProtocol
 from voxport.runtime.serve.limits import MIB, Limits
 from voxport.runtime.serve.models import Models
 
@@ -38,7 +40,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining is not None:
-            super().handle_exit(sig, frame)
+            log.warning("a second signal ends the server; work in progress is lost")
+            self._ending = asyncio.ensure_future(self._end(sig))
             return
         log.info("shutting down; work in progress has %g s", self._models.limits.drain_s)
         self._draining = asyncio.ensure_future(self._drain())
@@ -51,6 +54,13 @@ class Server(uvicorn.Server):
         while self.server_state.tasks and time.monotonic() < end:  # what is transcribed and spoken is sent
             await asyncio.sleep(0.05)
         self.should_exit = True
+
+    async def _end(self, sig: int) -> None:
+        """Engines may run for seconds, and threads cannot be stopped: the signal ends the process."""
+        if tasks := [task for task in self.server_state.tasks if task.cancel()]:
+            await asyncio.wait(tasks, timeout=FINAL_SEND_S)  # they delete their files
+        signal.signal(sig, signal.SIG_DFL)
+        signal.raise_signal(sig)
 
 
 def serve(app: ASGIApp, models: Models, listener: Listener, background: Background | None = None) -> None:
@@ -69,17 +79,20 @@ def leave_out_loaded_objects() -> None:
     gc.freeze()
 
 
-def _is_not_refusal(record: logging.LogRecord) -> bool:
-    """uvicorn logs an error for each socket refused with a response, which `AccessMiddleware` has logged."""
-    return record.msg != NO_HANDSHAKE
+def _is_error(record: logging.LogRecord) -> bool:
+    """uvicorn also logs sockets refused with a response, which `AccessMiddleware` has logged, and tasks
+    that are cancelled when the server ends.
+    """
+    raised = record.exc_info[1] if record.exc_info else None
+    return record.msg != NO_HANDSHAKE and not isinstance(raised, asyncio.CancelledError)
 
 
 def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     """uvicorn logs errors only: its other lines have the query of a socket's URL, which may hold a secret."""
-    logging.getLogger("uvicorn.error").addFilter(_is_not_refusal)
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
     return uvicorn.Config(
         app,
-        http="h11",
+        http=HttpProtocol,
         ws="websockets-sansio",
         ssl_context_factory=(lambda *_: tls) if tls else None,
         log_config=None,

@@ -2,51 +2,78 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
+from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import NullIsMissing, parse_message
+from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, Unsupported, only
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.session import NORMAL, Connection, Message, Session, Utterance, decode_pcm
+from voxport.runtime.serve.realtime.connection import Connection, Message
+from voxport.runtime.serve.realtime.input_audio import ENCODINGS, InputAudio, decode_audio
+from voxport.runtime.serve.realtime.session import NORMAL, Session
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 MAX_APPEND = 262_144  # bytes
 CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # error codes; the API documents only that they are ints
+Encoding = Literal["pcm_s16le", "pcm_s32le", "pcm_f16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
 
 
-class AudioFormat(BaseModel):
-    encoding: Literal["pcm_s16le"] = "pcm_s16le"
+class AudioFormat(RequestFields):
+    encoding: Encoding = "pcm_s16le"
     sample_rate: Annotated[int, Field(strict=True, ge=MIN_RATE, le=MAX_RATE)] | None = None
 
 
-class SessionFields(BaseModel):
-    audio_format: Annotated[AudioFormat, NullIsMissing] = AudioFormat()
+class TurnDetection(RequestFields):
+    """The end of a turn is a pause, for which the model has no probabilities."""
+
+    start_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    min_silence_ms: Annotated[int, Field(ge=0, le=60_000)] = 500
+    eager_end_threshold: Annotated[float, HINT] = 0.5
+    end_threshold: Annotated[float, HINT] = 0.33
+    end_timeout_ms: Annotated[int | None, HINT] = None
+
+
+class SessionFields(RequestFields):
+    audio_format: AudioFormat = AudioFormat()
     target_streaming_delay_ms: Annotated[int, Field(strict=True)] | None = None
+    turn_detection: TurnDetection | None = None
+    diarize: Annotated[bool, only((False,), "the models name no speakers", UNSUPPORTED)] = False
+    speaker_references: Unsupported = None
 
 
-class SessionUpdate(BaseModel):
-    """The fields of `session.update` that have an effect."""
+class SessionUpdate(RequestFields):
+    """`session.update`."""
 
+    type: str
     session: SessionFields
 
 
 class MistralSession(Session):
-    """One recording per socket. `input_audio.end` ends it; the session ends once its text is sent."""
+    """`input_audio.flush` ends a segment and gives its text; `input_audio.end` also ends the session.
+
+    With turn detection a segment has a part for each turn.
+    """
 
     def __init__(self, connection: Connection, models: Models, model: str):
         super().__init__(connection, models)
         self._worker = self.use(model)
-        self._rate, self._delay_ms = 16000, self._worker.task.delays_ms[0]
+        self._format, self._rate = AudioFormat(), 16000
+        self._delay_ms = self._worker.task.delays_ms[0]
+        self._turn_detection: TurnDetection | None = None
         self._has_ended = False  # the audio
+        self._texts, self._seconds = list[str](), 0.0  # of the parts of this segment that are transcribed
+        self._last_parts: set[InputAudio] = set()  # of segments whose text is to come
+        self._turn_ends: dict[InputAudio, float] = {}  # seconds from the beginning
 
     def description(self) -> Message:
         """The effective configuration of the session."""
         return {
             "request_id": f"ws_{self.connection.number}",
             "model": self._worker.name,
-            "audio_format": {"encoding": "pcm_s16le", "sample_rate": self._rate},
+            "audio_format": {"encoding": self._format.encoding, "sample_rate": self._rate},
             "target_streaming_delay_ms": self._delay_ms,
+            "turn_detection": self._turn_detection and self._turn_detection.model_dump(),
         }
 
     async def handle(self, message: Message) -> None:
@@ -54,49 +81,104 @@ class MistralSession(Session):
             raise ApiError(400, "the audio has ended; its text follows", "invalid_event")
         match message["type"]:
             case "session.update":
-                await self._update(parse_message(SessionUpdate, message).session)
+                await self._update(message)
             case "input_audio.append":
-                samples = decode_pcm(message.get("audio"))
-                if 2 * len(samples) > MAX_APPEND:
-                    reason = f"audio: has {2 * len(samples)} bytes, expected at most {MAX_APPEND}"
-                    raise ApiError(400, reason)
+                samples = decode_audio(message.get("audio"), self._format.encoding)
+                size = ENCODINGS[self._format.encoding][0] * len(samples)
+                if size > MAX_APPEND:
+                    raise ApiError(400, f"audio: has {size} bytes, expected at most {MAX_APPEND}")
                 await self.append(samples, self._rate, self._delay_ms)
             case "input_audio.flush":
-                pass  # audio is transcribed as it arrives
+                await self._end_segment()
             case "input_audio.end":
-                self.finish()
-                self._has_ended = True
+                if not self._parts:
+                    raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
+                await self._end_segment(is_last=True)
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
-    async def _update(self, fields: SessionFields) -> None:
+    async def _update(self, message: Message) -> None:
         if self.current:
             raise ApiError(400, "session: cannot change once audio has begun")
-        delay, delays = fields.target_streaming_delay_ms, self._worker.task.delays_ms
+        update = self.parse_update(SessionUpdate, message)
+        fields, delays = update.session, self._worker.task.delays_ms
+        delay = fields.target_streaming_delay_ms
         if delay is not None and delay not in delays:
-            raise ApiError(400, f"target_streaming_delay_ms: expected one of {', '.join(map(str, delays))}")
-        self._rate = fields.audio_format.sample_rate or self._rate
-        self._delay_ms = self._delay_ms if delay is None else delay
-        await self.connection.send({"type": "session.updated", "session": self.description()})
+            reason = f"expected one of {', '.join(map(str, delays))}"
+            update.ignore("session.target_streaming_delay_ms", reason, UNSUPPORTED)
+        if delay is not None:
+            self._delay_ms = min(delays, key=lambda each: abs(each - delay))
+        if fields.audio_format.model_fields_set:
+            self._format = fields.audio_format
+            self._rate = self._format.sample_rate or self._rate
+        if turns := fields.turn_detection:
+            self._turn_detection = turns
+            settings = TurnSettings(turns.start_threshold, silence_duration_ms=turns.min_silence_ms)
+            self.detect_turns(self._rate, settings)
+        self.keep_ignored(update)
+        updated: Message = {"type": "session.updated", "session": self.description()}
+        await self.connection.send({**updated, "ignored": list(self.ignored)})
 
-    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+    async def _end_segment(self, is_last: bool = False) -> None:
+        """Ends the audio of a segment, whose text is sent when it is complete. Raises ApiError.
+
+        A flush has an answer even if there is no audio. The end of the session has one if there is.
+        """
+        self.check_refused()
+        if self.turns and self.current:
+            await self.end_turn(self._delay_ms)
+        elif self.turns:
+            self.turns.detector.clear()  # has no speech
+        self._has_ended = is_last
+        if self.current:
+            self._last_parts.add(self.current)
+            self.finish()
+        elif self._pending:
+            self._last_parts.add(self._pending[-1])
+        else:
+            if self._texts or not is_last:
+                await self._send_done()
+            if is_last:
+                await self.connection.close(NORMAL)
+
+    async def on_turn_start(self, audio: InputAudio, start_ms: int) -> None:
+        await self.connection.send({"type": "turn.start", "time_s": start_ms / 1000})
+
+    async def on_turn_end(self, audio: InputAudio, turn: TurnAudio) -> None:
+        self._turn_ends[audio] = (turn.end_ms or 0) / 1000
+
+    async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
         if delta.text:
-            await self.connection.send({"type": "transcription.text.delta", "text": delta.text})
+            is_first = any(self._texts) and audio.job.text == delta.text
+            text = f" {delta.text}" if is_first else delta.text
+            await self.connection.send({"type": "transcription.text.delta", "text": text})
 
-    async def on_end(self, utterance: Utterance) -> None:
+    async def on_end(self, audio: InputAudio) -> None:
+        self._texts.append(audio.job.transcript)
+        self._seconds += audio.seconds
+        if (time_s := self._turn_ends.pop(audio, None)) is not None:
+            end: Message = {"type": "turn.end", "time_s": time_s, "end_reason": "threshold"}
+            await self.connection.send(end)
+        if audio in self._last_parts:
+            self._last_parts.remove(audio)
+            await self._send_done()
+        if self._has_ended and self._pending == [audio]:
+            await self.connection.close(NORMAL)
+
+    async def _send_done(self) -> None:
         counts = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
         done: Message = {
             "type": "transcription.done",
             "model": self._worker.name,
-            "text": utterance.job.transcript,
-            "usage": {**counts, "prompt_audio_seconds": round(utterance.seconds)},
+            "text": " ".join(filter(None, self._texts)),
+            "usage": {**counts, "prompt_audio_seconds": round(self._seconds)},
             "language": None,
             "segments": [],
         }
+        self._texts, self._seconds = [], 0.0
         await self.connection.send(done)
-        await self.connection.close(NORMAL)
 
-    async def on_failure(self, utterance: Utterance, error: ApiError) -> None:
+    async def on_failure(self, audio: InputAudio, error: ApiError) -> None:
         await self.send_error(error, {})
         await self.connection.close(NORMAL)
 

@@ -1,66 +1,45 @@
 """The transcription sessions of OpenAI's realtime API (general availability form)."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
-
-from pydantic import BaseModel
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from voxport.runtime.audio.captions import timed_fields
+from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import NullIsMissing, Unsupported, parse_message
-from voxport.runtime.serve.realtime.session import Message, Session, Utterance, decode_pcm
+from voxport.runtime.serve.realtime.connection import Message
+from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
+from voxport.runtime.serve.realtime.openai_fields import (
+    DEFAULT_RATES,
+    DELAYS,
+    TURN_FIELDS,
+    AudioInput,
+    Delay,
+    FormatName,
+    SessionUpdate,
+)
+from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 TRANSCRIPTION = "session.audio.input.transcription"
-Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
-DELAYS: tuple[Delay, ...] = get_args(Delay)
-
-
-class AudioFormat(BaseModel):
-    type: Literal["audio/pcm"] = "audio/pcm"
-    rate: Literal[24000, 16000] | None = None
-
-
-class Transcription(BaseModel):
-    model: str | None = None
-    language: str | None = None
-    delay: Delay | None = None
-    prompt: Unsupported = None
-
-
-class AudioInput(BaseModel):
-    format: Annotated[AudioFormat, NullIsMissing] = AudioFormat()
-    transcription: Annotated[Transcription, NullIsMissing] = Transcription()
-    turn_detection: Unsupported = None
-    noise_reduction: Unsupported = None
-
-
-class Audio(BaseModel):
-    input: Annotated[AudioInput, NullIsMissing] = AudioInput()
-
-
-class SessionFields(BaseModel):
-    type: Literal["transcription"] = "transcription"
-    audio: Annotated[Audio, NullIsMissing] = Audio()
-    include: Unsupported = None
-
-
-class SessionUpdate(BaseModel):
-    """The fields of `session.update` that have an effect, and those that are refused."""
-
-    session: SessionFields
+BUFFER = "input_audio_buffer"
+ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
+TURN_MODELS = ("gpt-4o-", "gpt-transcribe", "whisper-")  # begin names of models whose default is `server_vad`
 
 
 class OpenAiSession(Session):
-    """Text is sent while audio arrives; a commit ends an utterance and gives its whole text.
+    """Text is sent while audio arrives; a commit or a pause ends a part and gives its whole text.
 
     `words` of the events with text extends the API: the words that are complete, with their times.
     """
 
+    _format: FormatName = "audio/pcm"
     _rate = 24000
+    _has_turn_choice = False  # whether the client has set `turn_detection`
     _language: str | None = None
     _delay: Delay | None = None
     _previous: str | None = None  # item
@@ -70,10 +49,10 @@ class OpenAiSession(Session):
         model = self.worker.name if self.worker else None
         transcription = {"model": model, "language": self._language, "delay": self._delay}
         audio = {
-            "format": {"type": "audio/pcm", "rate": self._rate},
+            "format": {"type": self._format, "rate": self._rate},
             "transcription": transcription,
             "noise_reduction": None,
-            "turn_detection": None,
+            "turn_detection": {"type": "server_vad", **asdict(self.turns.settings)} if self.turns else None,
         }
         return {
             "type": "transcription",
@@ -86,10 +65,15 @@ class OpenAiSession(Session):
     async def handle(self, message: Message) -> None:
         match message["type"]:
             case "session.update":
-                await self._update(parse_message(SessionUpdate, message).session)
+                await self._update(message)
+            case "transcription_session.update":
+                reason = "belongs to the beta of the API; send session.update, with audio.input in session"
+                error = ApiError(400, f"type {message['type']!r}: {reason}", "unknown_event", "type")
+                self.refuse_format(message, error)
+                raise error
             case "input_audio_buffer.append":
-                samples, worker = decode_pcm(message.get("audio")), self._ready()
-                await self.append(samples, self._rate, delay_of(self._delay, worker.task.delays_ms))
+                samples = decode_audio(message.get("audio"), ENCODINGS[self._format])
+                await self.append(samples, self._rate, self._delay_ms())
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
@@ -100,22 +84,50 @@ class OpenAiSession(Session):
                     400, f"type {other[:50]!r}: is no event of this session", "unknown_event", "type"
                 )
 
-    async def _update(self, fields: SessionFields) -> None:
+    def use(self, model: str) -> TranscriptionWorker:
+        """Also sets the default of turn detection, which depends on the name of a model of OpenAI."""
+        worker = super().use(model)
+        if not self._has_turn_choice and self.models.bundle_of(model) is None:
+            is_default = model.rpartition("/")[2].startswith(TURN_MODELS)
+            self.detect_turns(self._rate, TurnSettings() if is_default else None)
+        return worker
+
+    async def _update(self, message: Message) -> None:
         """Fields that an update leaves out stay as they are."""
-        if self.current:
-            reason = "session: cannot change while audio is transcribed"
-            raise ApiError(400, reason, "session_busy", "session")
-        audio = fields.audio.input
+        update = self.parse_update(SessionUpdate, message)
+        audio = update.session.audio.input
         given = audio.transcription.model_dump(exclude_unset=True)
         language, model = given.get("language", self._language), given.get("model")
         if language is not None:
             worker = self.models.transcription_worker(model) if model is not None else self._only_worker()
-            worker.check_language(language, f"{TRANSCRIPTION}.language")
+            name = f"{TRANSCRIPTION}.language"
+            is_known = update.is_taken(name, partial(worker.check_language, language, name))
+            language = language if is_known else None
         if model is not None:
             self.use(model)
+        self._set_input(audio)
         self._language, self._delay = language, given.get("delay", self._delay)
-        self._rate = audio.format.rate or self._rate
-        await self._send("session.updated", session=self.description())
+        self.keep_ignored(update)
+        await self._send("session.updated", session=self.description(), ignored=list(self.ignored))
+
+    def _set_input(self, audio: AudioInput) -> None:
+        """Format and turn detection. A rate that is left out stays if the format does.
+
+        Raises ApiError if one of them would change within a part.
+        """
+        kind = audio.format.type if audio.format.model_fields_set else self._format
+        rate = audio.format.rate or (self._rate if kind == self._format else DEFAULT_RATES[kind])
+        before = self.turns.settings if self.turns else None
+        settings, has_choice = before, "turn_detection" in audio.model_fields_set
+        if has_choice:
+            fields = audio.turn_detection
+            settings = TurnSettings(**fields.model_dump(include=TURN_FIELDS)) if fields else None
+        if self.current and (kind, rate, settings) != (self._format, self._rate, before):
+            reason = "session: the format and turn detection cannot change while audio is transcribed"
+            raise ApiError(400, reason, "session_busy", "session")
+        self._format, self._rate = kind, rate
+        self._has_turn_choice = self._has_turn_choice or has_choice
+        self.detect_turns(rate, settings)
 
     def _only_worker(self) -> TranscriptionWorker:
         """The model of the session; without one the only live model. Raises ApiError if there are several."""
@@ -131,43 +143,63 @@ class OpenAiSession(Session):
         """A session that names no model has the only one there is."""
         return self.worker or self.use(self._only_worker().name)
 
+    def _delay_ms(self) -> int | None:
+        return delay_of(self._delay, self._ready().task.delays_ms)
+
     async def _commit(self) -> None:
         self.check_refused()
-        current = self.current
-        if current is None or current.seconds < MIN_COMMIT_S:
-            found = 1000 * current.seconds if current else 0
+        pending_s = self.turns.detector.pending_s if self.turns else 0.0
+        seconds = self.current.seconds if self.current else pending_s
+        if seconds < MIN_COMMIT_S:
             message = (
-                f"the buffer has {found:.0f} ms of audio, expected at least {1000 * MIN_COMMIT_S:.0f} ms"
+                f"the buffer has {1000 * seconds:.0f} ms of audio, expected at least "
+                f"{1000 * MIN_COMMIT_S:.0f} ms"
             )
             raise ApiError(400, message, "input_audio_buffer_commit_empty")
-        item, previous = self._item(current), self._previous
+        await self.end_turn(self._delay_ms())
+        if self.current:
+            await self._send_committed(self.current)
+        self.finish()
+
+    async def _send_committed(self, audio: InputAudio) -> None:
+        item, previous = self._item(audio), self._previous
         self._previous = item
         await self._send("input_audio_buffer.committed", item_id=item, previous_item_id=previous)
         content = [{"type": "input_audio", "transcript": None}]
         entry = {"id": item, "type": "message", "role": "user", "status": "completed", "content": content}
         for kind in ("added", "done"):
             await self._send(f"conversation.item.{kind}", previous_item_id=previous, item=entry)
-        self.finish()
 
-    def _item(self, utterance: Utterance) -> str:
-        return f"item_{self.connection.number}_{utterance.number}"
+    async def on_turn_start(self, audio: InputAudio, start_ms: int) -> None:
+        await self._send(f"{BUFFER}.speech_started", audio_start_ms=start_ms, item_id=self._item(audio))
 
-    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+    async def on_turn_end(self, audio: InputAudio, turn: TurnAudio) -> None:
+        fields: dict[str, Any] = {"audio_end_ms": turn.end_ms, "item_id": self._item(audio)}
+        if turn.is_silent:
+            await self._send(f"{BUFFER}.timeout_triggered", audio_start_ms=turn.start_ms, **fields)
+        else:
+            await self._send(f"{BUFFER}.speech_stopped", **fields)
+        await self._send_committed(audio)
+
+    def _item(self, audio: InputAudio) -> str:
+        return f"item_{self.connection.number}_{audio.number}"
+
+    async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
         await self._send(
             f"{TEXT}.delta",
-            item_id=self._item(utterance),
+            item_id=self._item(audio),
             content_index=0,
             delta=delta.text,
             words=[timed_fields(word) for word in delta.words],
         )
 
-    async def on_end(self, utterance: Utterance) -> None:
-        usage = {"type": "duration", "seconds": round(utterance.seconds, 3)}
-        item, text = self._item(utterance), utterance.job.transcript
+    async def on_end(self, audio: InputAudio) -> None:
+        usage = {"type": "duration", "seconds": round(audio.seconds, 3)}
+        item, text = self._item(audio), audio.job.transcript
         await self._send(f"{TEXT}.completed", item_id=item, content_index=0, transcript=text, usage=usage)
 
-    async def on_failure(self, utterance: Utterance, error: ApiError) -> None:
-        await self._send(f"{TEXT}.failed", item_id=self._item(utterance), content_index=0, error=error.fields)
+    async def on_failure(self, audio: InputAudio, error: ApiError) -> None:
+        await self._send(f"{TEXT}.failed", item_id=self._item(audio), content_index=0, error=error.fields)
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         fields = {**error.fields, "event_id": message.get("event_id")}

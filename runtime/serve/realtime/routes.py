@@ -1,37 +1,34 @@
 """The paths of live transcription. A socket's dialect follows from its path, query or first message."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import APIRouter, WebSocket
 
 from voxport.runtime.serve.errors import ApiError, draining
 from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.mistral_dialect import MistralSession
 from voxport.runtime.serve.realtime.openai_dialect import OpenAiSession
-from voxport.runtime.serve.realtime.session import Connection, Message, Session, run_session
+from voxport.runtime.serve.realtime.session import Session, run_session
+from voxport.runtime.serve.realtime.speech_dialects import MistralSpeechSession, OmniSession
 from voxport.runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 
 REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
+OMNI, MISTRAL_SPEECH = "/v1/audio/speech/stream", "/v1/audio/speech/realtime"
 SUBPROTOCOL = "realtime"  # browsers use it, and send their key as another one
 
 
 def realtime_router(models: Models) -> APIRouter:
     router = APIRouter()
-
-    async def accept(socket: WebSocket, model: str | None) -> Connection:
-        """Raises ApiError before it accepts, if the server shuts down or `model` is none for live audio."""
-        if models.is_draining:
-            raise draining()
-        if model is not None:
-            models.live_worker(model)
-        offered = socket.scope.get("subprotocols", ())
-        await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        return Connection(socket, models)
+    threads = ThreadPoolExecutor(models.limits.sockets, "arriving text")
 
     @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
-        connection = await accept(socket, model)
+        if model:
+            models.live_worker(model)
+        connection = await _accept(socket, models)
         openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
             openai.use(model)
@@ -50,13 +47,34 @@ def realtime_router(models: Models) -> APIRouter:
 
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
-        model = socket.query_params.get("model", "")
-        session = MistralSession(await accept(socket, model), models, model)
+        worker = models.live_worker(socket.query_params.get("model") or None)
+        session = MistralSession(await _accept(socket, models), models, worker.name)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
-    for path in (REALTIME, MISTRAL):
+    @router.websocket(OMNI)
+    async def omni(socket: WebSocket) -> None:
+        await run_session(OmniSession(await _accept(socket, models), models, threads), None)
+
+    @router.websocket(MISTRAL_SPEECH)
+    async def mistral_speech(socket: WebSocket) -> None:
+        model = socket.query_params.get("model") or None
+        models.speech_worker(model)
+        connection = await _accept(socket, models)
+        session = MistralSpeechSession(connection, models, threads, model)
+        await run_session(session, {"type": "session.created", "session": session.description()})
+
+    for path in (REALTIME, MISTRAL, OMNI, MISTRAL_SPEECH):
         router.add_api_route(path, _refuse_request)
     return router
+
+
+async def _accept(socket: WebSocket, models: Models) -> Connection:
+    """Raises ApiError if the server shuts down."""
+    if models.is_draining:
+        raise draining()
+    offered = socket.scope.get("subprotocols", ())
+    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    return Connection(socket, models)
 
 
 async def _refuse_request() -> None:

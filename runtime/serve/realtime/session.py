@@ -1,138 +1,50 @@
-"""`Connection`: one socket. `Session`: its live audio, as a series of utterances in one of three dialects."""
+"""`Connection`: one socket. `Session`: its live audio, as part after part, in one of three dialects."""
 
 import asyncio
-import base64
-import binascii
-import json
 import logging
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
-from pydantic_core import from_json
-from starlette.types import Message as AsgiMessage
-from starlette.websockets import WebSocket, WebSocketState
 
-from voxport.bundle.json_types import Json
-from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
+from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import Converter
+from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.limits import MIB
+from voxport.runtime.serve.fields import RequestFields, log_ignored, parse_message
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.session_clock import SessionClock, SessionState
-from voxport.runtime.serve.transcription.job import TranscriptionJob, too_far_ahead
+from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
+from voxport.runtime.serve.realtime.input_audio import InputAudio, TurnStream
+from voxport.runtime.serve.session_clock import SessionState
+from voxport.runtime.serve.transcription.job import too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
-CLOSE_S = 5.0
-Message = Json  # from a client or from the server
+UpdateFields = TypeVar("UpdateFields", bound=RequestFields)
 log = logging.getLogger(__name__)
 
 
-class SocketClosed(Exception):
-    """One side has closed the socket."""
-
-
-class Connection:
-    """`receive` and `send` may be called by several tasks; messages are sent whole and in order.
-
-    `number` differs for each socket.
-    """
-
-    def __init__(self, socket: WebSocket, models: Models):
-        self._socket, self.limits, self.number = socket, models.limits, uuid.uuid4().hex[:12]
-        self._clock = SessionClock(models.limits, lambda: models.is_draining)
-        self._sending = asyncio.Lock()
-
-    async def receive(self, state: SessionState) -> Message:
-        """The next JSON object. Raises ApiError on any other message, and SocketClosed or SessionEnds."""
-        frame = await self._clock.receive(self._socket.receive(), state)
-        if frame["type"] == "websocket.disconnect":
-            raise SocketClosed
-        self._check_size(frame)
-        text = frame.get("text")
-        if text is None:
-            raise ApiError(400, "a binary message; expected a JSON object as text", "invalid_event")
-        try:
-            message = from_json(text, allow_inf_nan=False)
-        except ValueError as error:
-            raise ApiError(400, f"the message is not JSON: {str(error)[:100]}", "invalid_json") from None
-        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise ApiError(400, "expected a JSON object with a type", "invalid_event")
-        return message
-
-    def _check_size(self, frame: AsgiMessage) -> None:
-        """Servers other than ours may take larger messages, as the server of Ray does."""
-        content, most = frame.get("text") or frame.get("bytes") or b"", int(self.limits.message_mib * MIB)
-        size = len(content.encode() if isinstance(content, str) else content)
-        if size > most:
-            message = f"a message of {size} bytes; expected at most {most}"
-            raise SessionEnds(ApiError(413, message, "message_too_large"))
-
-    async def send(self, message: Message) -> None:
-        """Raises SocketClosed."""
-        try:
-            text = json.dumps(message, ensure_ascii=False)
-            async with self._sending:
-                await self._socket.send_text(text)
-        except Exception as error:  # the exceptions of a closed socket have no common base
-            raise SocketClosed from error
-
-    async def close(self, code: int, reason: str = "") -> None:
-        if self._socket.application_state == WebSocketState.CONNECTED:
-            with suppress(Exception):  # it is closed already
-                await asyncio.wait_for(self._socket.close(code, reason), CLOSE_S)
-
-
-@dataclass
-class Utterance:
-    """Audio up to a commit."""
-
-    number: int  # in the session
-    job: TranscriptionJob
-    converter: Converter
-    rate: int
-    samples: int = 0  # received, at `rate`
-    reading: asyncio.Task[None] = field(init=False, repr=False)
-
-    @property
-    def seconds(self) -> float:
-        return self.samples / self.rate
-
-
-def decode_pcm(text: object) -> np.ndarray:
-    """Base64 of 16-bit little-endian samples -> float32 [n], n at least 1. Raises ApiError."""
-    if not isinstance(text, str):
-        raise ApiError(400, "audio: expected base64 of 16-bit samples", "invalid_audio", "audio")
-    try:
-        content = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise ApiError(400, "audio: is not base64", "invalid_audio", "audio") from None
-    if not content or len(content) % SAMPLE_BYTES:
-        found = f"{len(content)} bytes"
-        raise ApiError(400, f"audio: {found}, expected whole 16-bit samples", "invalid_audio", "audio")
-    return from_pcm16(content)
-
-
 class Session(ABC):
-    """Transcribes utterances one after another in one live stream.
+    """Transcribes audio, one part after another, in one live stream. Clients or `turns` divide it.
 
-    Audio of the next utterance is accepted while one finishes. `worker` is the model, `current` the utterance
-    whose audio arrives.
+    Audio of the next part is accepted while one finishes. `worker` is the model, `current` the part that
+    arrives.
     """
 
     def __init__(self, connection: Connection, models: Models):
         self.connection, self.models = connection, models
         self.worker: TranscriptionWorker | None = None
-        self.current: Utterance | None = None
-        self._pending: list[Utterance] = []  # whose text is not sent yet
-        self._refusal: ApiError | None = None  # for the utterance whose audio arrives
-        self._utterances = self._events = 0  # so far
+        self.current: InputAudio | None = None
+        self.turns: TurnStream | None = None  # None if the client alone ends its audio
+        self.ignored: tuple[str, ...] = ()  # fields of the session without effect
+        self._format_error: ApiError | None = None  # of an update that was refused
+        self._pending: list[InputAudio] = []  # whose text is not sent yet
+        self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
+        self._parts = self._events = 0  # so far
 
     @abstractmethod
     async def handle(self, message: Message) -> None:
@@ -143,16 +55,24 @@ class Session(ABC):
         """`message` is the one that was wrong."""
 
     @abstractmethod
-    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+    async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
         """Sends new text."""
 
     @abstractmethod
-    async def on_end(self, utterance: Utterance) -> None:
+    async def on_end(self, audio: InputAudio) -> None:
         """Sends the whole text."""
 
-    async def on_failure(self, utterance: Utterance, error: ApiError) -> None:
-        """Sends the error that ended an utterance."""
+    async def on_failure(self, audio: InputAudio, error: ApiError) -> None:
+        """Sends the error that ended a part."""
         await self.send_error(error, {})
+
+    async def on_turn_start(self, audio: InputAudio, start_ms: int) -> None:
+        """Speech was found."""
+        log.debug("part %d: speech from %d ms on", audio.number, start_ms)
+
+    async def on_turn_end(self, audio: InputAudio, turn: TurnAudio) -> None:
+        """A pause was found, or no speech for a time that the client sets."""
+        log.debug("part %d: ends at %s ms", audio.number, turn.end_ms)
 
     @property
     def is_busy(self) -> bool:
@@ -177,24 +97,95 @@ class Session(ABC):
         self.worker = worker
         return worker
 
-    async def append(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
-        """Adds samples float32 [n] to the current utterance, or begins one. Waits if too much is ahead.
+    def parse_update(self, kind: type[UpdateFields], message: Message) -> UpdateFields:
+        """The fields of an update. Raises ApiError.
 
-        Raises ApiError if no live stream is free, and SessionEnds if the wait takes too long.
+        If a format of audio was refused, audio is refused until a later update is right.
         """
-        utterance = self.current or await self._begin(rate, delay_ms)
-        utterance.samples += len(samples)
-        utterance.job.feed(utterance.converter.feed(samples))
-        await utterance.job.wait_for_room(self.connection.limits.ahead_s)
+        try:
+            fields = parse_message(kind, message, self.models.is_strict)
+        except ApiError as error:
+            self.refuse_format(message, error)
+            raise
+        self._format_error = self._refusal = None
+        return fields
 
-    async def _begin(self, rate: int, delay_ms: int | None) -> Utterance:
+    def keep_ignored(self, fields: RequestFields) -> None:
+        """Keeps the names of the fields of an update that have no effect."""
+        self.ignored = fields.ignored
+        if self.ignored:
+            log_ignored(self.connection.client, self.ignored)
+
+    def refuse_format(self, update: Message, error: ApiError) -> None:
+        """Refuses audio from now on if the update names its format."""
+        if _names_format(update):
+            reason = f"audio is refused until its format is right. {error.message}"
+            self._format_error = ApiError(400, reason, error.code, error.param)
+
+    def detect_turns(self, rate: int, settings: TurnSettings | None) -> None:
+        """Looks for turns in audio at `rate` from now on; None ends that."""
+        turns = self.turns
+        if settings is None:
+            self.turns = None
+        elif turns is None or (turns.rate, turns.settings) != (rate, settings):
+            self.turns = TurnStream(rate, settings, turns.detector.position if turns else 0)
+
+    async def append(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
+        """Adds samples float32 [n] to the current part, or begins one. Waits if too much is ahead.
+
+        Raises ApiError once for a part if no live stream is free, and SessionEnds if the wait takes too long.
+        """
+        if self._format_error and not self._refusal:
+            self._refusal = self._format_error
+            raise self._refusal
+        if self.turns is None or self._format_error:
+            if audio := self.current or await self._begin(rate, delay_ms):
+                await self._feed(audio, samples)
+            return
+        errors: list[ApiError] = []
+        for start in range(0, len(samples), rate):  # a second at a time: other sockets have their turn
+            for turn in self.turns.feed(samples[start : start + rate]):
+                try:
+                    await self._take_turn(turn, delay_ms)
+                except ApiError as error:
+                    errors.append(error)
+            await asyncio.sleep(0)
+        if errors:
+            raise errors[0]
+
+    async def end_turn(self, delay_ms: int | None) -> None:
+        """Makes the audio since the last turn the current part, whose end the client gives."""
+        for turn in self.turns.end_turn() if self.turns else ():
+            if audio := self.current or await self._begin(RATE, delay_ms):
+                await self._feed(audio, turn.samples)
+
+    async def _take_turn(self, turn: TurnAudio, delay_ms: int | None) -> None:
+        if turn.start_ms is not None:
+            self._refusal = None
+            if (audio := await self._begin(RATE, delay_ms)) and not turn.is_silent:
+                await self.on_turn_start(audio, turn.start_ms)
+        if audio := self.current:
+            await self._feed(audio, turn.samples)
+        if turn.end_ms is None:
+            return
+        if audio:
+            await self.on_turn_end(audio, turn)
+        if self.current:  # it may have failed
+            self.finish()
+        self._refusal = None
+
+    async def _feed(self, audio: InputAudio, samples: np.ndarray) -> None:
+        audio.feed(samples)
+        await audio.job.wait_for_room(self.connection.limits.ahead_s)
+
+    async def _begin(self, rate: int, delay_ms: int | None) -> InputAudio | None:
         """Waits while two others are not transcribed to their end.
 
-        The rest of an utterance that is refused is refused as well.
+        Raises ApiError if the part is refused; its rest is discarded, for which this returns None.
         """
         assert self.worker is not None
         if self._refusal:
-            raise self._refusal
+            return None
         ahead_s = self.connection.limits.ahead_s
         if len(self._pending) > 1:
             await asyncio.wait((self._pending[0].reading,), timeout=ahead_s)
@@ -205,73 +196,97 @@ class Session(ABC):
         except ApiError as error:
             self._refusal = error
             raise
-        self._utterances += 1
+        self._parts += 1
         converter = Converter(rate, self.worker.task.sample_rate)
-        self.current = utterance = Utterance(self._utterances, job, converter, rate)
-        utterance.reading = asyncio.create_task(self._read(utterance))
-        self._pending.append(utterance)
-        return utterance
+        self.current = audio = InputAudio(self._parts, job, converter, rate)
+        audio.reading = asyncio.create_task(self._read(audio))
+        self._pending.append(audio)
+        return audio
 
     def check_refused(self) -> None:
-        """Raises ApiError if the audio since the last utterance was refused. Audio begins the next."""
+        """Raises ApiError if the audio since the last part was refused. Audio begins the next."""
         refusal, self._refusal = self._refusal, None
         if refusal:
             raise refusal
 
     def finish(self) -> None:
-        """Ends the current utterance; its text is complete later. Raises ApiError if there is none."""
+        """Ends the current part; its text is complete later. Raises ApiError if there is none."""
         self.check_refused()
-        utterance, self.current = self.current, None
-        if utterance is None:
+        audio, self.current = self.current, None
+        if audio is None:
             raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
-        utterance.job.feed(utterance.converter.finish())
-        utterance.job.finish()
+        audio.finish()
 
     def clear(self) -> None:
-        """Cancels the current utterance."""
+        """Cancels the current part."""
         self._refusal = None
-        utterance, self.current = self.current, None
-        if utterance:
-            utterance.job.cancel()
-            utterance.reading.cancel()
-            self._pending.remove(utterance)
+        if self.turns:
+            self.turns.detector.clear()
+        audio, self.current = self.current, None
+        if audio:
+            audio.job.cancel()
+            audio.reading.cancel()
+            self._pending.remove(audio)
 
     def close(self) -> None:
-        for utterance in self._pending:
-            utterance.job.cancel()
-            utterance.reading.cancel()
+        for audio in self._pending:
+            audio.job.cancel()
+            audio.reading.cancel()
 
-    async def _read(self, utterance: Utterance) -> None:
+    async def _read(self, audio: InputAudio) -> None:
         try:
-            while (delta := await utterance.job.read()) is not None:
-                await self.on_delta(utterance, delta)
-            await self.on_end(utterance)
+            while (delta := await audio.job.read()) is not None:
+                await self.on_delta(audio, delta)
+            await self.on_end(audio)
         except ApiError as error:
-            if self.current is utterance:
+            if self.current is audio:
                 self._refusal = error
             with suppress(SocketClosed):
-                await self.on_failure(utterance, error)
+                await self.on_failure(audio, error)
         except SocketClosed:
             pass  # `Connection.receive` raises it in the session, too
         finally:
-            utterance.job.cancel()
-            if utterance in self._pending:
-                self._pending.remove(utterance)
-            if self.current is utterance:
+            audio.job.cancel()
+            if audio in self._pending:
+                self._pending.remove(audio)
+            if self.current is audio:
                 self.current = None
 
 
+def _names_format(value: object) -> bool:
+    """Whether an object of a message has a key for a format of audio, at any depth."""
+    return isinstance(value, dict) and any("format" in key or _names_format(value[key]) for key in value)
+
+
+class SocketSession(SessionState, Protocol):
+    """What a client and the server say on a socket."""
+
+    connection: Connection
+
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that is wrong."""
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    def close(self) -> None:
+        """Ends what runs."""
+
+
 async def run_session(
-    session: Session, greeting: Message, choose: Callable[[Message], Session] | None = None
+    session: SocketSession,
+    greeting: Message | None,
+    choose: Callable[[Message], SocketSession] | None = None,
 ) -> None:
-    """Sends the greeting, handles messages and closes the socket, whatever happens.
+    """Sends the greeting, if there is one, handles messages and closes the socket, whatever happens.
 
     An error of a message leaves the socket open. `choose` returns the session for the first right message, or
     raises ApiError; `session` answers those before.
     """
     connection, code, reason = session.connection, NORMAL, ""
     try:
-        await connection.send(greeting)
+        if greeting:
+            await connection.send(greeting)
         while True:
             message: Message = {}
             try:

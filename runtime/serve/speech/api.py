@@ -1,128 +1,76 @@
 """POST /v1/audio/speech."""
 
-import asyncio
-import base64
-import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from voxport.bundle.errors import UsageError
-from voxport.bundle.json_types import Json
-from voxport.bundle.names import find_name
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import SpeechBody, check_length, ignored_headers, parse_json
+from voxport.runtime.serve.fields import SpeechBody, as_header, check_length, ignored_headers, parse_json
 from voxport.runtime.serve.http.responses import StreamedResponse, with_body_limits
-from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.encoders import ENCODERS, Encoder
+from voxport.runtime.serve.speech.answers import (
+    encoded,
+    error_event,
+    is_of_mistral,
+    mistral_events,
+    mistral_json,
+    openai_events,
+)
+from voxport.runtime.serve.speech.encoders import Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
-from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.voices.store import VoiceStore
-from voxport.runtime.speech_request import SpeechOptions
-from voxport.runtime.text_to_speech import TextToSpeech
+from voxport.runtime.serve.speech.reference import can_clone
+from voxport.runtime.serve.speech.settings import settings_of
 
-EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
-PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
-CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
+VOICE_HEADER = "x-voxport-voice"  # says who speaks
+SEED_HEADER = "x-voxport-seed"
+SILENCE_HEADER, NO_WORDS = "x-voxport-silence", "no words"
 
 
-def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
-    """Refuses what this server or the model does not do. Raises ApiError."""
-    check_length(len(body.input), limits.text_characters, "input")
-    if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
-        reason = "response_format: expected pcm or wav with stream_format sse"
-        raise ApiError(400, reason, "invalid_value", "response_format")
-    if body.instructions and not task.follows_instructions:
-        body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
-
-
-def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
-    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name.
-
-    Voices of the operator are not among them.
-    """
-    if name is None:
-        return worker.default_voice()
-    if store and (path := store.path(worker.name, name)):
-        return str(path)
-    voices = worker.task.bundle_voices()
-    name = find_name(name, voices)
-    if name not in voices:
-        stored = [voice.id for voice in store.of(worker.name)] if store else []
-        names = ", ".join([*sorted(voices), *stored]) or "none"
-        raise ApiError(400, f"voice: expected one of {names}", "voice_not_found", "voice")
-    return name
+def body_bytes(models: Models) -> int:
+    """Largest size of the JSON of a request. A recording in it needs more."""
+    clones = any(map(can_clone, models.speech_workers.values()))
+    return models.limits.body_kib * 1024 + clones * models.limits.reference_mib * MIB
 
 
 def speech_router(models: Models) -> APIRouter:
-    router, limits = APIRouter(), models.limits
+    router, limits, size = APIRouter(), models.limits, body_bytes(models)
 
     @router.post("/v1/audio/speech")
     async def speech(request: Request) -> Response:
-        limited = with_body_limits(request, limits.body_kib * 1024, "body", limits.body_s)
+        limited = with_body_limits(request, size, "body", limits.body_s)
         body = parse_json(SpeechBody, await limited.body(), models.is_strict)
-        worker = models.speech_worker(body.model)
-        check_body(body, limits, worker.task)
-        worker.check_room()  # before any other work
-        voice = choose_voice(body.voice_name, worker, models.voices)
-        # an encoder may fail, so it is made before there is a job
-        encoder = ENCODERS[body.response_format](worker.task.sample_rate)
-        job = await submit(worker, body, voice)
-        if body.stream_format == "sse":
-            pieces = _events(job, encoder, len(body.input))
-            response = StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
-        else:
-            response = StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
+        check_length(len(body.input), limits.text_characters, "input")
+        is_mistral = is_of_mistral(body, request.headers)
+        if body.stream and not is_mistral:
+            body.ignore("stream")
+        with ExitStack() as stack:
+            settings = await settings_of(body, models, stack)
+            settings.options["max_frames"] = body.max_frames
+            encoder = settings.encoder(is_mistral)  # it may fail, so it is made before there is a job
+            job = await settings.submit(body.input)
+            stack.callback(job.cancel)
+            response = _response(job, encoder, body, is_mistral, stack.pop_all().close)
         response.headers.update(ignored_headers(body, request.headers.get("user-agent", "")))
+        response.headers[SEED_HEADER] = str(body.seed)
+        if settings.voice.name is not None:
+            response.headers[VOICE_HEADER] = as_header(settings.voice.name)
+        if job.is_wordless:
+            response.headers[SILENCE_HEADER] = NO_WORDS
         return response
 
     return router
 
 
-async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None) -> SpeechJob:
-    """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
-    options: SpeechOptions = {
-        "seed": body.seed,
-        "chunk_frames": CHUNK_FRAMES,
-        "max_frames": body.max_frames,
-        "voice": voice,
-        "language": body.language,
-        "instruct": body.instructions if worker.task.follows_instructions else None,
-        "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
-    }
-    try:
-        return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options))
-    except UsageError as raised:
-        message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
-        field = raised.field or "input"
-        name = PARAMS.get(field, field)
-        if field in PARAMS:
-            rest = message.removeprefix(field)
-            message = f"{name}{rest}" if rest != message else f"{name}: {message}"
-        raise ApiError(400, message, "invalid_value", name) from None
-
-
-async def _pieces(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
-    while (block := await job.read()) is not None:
-        if piece := await encoder.encode(block):
-            yield piece
-    yield await encoder.finish()
-
-
-async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIterator[bytes]:
-    async for piece in _pieces(job, encoder):
-        if piece:
-            yield event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
-    usage = {"input_tokens": characters, "output_tokens": job.frames, "total_tokens": characters + job.frames}
-    yield event({"type": "speech.audio.done", "usage": usage, "ended": job.status})
-
-
-def _error_event(error: ApiError) -> bytes:
-    return event({"type": "speech.audio.error", "error": error.fields})
-
-
-def event(content: Json) -> bytes:
-    """One server-sent event."""
-    return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
+def _response(
+    job: SpeechJob, encoder: Encoder, body: SpeechBody, is_mistral: bool, close: Callable[[], None]
+) -> StreamedResponse:
+    """`close` is called in the end."""
+    pieces = encoded(job, encoder)
+    if body.stream if is_mistral else body.stream_format == "sse":
+        events = (mistral_events if is_mistral else openai_events)(pieces, job, body)
+        return StreamedResponse(events, "text/event-stream", close, error_event)
+    if is_mistral:
+        return StreamedResponse(mistral_json(pieces), "application/json", close)
+    return StreamedResponse(pieces, encoder.media_type, close)

@@ -3,16 +3,16 @@
 import asyncio
 import io
 import struct
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import av
 import numpy as np
-import soundfile
 
+from voxport.runtime.audio.files import from_pcm16, pcm16
+from voxport.runtime.audio.tempo import Tempo
 from voxport.runtime.serve.fields import SpeechFormat
 
 UNKNOWN_SIZE = 0xFFFFFFFF
-# Command of libsndfile's header that soundfile does not wrap: the longest time between two pages, in ms.
-SET_OGG_PAGE_LATENCY_MS, PAGE_MS = 0x1302, 100.0
 
 
 class Encoder:
@@ -27,6 +27,13 @@ class Encoder:
     async def finish(self) -> bytes:
         """The rest."""
         return b""
+
+
+class FloatEncoder(Encoder):
+    """Sends samples float32, little-endian, which clients of Mistral expect as `pcm`."""
+
+    async def encode(self, block: bytes) -> bytes:
+        return from_pcm16(block).astype("<f4").tobytes()
 
 
 class WavEncoder(Encoder):
@@ -51,54 +58,99 @@ class WavEncoder(Encoder):
         return await self.encode(b"")
 
 
-class _Content(io.BytesIO):
-    """Stays open: a garbage collection may finalize it before the file that still writes to it."""
+@dataclass(frozen=True)
+class FileFormat:
+    """`container` and `codec` are names of FFmpeg, and `bit_rate` is in bits per second.
 
-    def close(self) -> None:
-        pass
+    `is_whole`: the first bytes depend on the last samples.
+    """
+
+    media_type: str
+    container: str
+    codec: str
+    bit_rate: int | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = False
+
+
+class _Stream(io.BytesIO):
+    """FFmpeg writes each byte once."""
+
+    def seekable(self) -> bool:
+        return False
 
 
 class FileEncoder(Encoder):
-    """Formats of libsndfile. Threads call it: an encoder may take milliseconds for a frame."""
+    """Compresses with FFmpeg. Threads call it: an encoder may take milliseconds for a frame."""
 
-    def __init__(self, rate: int, media_type: str, container: str, encoding: str, **options: object):
-        self.media_type = media_type
-        self._content, self._sent = _Content(), 0  # libsndfile writes the header again at the end
-        self._file = soundfile.SoundFile(
-            self._content, "w", rate, 1, format=container, subtype=encoding, **options
-        )
-        if encoding == "OPUS":
-            latency = soundfile._ffi.new("double *", PAGE_MS)
-            soundfile._snd.sf_command(self._file._file, SET_OGG_PAGE_LATENCY_MS, latency, 8)
+    def __init__(self, rate: int, file_format: FileFormat):
+        self.media_type, self._is_whole = file_format.media_type, file_format.is_whole
+        self._content = io.BytesIO() if self._is_whole else _Stream()
+        # the same samples are the same bytes: no random serial number of a stream, no name of a version
+        options = {"fflags": "bitexact", **file_format.options}
+        self._file = av.open(self._content, "w", file_format.container, options=options)
+        stream = self._file.add_stream(file_format.codec, rate, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        self._stream = stream
+        if file_format.bit_rate:
+            self._stream.bit_rate = file_format.bit_rate
+        self._stream.codec_context.flags |= av.codec.context.Flags.bitexact
 
     async def encode(self, block: bytes) -> bytes:
-        await asyncio.to_thread(self._file.write, np.frombuffer(block, "<i2"))
-        return self._take()
+        await asyncio.to_thread(self._write, block)
+        return b"" if self._is_whole else self._taken()
 
     async def finish(self) -> bytes:
-        await asyncio.to_thread(self._file.close)
-        return self._take()
+        await asyncio.to_thread(self._close)
+        return self._taken()
 
-    def _take(self) -> bytes:
-        piece = self._content.getbuffer()[self._sent :].tobytes()
-        self._sent += len(piece)
+    def _write(self, block: bytes) -> None:
+        samples = np.frombuffer(block, "<i2").reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate = self._stream.sample_rate
+        self._file.mux(self._stream.encode(frame))
+
+    def _close(self) -> None:
+        self._file.mux(self._stream.encode(None))
+        self._file.close()
+
+    def _taken(self) -> bytes:
+        piece = self._content.getvalue()
+        self._content.seek(0)
+        self._content.truncate()
         return piece
 
 
-class WholeFileEncoder(FileEncoder):
-    """A file whose first bytes depend on its last samples, so all of it is made first."""
+class TempoEncoder(Encoder):
+    """Changes the speed of the samples that `encoder` takes."""
+
+    def __init__(self, encoder: Encoder, tempo: Tempo):
+        self.media_type, self._encoder, self._tempo = encoder.media_type, encoder, tempo
 
     async def encode(self, block: bytes) -> bytes:
-        self._file.write(np.frombuffer(block, "<i2"))
-        return b""
+        return await self._passed(self._tempo.feed(from_pcm16(block)))
+
+    async def finish(self) -> bytes:
+        return await self._passed(self._tempo.finish()) + await self._encoder.finish()
+
+    async def _passed(self, samples: np.ndarray) -> bytes:
+        return await self._encoder.encode(pcm16(samples)) if len(samples) else b""
 
 
-ENCODERS: dict[SpeechFormat, Callable[[int], Encoder]] = {
-    "mp3": lambda rate: FileEncoder(
-        rate, "audio/mpeg", "MP3", "MPEG_LAYER_III", bitrate_mode="CONSTANT", compression_level=0.5
-    ),
-    "opus": lambda rate: FileEncoder(rate, "audio/ogg", "OGG", "OPUS"),
-    "flac": lambda rate: WholeFileEncoder(rate, "audio/flac", "FLAC", "PCM_16"),
-    "wav": WavEncoder,
-    "pcm": lambda rate: Encoder(),
+FILE_FORMATS = {
+    "mp3": FileFormat("audio/mpeg", "mp3", "libmp3lame", 64_000, {"write_xing": "0", "id3v2_version": "0"}),
+    "opus": FileFormat("audio/ogg", "ogg", "libopus", 40_000, {"page_duration": "100000"}),  # µs
+    "aac": FileFormat("audio/aac", "adts", "aac", 64_000),
+    "flac": FileFormat("audio/flac", "flac", "flac", is_whole=True),
 }
+
+
+def make_encoder(name: SpeechFormat, rate: int, speed: float = 1, has_float_pcm: bool = False) -> Encoder:
+    """The encoder of a format. `rate` in Hz. Raises UsageError if the speed cannot be changed."""
+    if name in FILE_FORMATS:
+        encoder: Encoder = FileEncoder(rate, FILE_FORMATS[name])
+    elif name == "wav":
+        encoder = WavEncoder(rate)
+    else:
+        encoder = FloatEncoder() if has_float_pcm else Encoder()
+    return encoder if speed == 1 else TempoEncoder(encoder, Tempo(rate, speed))

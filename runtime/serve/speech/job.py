@@ -32,20 +32,21 @@ class BufferPool:
 
 
 class PreparedSpeech(NamedTuple):
-    """A text that was checked, and the ticket of its first part.
+    """A text that was checked, and the ticket of its first part; None if the text has no word.
 
     `threads` wait for the later parts of a text that still arrives.
     """
 
     speech: Speech
-    ticket: Ticket
+    ticket: Ticket | None
     threads: Executor | None = None
 
 
-class SpeechJob(Job[bytes]):
+class SpeechJob(Job[bytes | str]):
     """A text that one client asked for. Results are 16-bit little-endian samples.
 
-    `ticket` belongs to the part of the text that is next or runs.
+    A text among the results is a part that begins; an empty one ends the part. `ticket` belongs to the part
+    of the text that is next or runs.
     """
 
     def __init__(self, prepared: PreparedSpeech, pool: BufferPool, wake: Callable[[], None]):
@@ -55,6 +56,11 @@ class SpeechJob(Job[bytes]):
         self.next_ticket: Future[Ticket | None] | None = None  # part of a text that still arrives
         self.frames = self.buffered = 0  # `buffered` in bytes
         self._pool = pool
+
+    @property
+    def is_wordless(self) -> bool:
+        """Whether silence is in place of the text."""
+        return self.ticket is None
 
     @property
     def status(self) -> Status:
@@ -69,21 +75,35 @@ class SpeechJob(Job[bytes]):
                 self._count(len(block))
                 self._send(block)
 
+    def mark(self, part: str) -> None:
+        """A part of the text begins, or ends if `part` is empty."""
+        with self._lock:
+            if not self._is_done:
+                self._send(part)
+
     async def read(self) -> bytes | None:
-        block = await super().read()
-        if block:
+        """The next samples; None at the end. Raises ApiError."""
+        while isinstance(result := await self.read_marked(), str):
+            pass
+        return result
+
+    async def read_marked(self) -> bytes | str | None:
+        """The next result, with the marks of parts; None at the end. Raises ApiError."""
+        result = await super().read()
+        if isinstance(result, bytes):
             with self._lock:
                 if not self.is_cancelled:
-                    self._count(-len(block))
+                    self._count(-len(result))
             self._wake()
-        return block
+        return result
 
     def cancel(self) -> None:
         """Frees the slot or the place in the queue, and the buffer."""
         with self._lock:
             self.is_cancelled = True
             self._count(-self.buffered)
-        self.ticket.cancel()
+        if self.ticket:
+            self.ticket.cancel()
         self._wake()
 
     def _count(self, size: int) -> None:

@@ -20,6 +20,7 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
 from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
+from voxport.runtime.text.preparation import NothingToSpeak
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
@@ -63,10 +64,14 @@ class SpeechWorker(Worker[SpeechJob]):
         """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError.
 
         A text may arrive in pieces. This call waits for its first part, and `threads` wait for each other one
-        while the part before it is spoken. Such a text has no `max_frames`.
+        while the part before it is spoken. Such a text has no `max_frames`. A text without a word becomes
+        silence.
         """
         speech = Speech(self.task, text, **options)
-        part = speech.next_part()
+        try:
+            part = speech.next_part()
+        except NothingToSpeak:
+            return PreparedSpeech(speech, None)
         assert part is not None  # a text without a part raises
         return PreparedSpeech(speech, self._decoder.prepare(part), threads)
 
@@ -78,12 +83,25 @@ class SpeechWorker(Worker[SpeechJob]):
             reason = f"voice: {self.name} has no voice of its own; name one"
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
+    @property
+    def chooses_voice(self) -> bool:
+        """Whether the model chooses a voice, and has none to name."""
+        with suppress(UsageError):
+            return self.task.default_bundle_voice() is None and not self.task.bundle_voices()
+        return False
+
     def submit(self, prepared: PreparedSpeech) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError if there is no room."""
         job = SpeechJob(prepared, self._pool, self._wake)
         with self._changed:
-            self._enqueue(job)
+            if prepared.ticket:
+                self._enqueue(job)
+            else:
+                self.check_open()
+            job.mark(prepared.speech.part)
             job.put(prepared.speech.silence)
+            if not prepared.ticket:
+                job.end()
         return job
 
     # The engine thread
@@ -153,6 +171,7 @@ class SpeechWorker(Worker[SpeechJob]):
     def _admit(self) -> None:
         """Fills free slots."""
         while len(self._running) < self.slots and (job := self._take_next()):
+            assert job.ticket is not None  # a text without a word is not queued
             self._running[job.ticket] = job
             self._decoder.enqueue(job.ticket)
             if job.threads:
@@ -221,6 +240,7 @@ class SpeechWorker(Worker[SpeechJob]):
             log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
             self._metrics.cancelled.labels(ticket.status).inc()
         job.speech.end_part(ticket.status)
+        job.mark("")
         with self._changed:
             self._waiting_for_text.append(job)
         with suppress(RuntimeError):  # the worker has stopped
@@ -245,6 +265,7 @@ class SpeechWorker(Worker[SpeechJob]):
             self._waiting_for_text.remove(job)
             self._changed.notify_all()
             if error is None:
+                job.mark(job.speech.part)
                 job.put(job.speech.silence)
             if ticket is None:
                 job.end(error)

@@ -1,19 +1,16 @@
 """POST /v1/audio/transcriptions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import Response
 from starlette.datastructures import UploadFile
 
-from voxport.bundle.bounds import FRAME_SECONDS
-from voxport.bundle.json_types import Json
-from voxport.runtime.audio.captions import as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
@@ -28,10 +25,11 @@ from voxport.runtime.serve.http.uploads import (
 )
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.api import event
+from voxport.runtime.serve.speech.answers import event
+from voxport.runtime.serve.transcription.answers import Answer
 from voxport.runtime.serve.transcription.job import TranscriptionJob
+from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
-UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 
 
@@ -45,7 +43,7 @@ def transcription_router(models: Models) -> APIRouter:
         upload = upload_of(form, "file")
         _check_combination(body)
         worker = models.transcription_worker(body.model)
-        worker.check_language(body.language or None)
+        language = _language(body, worker)
         worker.check_delay(body.delay_ms)
         worker.check_room()  # before the recording is stored and read
         found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
@@ -56,34 +54,49 @@ def transcription_router(models: Models) -> APIRouter:
             feeding.cancel()
             job.cancel()
 
+        answer = Answer(job, body, worker.name, language)
         headers = ignored_headers(body, request.headers.get("user-agent", ""))
         if body.stream:
-            streamed = StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+            streamed = StreamedResponse(answer.events(), "text/event-stream", end, _error_event)
             streamed.headers.update(headers)
             return streamed
         try:
             await while_connected(request.receive, _read_all(job))
         finally:
             end()
-        languages = worker.task.languages
-        language = body.language or (languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE)
-        response = _formatted(job, body, language)
+        response = answer.response()
         response.headers.update(headers)
         if not job.transcript:
             response.headers[NO_TEXT_HEADER] = job.reason_without_text
         return response
 
+    @router.post("/v1/audio/translations")
+    async def translate() -> None:
+        reason = "the models do not translate; POST /v1/audio/transcriptions gives the text as it is spoken"
+        raise ApiError(400, f"translations: {reason}", "unsupported_value")
+
     return router
 
 
+def _language(body: TranscriptionBody, worker: TranscriptionWorker) -> str | None:
+    """The code of the language of the recording, if it is known."""
+    languages = worker.task.languages
+    if body.is_taken("language", lambda: worker.check_language(body.language)):
+        found = worker.check_language(body.language)
+    else:
+        found = None
+    return languages[0] if found is None and len(languages) == 1 else found
+
+
 def _check_combination(body: TranscriptionBody) -> None:
-    """Refuses fields that would have no effect. Raises ApiError."""
+    """Raises ApiError."""
     if body.stream and body.response_format != "json":
         reason = "response_format: expected json with stream; its events have no other format"
         raise ApiError(400, reason, "invalid_value", "response_format")
-    if body.timestamp_granularities and (body.stream or body.response_format != "verbose_json"):
-        needed = "a request without stream" if body.stream else "response_format verbose_json"
-        body.ignore("timestamp_granularities", f"needs {needed}", "invalid_value")
+    has_segments = body.response_format in ("json", "verbose_json") and (body.is_mistral or not body.stream)
+    if body.timestamp_granularities and not has_segments:
+        needed = "needs response_format json or verbose_json, without stream"
+        body.ignore("timestamp_granularities", needed, "invalid_value")
 
 
 @dataclass(frozen=True)
@@ -146,49 +159,6 @@ async def _feed(job: TranscriptionJob, found: OpenRecording, limits: Limits) -> 
 async def _read_all(job: TranscriptionJob) -> None:
     while await job.read() is not None:
         pass
-
-
-def _formatted(job: TranscriptionJob, body: TranscriptionBody, language: str) -> Response:
-    text, usage = job.transcript, {"type": "duration", "seconds": round(job.seconds, 3)}
-    match body.response_format:
-        case "json":
-            return JSONResponse({"text": text, "usage": usage})
-        case "text":
-            return PlainTextResponse(f"{text}\n")
-        case "srt":
-            return PlainTextResponse(as_srt(job.words))
-        case "vtt":
-            return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
-    content: Json = {
-        "task": "transcribe",
-        "language": language,
-        "duration": usage["seconds"],
-        "text": text,
-    }
-    if "word" in body.timestamp_granularities:
-        content["words"] = [timed_fields(word) for word in job.words]
-    if "segment" in (body.timestamp_granularities or ("segment",)):
-        content["segments"] = [
-            {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(job.words))
-        ]
-    return JSONResponse(content | {"usage": usage})
-
-
-async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
-    pieces = 0
-    while (delta := await job.read()) is not None:
-        if delta.text:
-            pieces += 1
-            yield event({"type": "transcript.text.delta", "delta": delta.text})
-    audio_tokens = round(job.seconds / FRAME_SECONDS)  # one per 80 ms
-    usage = {
-        "type": "tokens",
-        "input_tokens": audio_tokens,
-        "output_tokens": pieces,
-        "total_tokens": audio_tokens + pieces,
-        "input_token_details": {"text_tokens": 0, "audio_tokens": audio_tokens},
-    }
-    yield event({"type": "transcript.text.done", "text": job.transcript, "usage": usage})
 
 
 def _error_event(error: ApiError) -> bytes:

@@ -8,6 +8,8 @@ import numpy as np
 
 from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
+from voxport.bundle.names import language_code
+from voxport.runtime.audio.silero import CHUNK, SpeechProbability
 from voxport.runtime.serve.errors import ApiError, failure, overloaded
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
@@ -15,6 +17,7 @@ from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.live_streams import Capacity, LiveStreams, measure
 from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text.languages import AUTO
 
 RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait
@@ -54,15 +57,21 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             return True
         return False
 
-    def check_language(self, language: str | None, param: str = "language") -> None:
-        """The model detects which of its languages is spoken. Raises ApiError of `param` on another one."""
-        languages = self.task.languages
-        if language is not None and language.replace("_", "-").partition("-")[0].lower() not in languages:
-            reason = (
-                f"{param}: {language!r} is no language of {self.name}; expected one of "
-                f"{', '.join(languages)} or none, and the model detects which one it is"
-            )
-            raise ApiError(400, reason, "invalid_value", param)
+    def check_language(self, language: str | None, param: str = "language") -> str | None:
+        """The code of a language by its code or English name; None if the model detects which one it is.
+
+        Raises ApiError of `param` on one that the model does not have.
+        """
+        if language is None or language.lower() == AUTO:
+            return None
+        code = language_code(language)
+        if code in self.task.languages:
+            return code
+        reason = (
+            f"{param}: {language[:50]!r} is no language of {self.name}; expected one of "
+            f"{', '.join(self.task.languages)}, or {AUTO} and the model detects which one it is"
+        )
+        raise ApiError(400, reason, "invalid_value", param)
 
     def submit(self, delay_ms: int | None) -> TranscriptionJob:
         """A job for one recording. Called on the event loop. Raises ApiError."""
@@ -108,6 +117,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def _warm_up(self) -> None:
         if self.live_slots:  # its steps were measured
+            SpeechProbability().feed(np.zeros(CHUNK, np.float32))  # reads its weights
             return
         transcription = self.task.begin()
         for deltas in (transcription.feed(np.zeros(self._step, np.float32)), transcription.finish()):

@@ -2,9 +2,11 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from voxport.bundle.errors import UsageError
@@ -28,21 +30,23 @@ class VoiceMaker:
     def __init__(self) -> None:
         self._thread, self._waiting = ThreadPoolExecutor(1, "voices"), 0
 
-    async def make(self, worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
-        """The content of a voice file. Raises ApiError."""
+    async def make(
+        self, worker: SpeechWorker, recording: Path, transcript: str | None, field: str = FILE
+    ) -> bytes:
+        """The content of a voice file. Raises ApiError, which names `field` for the recording."""
         if self._waiting >= MAX_WAITING:
             raise overloaded(f"{self._waiting} recordings wait for their voices; try again later")
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript)
+            return await loop.run_in_executor(self._thread, _make, worker, recording, transcript, field)
         finally:
             self._waiting -= 1
 
 
-def _make(worker: SpeechWorker, recording: Path, transcript: str | None) -> bytes:
+def _make(worker: SpeechWorker, recording: Path, transcript: str | None, field: str) -> bytes:
     worker.check_open()
-    with path_hidden(recording, FILE):
+    with path_hidden(recording, field):
         try:
             return worker.task.make_voice(recording, transcript)
         except UsageError as error:
@@ -55,15 +59,22 @@ def voice_router(models: Models) -> APIRouter:
     router, maker, limits = APIRouter(), VoiceMaker(), models.limits
 
     @router.get("/v1/audio/voices")
-    async def list_voices(model: str | None = None) -> Json:
+    async def list_voices(
+        model: str | None = None,
+        limit: Annotated[int | None, Query(ge=1)] = None,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        type: Literal["all", "preset", "custom"] = "all",
+    ) -> Json:
+        """Clients of Mistral ask for a page of at most `limit` voices."""
         workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
-        voices = []
-        for each in workers:
-            names = each.task.bundle_voices()
-            voices += [{"id": name, "name": name, "model": each.name} for name in names]
-            stored = models.voices.of(each.name) if models.voices else ()
-            voices += [_list_entry(voice) for voice in stored]
-        return {"object": "list", "voices": voices, "data": voices}
+        found = [entry for worker in workers for entry in _entries(worker, models)]
+        found = [entry for entry in found if type in ("all", entry["type"])]
+        size = limit or max(1, len(found))
+        page = found[offset : offset + size]
+        paging = {"total": len(found), "page": offset // size + 1, "page_size": size}
+        pages = {**paging, "total_pages": -(-len(found) // size)}
+        items = [entry | {"created_at": _iso_time(entry["created_at"])} for entry in page]
+        return {"object": "list", "voices": page, "data": page, "items": items, **pages}
 
     @router.post("/v1/audio/voices")
     async def make_voice(request: Request) -> Response:
@@ -79,7 +90,7 @@ def voice_router(models: Models) -> APIRouter:
             content = await while_connected(request.receive, making)
         voice = await asyncio.to_thread(store.add, worker.name, body.name, content)
         headers = ignored_headers(body, request.headers.get("user-agent", ""))
-        return JSONResponse({"object": "audio.voice", "type": FILE, **_list_entry(voice)}, headers=headers)
+        return JSONResponse({**_list_entry(voice), "object": "audio.voice", "type": FILE}, headers=headers)
 
     @router.delete("/v1/audio/voices/{voice}")
     async def delete_voice(voice: str) -> Json:
@@ -109,5 +120,26 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
 
 
+def _iso_time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _entries(worker: SpeechWorker, models: Models) -> list[Json]:
+    """The voices of a bundle, those that clients made, and further names, whose `alias_of` is a voice."""
+    found = [_preset(name, worker) for name in worker.task.bundle_voices()]
+    found += [_list_entry(voice) for voice in (models.voices.of(worker.name) if models.voices else ())]
+    aliases = models.aliases.of_voices(worker, models.voices)
+    return found + [_preset(alias, worker) | {"alias_of": voice} for alias, voice in aliases.items()]
+
+
+def _preset(name: str, worker: SpeechWorker) -> Json:
+    return _entry(name, name, worker.name, worker.opened_at, "preset")
+
+
 def _list_entry(voice: StoredVoice) -> Json:
-    return {"id": voice.id, "name": voice.name, "model": voice.model, "created_at": voice.created_at}
+    return _entry(voice.id, voice.name, voice.model, voice.created_at, "custom")
+
+
+def _entry(id: str, name: str, model: str, created_at: int, type: str) -> Json:
+    entry: Json = {"id": id, "name": name, "model": model, "created_at": created_at, "type": type}
+    return entry | {"user_id": None, "slug": id, "languages": []}

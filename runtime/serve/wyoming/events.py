@@ -1,6 +1,7 @@
 """Events of the Wyoming protocol on a connection, and replies in the order of their requests."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cache
@@ -11,9 +12,9 @@ from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_read_event, async_write_event
 from wyoming.info import Attribution
 
-from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import wrong_field
-from voxport.runtime.serve.http.responses import ClientLeft
+from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
+from voxport.runtime.serve.fields import RequestFields, log_ignored, wrong_field
+from voxport.runtime.serve.http.responses import ClientLeft, first_of
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 
@@ -24,6 +25,7 @@ INVALID = "invalid_event"
 VOXPORT = Attribution("voxport", "")
 ROUTE = "wyoming"  # in the metrics
 Parsed = TypeVar("Parsed")
+log = logging.getLogger(__name__)
 
 
 class EventReader(asyncio.StreamReader):
@@ -65,14 +67,17 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # Any: a class of the package `wyo
     return TypeAdapter(kind)
 
 
-def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
-    """The data of an event as a class of the package `wyoming`. Raises ApiError that names the field."""
+def parse(kind: type[Parsed], event: Event, is_strict: bool = False, **more: object) -> Parsed:
+    """The data of an event as a class of the package `wyoming`, or of `RequestFields`.
+
+    Raises ApiError that names the field.
+    """
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
     except ValidationError as error:
         wrong = wrong_field(error, is_nested=True)
         raise ApiError(400, f"{event.type}: {wrong.message}", INVALID, wrong.param) from None
-    return found
+    return found.with_hints(is_strict) if isinstance(found, RequestFields) else found
 
 
 def error_event(error: ApiError) -> Error:
@@ -84,17 +89,22 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader, self._writer = reader, writer
+        self.client = str(writer.get_extra_info("peername")[0])  # its address
         self._sending = asyncio.Lock()
 
     async def receive(self) -> Event | None:
         """See `read_event`."""
         return await read_event(self._reader)
 
-    async def send(self, event: Eventable) -> None:
-        """Raises ClientLeft."""
+    async def send(self, event: Eventable, ignored: tuple[str, ...] = ()) -> None:
+        """`ignored`: names of fields of the request that had no effect. Raises ClientLeft."""
+        sent = event.event()
+        if ignored:
+            log_ignored(self.client, ignored)
+            sent.data["ignored"] = list(ignored)
         try:
             async with self._sending:
-                await async_write_event(event.event(), self._writer)
+                await async_write_event(sent, self._writer)
         except OSError:
             raise ClientLeft from None
 
@@ -114,22 +124,35 @@ class Connection:
             self._writer.transport.abort()
 
 
-class Reply(ABC):
-    """The events that answer one request."""
+class Reply:
+    """The events that answer one request. Without a method `run` of its own it is only an error."""
 
-    @abstractmethod
+    def __init__(self, endings: tuple[Eventable, ...]):
+        """`endings` follow an error, because clients wait for them."""
+        self.endings = endings
+        self._errors: asyncio.Queue[ApiError] = asyncio.Queue()
+
     async def run(self) -> None:
         """Sends the events. Raises ApiError, UsageError or ClientLeft."""
+        await self.failed()
 
-    @abstractmethod
     def cancel(self) -> None:
         """Ends the reply, which is not sent any more. May be called before, while and after it runs."""
 
+    def fail(self, error: ApiError) -> None:
+        """The rest of the request is wrong."""
+        self._errors.put_nowait(error)
+
+    async def failed(self) -> None:
+        """Raises the error of `fail`."""
+        raise await self._errors.get()
+
 
 class Replies:
-    """Runs replies one after another, in the order of their requests."""
+    """Runs replies one after another, in the order of their requests. An error ends its reply only."""
 
-    def __init__(self, models: Models):
+    def __init__(self, connection: Connection, models: Models):
+        self._connection = connection
         self._max_pending, self._metrics = models.limits.jobs_per_key, models.metrics
         self._pending: list[Reply] = []
         self._queue: asyncio.Queue[Reply] = asyncio.Queue()
@@ -139,22 +162,76 @@ class Replies:
         return not self._pending
 
     def add(self, reply: Reply) -> None:
-        """Raises ApiError if too many wait."""
+        """Raises SessionEnds if too many wait."""
         if len(self._pending) >= self._max_pending:
             reply.cancel()
             message = f"the connection has {self._max_pending} requests already"
-            raise ApiError(429, message, "rate_limit_exceeded")
+            raise SessionEnds(ApiError(429, message, "rate_limit_exceeded"))
         self._pending.append(reply)
         self._queue.put_nowait(reply)
 
     async def run(self) -> None:
-        """Ends with the first error."""
+        """Raises ClientLeft or SessionEnds."""
         while True:
-            reply = await self._queue.get()
-            await reply.run()
+            reply, status = await self._queue.get(), 200
+            try:
+                await first_of(reply.failed(), reply.run())
+            except (ClientLeft, SessionEnds):
+                raise
+            except Exception as raised:
+                status = await self._send_error(reply, failure(raised))
             self._pending.remove(reply)
-            self._metrics.requests.labels(ROUTE, "200").inc()
+            self._metrics.requests.labels(ROUTE, str(status)).inc()
+
+    async def _send_error(self, reply: Reply, error: ApiError) -> int:
+        reply.cancel()
+        log.info("wyoming: %d %s", error.status, error.code)
+        for event in (error_event(error), *reply.endings):
+            await self._connection.send(event)
+        return error.status
 
     def cancel(self) -> None:
         for reply in self._pending:
             reply.cancel()
+
+
+class RequestEvents(ABC):
+    """The events of one kind of requests on a connection. The rest of a wrong request is dropped."""
+
+    first: str  # the event with which a request begins
+    last: str  # the one with which it ends
+    _reply: Reply | None = None  # to the request whose rest is to come
+    _is_refused = False  # the request whose rest is to come
+
+    def __init__(self, connection: Connection, replies: Replies, models: Models):
+        self._connection, self._replies, self._models = connection, replies, models
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more of a request is to come."""
+        return self._reply is not None
+
+    async def handle(self, event: Event, workers: Any) -> None:
+        """`workers` as in `take`. Raises ClientLeft or SessionEnds."""
+        if self._is_refused and event.type != self.first:
+            self._is_refused = event.type != self.last
+            return
+        self._is_refused = False
+        try:
+            await self.take(event, workers)
+        except (ClientLeft, SessionEnds):
+            raise
+        except Exception as raised:
+            if (reply := self._reply) is None:
+                reply = Reply(self.endings(event))
+                self._replies.add(reply)
+            reply.fail(failure(raised))
+            self._reply, self._is_refused = None, event.type not in (self.last, "synthesize")
+
+    @abstractmethod
+    async def take(self, event: Event, workers: Any) -> None:
+        """Any: workers of the task. Raises ApiError, UsageError, ClientLeft or SessionEnds."""
+
+    @abstractmethod
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        """The events that follow the refusal of an event."""

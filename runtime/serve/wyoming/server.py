@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from ipaddress import ip_address
 from typing import Self
 
 from wyoming.event import Event
 from wyoming.info import Info, SelectProgram
 from wyoming.ping import Ping, Pong
 
-from voxport.runtime.serve.address import bind
-from voxport.runtime.serve.errors import ApiError, failure, overloaded
+from voxport.runtime.serve.address import Network, bind, parse_networks, url_host
+from voxport.runtime.serve.errors import ApiError, SessionEnds, failure, overloaded
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock
@@ -21,6 +23,8 @@ from voxport.runtime.serve.wyoming.events import ROUTE, Connection, EventReader,
 from voxport.runtime.serve.wyoming.speech import SpeechEvents, tts_program
 from voxport.runtime.serve.wyoming.transcription import AudioEvents, asr_program
 
+LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1")
+Announce = Callable[[str, int], AbstractAsyncContextManager[None]]  # of an address and a port
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
 
@@ -28,13 +32,25 @@ log = logging.getLogger(__name__)
 class WyomingServer:
     """An asynchronous context manager that serves while it is open. At most `sockets` clients at a time."""
 
-    def __init__(self, models: Models, host: str, port: int):
-        """A port of 0 is any free one."""
-        self.models, self._host, self.port = models, host, port
+    def __init__(
+        self,
+        models: Models,
+        host: str,
+        port: int,
+        networks: Sequence[Network] = (),
+        announce: Announce | None = None,
+    ):
+        """A port of 0 is any free one. Clients of this machine and of `networks` may connect.
+
+        `announce` is open while the server is.
+        """
+        self.models, self._host, self.port, self._announce = models, host, port, announce
+        self._networks = (*networks, *parse_networks(LOOPBACK_NETWORKS))
         # they wait for texts that arrive in pieces
         self.threads = ThreadPoolExecutor(models.limits.sockets, "text of wyoming")
         self._connections: set[asyncio.Task[None]] = set()
         self.is_closing = False
+        self._announcement = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Raises UsageError if it cannot listen."""
@@ -46,11 +62,15 @@ class WyomingServer:
             for each in listener.sockets
         ]
         self.port = listener.port
-        log.info("serving the Wyoming protocol at tcp://%s:%d", self._host, self.port)
+        if self._announce:
+            address = listener.sockets[0].getsockname()[0]
+            await self._announcement.enter_async_context(self._announce(address, self.port))
+        log.info("serving the Wyoming protocol at tcp://%s:%d", url_host(self._host), self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.is_closing = True
+        await self._announcement.aclose()
         for server in self._servers:
             server.close()
         if self._connections:
@@ -64,6 +84,10 @@ class WyomingServer:
         """Runs a session, and sends the error that ends it."""
         connection, task = Connection(reader, writer), asyncio.current_task()
         assert task is not None
+        if not any(ip_address(connection.client) in network for network in self._networks):
+            log.warning("wyoming: %s is in no network that may connect", connection.client)
+            writer.close()
+            return
         self._connections.add(task)
         try:
             if len(self._connections) > self.models.limits.sockets:
@@ -85,15 +109,15 @@ class WyomingServer:
 class WyomingSession:
     """One connection: reads events and sends replies at the same time.
 
-    An error ends it, because a client that waits for audio or text does not expect another event on the
-    connection. An unknown event is answered with an error and does not end it.
+    A wrong request is answered with an error and with the events that clients wait for. What is no event
+    ends the connection.
     """
 
     def __init__(self, connection: Connection, server: WyomingServer):
         self._connection, self._server, self._models = connection, server, server.models
-        self._replies = Replies(self._models)
-        self._speech = SpeechEvents(connection, self._replies, self._models.limits, server.threads)
-        self._audio = AudioEvents(connection, self._replies, self._models.limits)
+        self._replies = Replies(connection, self._models)
+        self._speech = SpeechEvents(connection, self._replies, self._models, server.threads)
+        self._audio = AudioEvents(connection, self._replies, self._models)
         self._speech_model: str | None = None  # the selected programs
         self._transcription_model: str | None = None
 
@@ -107,7 +131,12 @@ class WyomingSession:
     async def _read(self) -> None:
         clock = SessionClock(self._models.limits, lambda: self._models.is_draining or self._server.is_closing)
         while (event := await clock.receive(self._connection.receive(), self)) is not None:
-            await self._handle(event)
+            try:
+                await self._handle(event)
+            except (ClientLeft, SessionEnds):
+                raise
+            except Exception as raised:  # no request
+                await self._connection.send(error_event(failure(raised)))
 
     @property
     def is_busy(self) -> bool:
@@ -126,12 +155,11 @@ class WyomingSession:
             case "select-program":
                 self._select(parse(SelectProgram, event).name)
             case "synthesize" | "synthesize-start" | "synthesize-chunk" | "synthesize-stop":
-                self._speech.handle(event, self._speech_workers())
+                await self._speech.handle(event, self._speech_workers())
             case "transcribe" | "audio-start" | "audio-chunk" | "audio-stop":
                 await self._audio.handle(event, self._transcription_worker)
             case other:
-                error = ApiError(400, f"type {other[:50]!r}: is no event of this server", "unknown_event")
-                await self._connection.send(error_event(error))
+                raise ApiError(400, f"type {other[:50]!r}: is no event of this server", "unknown_event")
 
     def _select(self, name: str) -> None:
         if name in self._models.speech_workers:

@@ -1,37 +1,42 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from typing import Literal
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 from wyoming.info import TtsProgram, TtsVoice
-from wyoming.tts import (
-    Synthesize,
-    SynthesizeChunk,
-    SynthesizeStart,
-    SynthesizeStopped,
-    SynthesizeTextFormat,
-    SynthesizeVoice,
-)
+from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
+from voxport.runtime.serve.aliases import ChosenVoice, listed
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import check_length
-from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.fields import RequestFields, check_length
+from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.worker import SpeechWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import (
+    INVALID,
+    VOXPORT,
+    Connection,
+    Replies,
+    Reply,
+    RequestEvents,
+    parse,
+)
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.text_to_speech import TextToSpeech
 
 CHANNELS = 1
 DEFAULT_VOICE = "default"  # for a bundle without voices: clients show no program without one
 DEFAULT_LANGUAGE = "en"
+ENDINGS = (AudioStop(),)
+STREAM_ENDINGS = (*ENDINGS, SynthesizeStopped())
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -56,31 +61,52 @@ def _language(task: TextToSpeech, voice: str) -> str:
     return DEFAULT_LANGUAGE
 
 
-def choose_voice(
-    workers: Iterable[SpeechWorker], requested: SynthesizeVoice | None
-) -> tuple[SpeechWorker, str | None]:
-    """The first of `workers` with the voice, or with one of the language, and the name of the voice.
+class VoiceFields(RequestFields):
+    name: str | None = None
+    language: str | None = None
 
-    Without a requested name or language it is the default voice of the first worker. Raises ApiError.
+
+class SpeechFields(RequestFields):
+    """`synthesize` and `synthesize-start`."""
+
+    text: str = ""
+    voice: VoiceFields | None = None
+    text_format: Literal["text"] = "text"
+
+
+def choose_voice(
+    models: Models, workers: list[SpeechWorker], request: SpeechFields
+) -> tuple[SpeechWorker, ChosenVoice]:
+    """The first of `workers` with the voice, or with one of the language, and the voice.
+
+    Else it is the default voice of the first worker. Raises ApiError.
     """
-    workers = list(workers)
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
-    if requested is None or not (requested.name or requested.language):
-        return workers[0], workers[0].default_voice()
-    if requested.speaker:
-        raise ApiError(400, "voice.speaker: the voices have no speakers; leave it out", "voice_not_found")
-    voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
-    for worker, voice in voices:
-        if voice == requested.name or (
-            not requested.name and _speaks(worker.task, voice, requested.language)
-        ):
-            return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
-    if requested.name:
-        names = ", ".join(sorted({voice for _, voice in voices}))
-        raise ApiError(400, f"voice.name: expected one of {names}", "voice_not_found")
-    languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))
-    raise ApiError(400, f"voice.language: expected one of {languages}", "language_not_found")
+    wanted = request.voice or VoiceFields()
+    language = wanted.language
+    if wanted.name == DEFAULT_VOICE:
+        workers = [each for each in workers if not each.task.bundle_voices()] or workers
+    voices = [(each, voice) for each in workers for voice in _voices(each.task)]
+    if wanted.name and wanted.name != DEFAULT_VOICE:
+        worker, found = _named(models, workers, wanted.name)
+    else:
+        spoken = (each for each in voices if language and _speaks(each[0].task, each[1], language))
+        worker, voice = next(spoken, (workers[0], DEFAULT_VOICE))
+        name = None if voice == DEFAULT_VOICE else voice
+        found = models.aliases.voice(name, worker, models.voices)
+    if language and not _speaks(worker.task, found.voice or DEFAULT_VOICE, language):
+        languages = listed(sorted({_language(each.task, voice) for each, voice in voices}))
+        request.ignore("voice.language", f"expected one of {languages}", "language_not_found")
+    return worker, found
+
+
+def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
+    """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
+    own = [each for each in workers if find_name(name, voices := each.task.bundle_voices()) in voices]
+    stored = [each for each in workers if models.voices and models.voices.path(each.name, name)]
+    worker = next(iter((*own, *stored, *workers)))
+    return worker, models.aliases.voice(name, worker, models.voices)
 
 
 def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
@@ -89,19 +115,24 @@ def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
 
 
 class SpeechReply(Reply):
-    """Speaks a text as one stream of audio."""
+    """Speaks a text as one stream of audio. Of one that arrives, each part is spoken when it is there."""
 
     def __init__(
         self,
         connection: Connection,
-        worker: SpeechWorker,
-        voice: str | None,
-        text: str | Iterable[str],
+        choice: tuple[SpeechWorker, ChosenVoice],
+        ignored: tuple[str, ...],
+        text: str | ArrivingText,
         threads: Executor | None = None,
     ):
-        """`threads` wait for the parts of a text that arrives in pieces."""
-        self._connection, self._worker, self._text, self._threads = connection, worker, text, threads
-        self._options: SpeechOptions = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
+        """`threads` wait for the parts of a text that arrives."""
+        super().__init__(ENDINGS if isinstance(text, str) else STREAM_ENDINGS)
+        self._connection, self._ignored, self._threads, self._text = connection, ignored, threads, text
+        self._worker, voice = choice
+        is_stored = voice.name != voice.voice  # and may be deleted
+        self._options = SpeechOptions(
+            voice=voice.voice, chunk_frames=CHUNK_FRAMES, store_prefix=not is_stored
+        )
 
     async def run(self) -> None:
         prepare = partial(self._worker.prepare, self._text, self._options, self._threads)
@@ -110,86 +141,54 @@ class SpeechReply(Reply):
         try:
             while (block := await job.read()) is not None:
                 if not has_begun:
-                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS))
+                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS), self._ignored)
                     has_begun = True
                 await self._connection.send(AudioChunk(rate, SAMPLE_BYTES, CHANNELS, block))
         finally:
             job.cancel()
-        await self._connection.send(AudioStop())
+        for ending in self.endings:
+            await self._connection.send(ending)
 
     def cancel(self) -> None:
-        pass  # the job ends with `run`
+        """Ends the thread that waits for text."""
+        if isinstance(self._text, ArrivingText):
+            self._text.finish()
 
 
-class StreamedSpeechReply(SpeechReply):
-    """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
-
-    def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, threads: Executor):
-        self._pieces: SimpleQueue[str | None] = SimpleQueue()
-        super().__init__(connection, worker, voice, iter(self._pieces.get, None), threads)
-        self.characters = 0
-
-    def add(self, text: str) -> None:
-        """The next piece of the text."""
-        self.characters += len(text)
-        if text:
-            self._pieces.put(text)
-
-    def finish(self) -> None:
-        """No text follows."""
-        self._pieces.put(None)
-
-    cancel = finish  # ends the thread that waits for text
-
-    async def run(self) -> None:
-        await super().run()
-        await self._connection.send(SynthesizeStopped())
-
-
-class SpeechEvents:
+class SpeechEvents(RequestEvents):
     """The events of text to speech of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, limits: Limits, threads: Executor):
-        self._connection, self._replies, self._limits, self._threads = connection, replies, limits, threads
-        self._streamed_reply: StreamedSpeechReply | None = None
+    first, last = "synthesize-start", "synthesize-stop"
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more of a text is to come."""
-        return self._streamed_reply is not None
+    def __init__(self, connection: Connection, replies: Replies, models: Models, threads: Executor):
+        super().__init__(connection, replies, models)
+        self._threads, self._max_characters = threads, models.limits.text_characters
+        self._text: ArrivingText  # of the request whose rest is to come
 
-    def handle(self, event: Event, workers: list[SpeechWorker]) -> None:
-        """`workers` are those that may speak, the preferred one first. Raises ApiError."""
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS if event.type == "synthesize" else STREAM_ENDINGS
+
+    async def take(self, event: Event, workers: list[SpeechWorker]) -> None:
+        """`workers` are those that may speak, the preferred one first."""
+        request = parse(SpeechFields, event, self._models.is_strict)
         match event.type:
             case "synthesize":
-                if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
-                    request = parse(Synthesize, event)
-                    worker, voice = self._choose(request, workers)
-                    check_length(len(request.text), self._limits.text_characters, "text")
-                    self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
+                if self._reply is None:  # else it repeats a text for servers that do not stream
+                    check_length(len(request.text), self._max_characters, "text")
+                    choice = choose_voice(self._models, workers, request)
+                    self._replies.add(SpeechReply(self._connection, choice, request.ignored, request.text))
             case "synthesize-start":
-                if self._streamed_reply is not None:
+                if self._reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
-                worker, voice = self._choose(parse(SynthesizeStart, event), workers)
-                reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
+                choice = choose_voice(self._models, workers, request)
+                self._text = ArrivingText(self._max_characters)
+                reply = SpeechReply(self._connection, choice, request.ignored, self._text, self._threads)
                 self._replies.add(reply)
-                self._streamed_reply = reply
+                self._reply = reply
+            case _ if self._reply is None:
+                raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
             case "synthesize-chunk":
-                reply, text = self._current(event), parse(SynthesizeChunk, event).text
-                check_length(reply.characters + len(text), self._limits.text_characters, "text")
-                reply.add(text)
+                await self._text.add(request.text)
             case _:
-                self._current(event).finish()
-                self._streamed_reply = None
-
-    def _choose(
-        self, request: Synthesize | SynthesizeStart, workers: list[SpeechWorker]
-    ) -> tuple[SpeechWorker, str | None]:
-        if request.text_format not in (None, SynthesizeTextFormat.TEXT):
-            raise ApiError(400, "text_format: expected text", "invalid_value", "text_format")
-        return choose_voice(workers, request.voice)
-
-    def _current(self, event: Event) -> StreamedSpeechReply:
-        if self._streamed_reply is None:
-            raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
-        return self._streamed_reply
+                self._text.finish()
+                self._reply = None

@@ -4,18 +4,20 @@ from collections.abc import Callable
 
 from wyoming import asr, info
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import RequestFields
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Replies, Reply, parse
+from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Reply, RequestEvents, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
+ENDINGS = (asr.Transcript(""), asr.TranscriptStop())
 PIECE_S = 1.0  # audio that the job takes at a time
 
 
@@ -34,14 +36,20 @@ def asr_program(worker: TranscriptionWorker) -> info.AsrProgram:
     )
 
 
+class TranscribeFields(RequestFields):
+    name: str | None = None
+    language: str | None = None
+
+
 class TranscriptReply(Reply):
     """The text of a job, in pieces and whole."""
 
-    def __init__(self, connection: Connection, job: TranscriptionJob):
-        self._connection, self._job = connection, job
+    def __init__(self, connection: Connection, job: TranscriptionJob, ignored: tuple[str, ...]):
+        super().__init__(ENDINGS)
+        self._connection, self._job, self._ignored = connection, job, ignored
 
     async def run(self) -> None:
-        await self._connection.send(asr.TranscriptStart())
+        await self._connection.send(asr.TranscriptStart(), self._ignored)
         while (delta := await self._job.read()) is not None:
             if delta.text:
                 await self._connection.send(asr.TranscriptChunk(delta.text))
@@ -81,50 +89,54 @@ class IncomingAudio:
         self.job.finish()
 
 
-class AudioEvents:
+class AudioEvents(RequestEvents):
     """The events of speech to text of one connection."""
 
-    def __init__(self, connection: Connection, replies: Replies, limits: Limits):
-        self._connection, self._replies, self._limits = connection, replies, limits
-        self._name: str | None = None  # the model for the next audio
-        self._language: str | None = None  # language of the next audio
-        self._audio: IncomingAudio | None = None
+    first, last = "transcribe", "audio-stop"
+    _audio: IncomingAudio  # of the request whose rest is to come
+    _request = TranscribeFields()  # for the next audio
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more audio is to come."""
-        return self._audio is not None
+    def endings(self, event: Event) -> tuple[Eventable, ...]:
+        return ENDINGS
 
-    async def handle(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
-        """`worker` returns the model of a name, or the preferred one. Raises ApiError."""
+    async def take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        """`worker` returns the model of a name, or the preferred one."""
         match event.type:
             case "transcribe":
-                request = parse(asr.Transcribe, event)
-                worker(request.name).check_language(request.language or None)
-                self._name, self._language = request.name, request.language or None
+                self._request = TranscribeFields()
+                request = parse(TranscribeFields, event, self._models.is_strict)
+                worker(request.name)
+                self._request = request
             case "audio-start":
-                if self._audio is not None:
+                if self._reply is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
-                self._begin(parse(AudioStart, event), worker(self._name))
+                self._begin(parse(AudioStart, event), worker)
             case "audio-chunk":
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
-                audio = self._audio or self._begin(chunk, worker(self._name))
-                if _format(chunk) != _format(audio.form):
+                if self._reply is None:
+                    self._begin(chunk, worker)
+                if _format(chunk) != _format(self._audio.form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
-                await audio.feed(chunk.audio)
+                await self._audio.feed(chunk.audio)
             case _:
-                if self._audio is None:
+                if self._reply is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self._audio = self._name = self._language = None
+                self._reply = None
 
-    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
+    def _begin(self, form: AudioFormat, worker: Callable[[str | None], TranscriptionWorker]) -> None:
+        request, self._request = self._request, TranscribeFields()
+        model = worker(request.name)
         _check_format(form)
-        worker.check_language(self._language)  # another model may be selected since `transcribe`
-        job = worker.submit_live(None, self) if worker.live_slots else worker.submit(None)
-        self._replies.add(TranscriptReply(self._connection, job))
-        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._limits)
-        return self._audio
+        try:
+            model.check_language(request.language)
+        except ApiError as error:
+            request.ignore("language", error.message, "invalid_value")
+        job = model.submit_live(None, self) if model.live_slots else model.submit(None)
+        reply = TranscriptReply(self._connection, job, request.ignored)
+        self._replies.add(reply)
+        self._reply = reply
+        self._audio = IncomingAudio(form, job, model.task.sample_rate, self._models.limits)
 
 
 def _format(form: AudioFormat) -> tuple[int, int, int]:

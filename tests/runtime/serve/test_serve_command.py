@@ -1,6 +1,7 @@
 """`voxport serve` as a process: without a bundle, with TLS and keys, with signals, with a damaged bundle."""
 
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -117,6 +118,17 @@ def test_sigterm_lets_a_stream_end_and_refuses_others(exported: Path, tmp_path: 
         assert content == whole and len(whole) > 40 * FRAME_BYTES
         assert process.process.wait(20) == 0
         assert "Traceback" not in process.output and "Secret" not in process.output
+
+
+def test_a_second_sigterm_ends_a_stream_at_once(exported: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--bundle", exported) as (process, client):
+        with client.stream("POST", "/v1/audio/speech", json=LONG) as response:
+            next(response.iter_raw())
+            process.process.terminate()
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            process.process.terminate()
+            assert process.process.wait(2) == -signal.SIGTERM
+        assert process.output.count("a second signal") == 1 and "Traceback" not in process.output
 
 
 def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported: Path, tmp_path: Path) -> None:

@@ -67,8 +67,9 @@ def test_files_of_tls_are_checked_first(tmp_path: Path) -> None:
         "example.org",
         "https://",
         "https://a.example/page",
-        "ftp://a.example",
         "https://a:b@c.d",
+        "https://a.example b",
+        "//a.example",
         "http://[",
         "https://a.example:99999",
         "https://a.example?b",
@@ -80,6 +81,22 @@ def test_an_origin_is_the_url_of_a_web_page(origin: str) -> None:
     assert error.field == "allow_origin" and repr(origin) in str(error)
 
 
+@pytest.mark.parametrize("host", ["http://a.example", "a.example:80", "a/b", "", "[::1]"])
+def test_a_host_is_a_name(host: str) -> None:
+    error = refused("--port", 1, "--allow-host", host)
+    assert error.field == "allow_host" and repr(host) in str(error)
+
+
+def test_the_wyoming_protocol_needs_networks_beyond_this_machine() -> None:
+    for host in ("0.0.0.0", "192.168.1.2", "example.org", "[::]"):
+        assert "--wyoming-allow NETWORK" in str(refused("--port", 1, "--wyoming", f"tcp://{host}:10200"))
+    for network in ("a", "", "192.168.1.0/33", "192.168.1.*"):
+        error = refused("--wyoming", "tcp://0.0.0.0:1", "--wyoming-allow", network)
+        assert error.field == "wyoming_allow" and repr(network) in str(error)
+    for options in (["--wyoming-allow", "10.0.0.0/8"], ["--wyoming-announce"]):
+        assert refused("--port", 1, *options).field == "wyoming"
+
+
 def test_other_files_and_addresses_are_checked_first(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("short")
@@ -87,14 +104,20 @@ def test_other_files_and_addresses_are_checked_first(tmp_path: Path) -> None:
     assert refused("--keys", file).field == "keys"
     assert refused("--voices", file).field == "voices"
     assert refused("--wyoming", "http://127.0.0.1:80").field == "wyoming"
+    assert "missing" in str(refused("--alias", "tts-1=other")) and refused("--alias", "a=b").field == "alias"
+    for option in ("--alias", "--voice-alias"):
+        with pytest.raises(UsageError, match="expected two names as in tts-1=TTS, found 'tts-1='"):
+            parse(option, "tts-1=")
 
 
 def test_what_was_checked_is_bound_and_listens_later(tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    origins = ["--allow-origin", "HTTPS://a.example/", "--allow-origin", "http://[::1]:80"]
-    ready = serve.check(parse("--port", port, "--tls-cert", own, "--tls-key", key, *origins))
+    pages = ("HTTPS://a.example/", "http://[::1]:80", "app://a", "null", "file://", "http://localhost:*", "*")
+    origins = [f"--allow-origin={origin}" for origin in pages]
+    hosts = ["--allow-host=voxport", "--allow-host=*.example.org"]
+    ready = serve.check(parse("--port", port, "--tls-cert", own, "--tls-key", key, *origins, *hosts))
     with ready.listener:
         assert ready.listener.port == port and isinstance(ready.listener.tls, ssl.SSLContext)
         with pytest.raises(ConnectionRefusedError):

@@ -84,6 +84,16 @@ def test_a_voice_is_made_speaks_is_listed_and_deleted(
     assert made.id not in listed(server) and list(folder.iterdir()) == []
 
 
+def test_a_name_that_one_stored_voice_has_is_a_voice(server: RunningServer) -> None:
+    number = post(server, {"name": "Zoë"}).json()["id"]
+    answer = speak(server, "zoË")
+    assert answer.status_code == 200 and answer.headers["x-voxport-voice"] == number
+    other = post(server, {"name": "ZOË"}).json()["id"]
+    answer = speak(server, "Zoë")
+    assert error(answer) == (400, "voice_not_found", "voice")
+    assert "several" in answer.json()["error"]["message"] and f"{number}, {other}" in answer.text
+
+
 def test_the_cache_rows_of_a_stored_voice_are_on_no_disk(
     server: RunningServer, cloning: QwenTextToSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +142,6 @@ WRONG = [
     ({"name": "a\x00b"}, None, "invalid_value", "name"),
     ({"name": "a" * 101}, None, "invalid_value", "name"),
     ({"type": "prompt"}, None, "invalid_value", "type"),
-    ({"prompt": "A calm voice."}, None, "unknown_field", "prompt"),
     ({"model": "tone"}, None, "voices_not_supported", "model"),
     ({"transcript": "a" * 4097}, None, "string_above_max_length", "transcript"),
     ({"transcript": "..."}, None, "invalid_value", "transcript"),

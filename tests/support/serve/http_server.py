@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxport.runtime.serve.address import SEND_S, bind
+from voxport.runtime.serve.aliases import Aliases
 from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import Server, configuration
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.models import NO_ALIASES, Models
 from voxport.runtime.serve.voices.store import VoiceStore
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
@@ -44,14 +45,16 @@ def running(
     keys: Keys | None = None,
     slots: int = 2,
     origins: tuple[str, ...] = (),
+    hosts: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
     tls: ssl.SSLContext | None = None,
     send_s: float = SEND_S,
+    aliases: Aliases = NO_ALIASES,
     is_strict: bool = False,
 ) -> Iterator[RunningServer]:
-    models = Models(tasks, limits, slots, voices, is_strict)
+    models = Models(tasks, limits, slots, voices, aliases, is_strict)
     models.start()
-    app = build_app(models, keys or Keys(), origins)
+    app = build_app(models, keys or Keys(), origins, hosts)
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
     server = Server(config, models)

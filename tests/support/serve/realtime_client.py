@@ -102,3 +102,20 @@ MISTRAL = "/v1/audio/transcriptions/realtime?model=loud"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 TEXT = "one two three"  # of `Socket.say`
 SOUND = text_of(b"\0\0" * 1280)
+
+
+def update(**fields: object) -> dict[str, Any]:
+    """A message of OpenAI's dialect with fields of the audio's input."""
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": fields}}}
+
+
+async def append(socket: Socket, blocks: Sequence[bytes], kind: str = "input_audio_buffer.append") -> None:
+    """Sends audio in pieces."""
+    for block in blocks:
+        await socket.send(kind, audio=text_of(block))
+
+
+def kinds(events: Sequence[Any]) -> list[str]:
+    """Last parts of the types of events that are no text."""
+    found = [event["type"] if isinstance(event, dict) else event.type for event in events]
+    return [kind.rpartition(".")[2] for kind in found if not kind.endswith(".delta")]

@@ -79,10 +79,10 @@ def wyoming_fixture(is_live: bool = True, **limits: Any) -> Iterator[WyomingFixt
         made.models.drain(0)
 
 
-async def ask(client: AsyncClient, *requests: Eventable, until: tuple[str, ...]) -> list[Event]:
+async def ask(client: AsyncClient, *requests: Event | Eventable, until: tuple[str, ...]) -> list[Event]:
     """Sends events and returns what arrives until an event of one of the types, an error or the end."""
     for request in requests:
-        await client.write_event(request.event())
+        await client.write_event(request if isinstance(request, Event) else request.event())
     return await answers(client.read_event, until)
 
 
@@ -133,7 +133,7 @@ async def until_true(condition: Callable[[], bool]) -> float:
 
 
 def conversation(
-    fixture: WyomingFixture, *requests: Eventable, until: tuple[str, ...], answers: int = 1
+    fixture: WyomingFixture, *requests: Event | Eventable, until: tuple[str, ...], answers: int = 1
 ) -> list[list[Event]]:
     """Sends events on one connection. Returns what follows, up to one of `until`, as often as `answers`."""
 

@@ -1,6 +1,7 @@
 """Keys, hosts, origins and the numbers of requests and sockets."""
 
 import json
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from voxport.runtime.serve.models import Models
 
 KEY, OTHER = "k" * 20, "o" * 20
 BODY = speech_body()
+METHODS = ("GET", "POST", "OPTIONS")
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_every_path_but_the_probes_needs_a_key(keys: Keys) -> None:
 
 
 def test_hosts_and_origins_that_are_foreign_are_refused() -> None:
-    foreign = ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]")
+    foreign = ("evil.example", "evil.example:80", "localhost.evil.example", "localhost..", "", "[", "[x]")
     with (
         running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
         httpx2.Client() as client,
@@ -65,19 +67,38 @@ def test_hosts_and_origins_that_are_foreign_are_refused() -> None:
             assert client.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
 
-def test_no_answer_lets_a_web_page_read_it() -> None:
-    """Neither to a request nor to the question of a browser that comes before it."""
-    asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
-    with (
-        running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server,
-        httpx2.Client() as client,
-    ):
-        answers = [
-            client.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
-            for origin in ("http://evil.example", "https://page.example")
-            for method in ("GET", "POST", "OPTIONS")
-            for path in ("/", "/v1/models", "/v1/audio/speech", "/v1/nothing")
-        ]
+ORIGINS = (
+    "https://page.example/",
+    "app://obsidian.md",
+    "http://localhost:*",
+    "chrome-extension://abc",
+    "null",
+)
+
+
+def test_pages_that_are_listed_read_answers_and_no_others(keys: Keys) -> None:
+    """Refusals too, and also if a key is needed: a browser asks without it first."""
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    listed = ("https://page.example", "app://obsidian.md", "http://localhost:5173", "chrome-extension://abc")
+    others = ("http://evil.example", "https://page.example.evil", "app://other", "http://localhost.evil:80")
+    with running({"tone": ToneSpeech()}, keys=keys, origins=ORIGINS) as server, httpx2.Client() as client:
+        url = f"{server.url}/v1/audio/speech"
+        for origin in (*listed, "null"):
+            asked = client.request("OPTIONS", url, headers={"origin": origin, **asks})
+            refused = client.post(url, json=BODY, headers={"origin": origin})
+            spoken = client.post(url, json=BODY, headers={"origin": origin, **bearer(KEY)})
+            assert [each.status_code for each in (asked, refused, spoken)] == [200, 401, 200]
+            for each in (asked, refused, spoken):
+                assert each.headers["access-control-allow-origin"] == origin
+            assert asked.headers["access-control-allow-headers"] == "authorization"
+            assert spoken.headers["access-control-expose-headers"] == "*"
+        for origin in others:
+            for method in ("OPTIONS", "POST"):
+                answer = client.request(method, url, headers={"origin": origin, **asks, **bearer(KEY)})
+                assert answer.status_code == 403 and f"--allow-origin {origin}" in answer.text
+                assert not [name for name in answer.headers if name.startswith("access-control-")]
+    with running({"tone": ToneSpeech()}) as server:
+        answers = [httpx2.request(m, server.url, headers={"origin": server.url, **asks}) for m in METHODS]
     assert not [name for answer in answers for name in answer.headers if name.startswith("access-control-")]
 
 
@@ -144,17 +165,21 @@ def test_connections_without_a_request_are_refused_beyond_their_number() -> None
         assert httpx2.get(f"{server.url}/v1/models").status_code == 200
 
 
-def test_a_server_takes_its_own_name() -> None:
-    limits = Limits()
-    models = Models({}, limits)
-    client = TestClient(build_app(models, Keys(), host="Voice.local"))
-    for host, status in (
-        ("voice.local", 200),
-        ("VOICE.local:80", 200),
-        ("localhost", 200),
-        ("other.local", 403),
+def test_a_server_takes_its_own_names() -> None:
+    hosts = ("Voice.local", "host.docker.internal", "*.cluster.local", "voxport")
+    client = TestClient(build_app(Models({}, Limits()), Keys(), hosts=hosts))
+    own = ("voice.local", "VOICE.local:80", "host.docker.internal:1", "a.b.cluster.local", "voxport")
+    for host in (*own, "localhost", "localhost.:8000", "voxport.", "127.0.0.1.", "[::1]:80"):
+        assert client.get("/healthz", headers={"host": host}).status_code == 200, host
+    for host in (
+        "other.local",
+        "host.docker.internal.evil",
+        "cluster.local",
+        "voxport..",
+        "hostxdocker.internal",
     ):
-        assert client.get("/healthz", headers={"host": host}).status_code == status
+        answer = client.get("/healthz", headers={"host": host})
+        assert answer.status_code == 403 and "--allow-host" in answer.json()["error"]["message"], host
 
 
 def test_the_server_lists_its_paths() -> None:
@@ -219,9 +244,55 @@ def test_a_body_that_does_not_arrive_in_time_is_refused(pause_s: float) -> None:
         assert b" 408 " in answer and b"x-should-retry" not in answer
 
 
-def test_probes_have_no_body_if_only_the_head_is_asked_for() -> None:
+def test_every_get_has_a_head() -> None:
+    paths = (
+        "/",
+        "/health",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/v1/models",
+        "/v1/models/tone",
+        "/v1/page",
+    )
     with running({"tone": ToneSpeech()}) as server:
         wait_until(lambda: httpx2.head(f"{server.url}/readyz").status_code == 200)
-        assert httpx2.head(f"{server.url}/healthz").content == b""
-        wrong = httpx2.post(f"{server.url}/healthz")
-        assert wrong.json()["error"]["code"] == "method_not_allowed" and wrong.headers["allow"]
+        for path in paths:
+            head, whole = httpx2.head(server.url + path), httpx2.get(server.url + path)
+            assert (head.status_code, head.content, whole.status_code) == (200, b"", 200), path
+            assert head.headers["content-type"] == whole.headers["content-type"] and whole.content
+        for wrong in (httpx2.post(f"{server.url}/healthz"), httpx2.head(f"{server.url}/v1/audio/speech")):
+            assert wrong.status_code == 405 and wrong.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/audio/speech", "/v1/audio/speech"),
+        ("/v1/v1/audio/speech", "/v1/audio/speech"),
+        ("/v1/audio/speech/audio/speech", "/v1/audio/speech"),
+        ("/openai/deployments/tone/audio/speech", "/v1/audio/speech"),
+        ("/api/v1/models", "/v1/models"),
+        ("/v1/healthz", "/healthz"),
+        ("/docs", "/openapi.json"),
+        ("/v1/chat/completions", "/openapi.json"),
+    ],
+)
+def test_a_path_with_a_wrong_prefix_names_the_right_one(path: str, expected: str) -> None:
+    client = TestClient(
+        build_app(Models({"tone": ToneSpeech()}, Limits()), Keys()), base_url="http://localhost"
+    )
+    answer = client.post(path)
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+    assert re.search(rf"{path}; .*{expected}\b", answer.json()["error"]["message"])
+    for same in ("/v1/models/", "//v1/models", "/v1//models//"):
+        assert client.get(f"http://localhost{same}", follow_redirects=False).status_code == 200
+
+
+def test_a_key_has_several_headers(keys: Keys) -> None:
+    client = TestClient(build_app(Models({}, Limits()), keys), base_url="http://localhost")
+    for headers in ({"api-key": KEY}, {"X-API-Key": KEY}, {**bearer("none"), "api-key": KEY}):
+        assert client.get("/v1/models", headers=headers).status_code == 200
+    for headers in ({}, {"api-key": KEY[1:]}, {"authorization": f"Basic {KEY}"}):
+        answer = client.get("/v1/models", headers=headers)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"

@@ -11,7 +11,7 @@ import soundfile
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.fields import SpeechFormat
-from voxport.runtime.serve.speech.encoders import ENCODERS
+from voxport.runtime.serve.speech.encoders import make_encoder
 
 RATE, FRAME = 24000, 1920
 SOUND = (0.3 * np.sin(2 * np.pi * 440 * np.arange(4 * RATE) / RATE)).astype(np.float32)
@@ -19,7 +19,7 @@ SOUND = (0.3 * np.sin(2 * np.pi * 440 * np.arange(4 * RATE) / RATE)).astype(np.f
 
 def pieces(name: SpeechFormat) -> list[bytes]:
     async def encode() -> list[bytes]:
-        encoder = ENCODERS[name](RATE)
+        encoder = make_encoder(name, RATE)
         made = [await encoder.encode(pcm16(SOUND[at : at + FRAME])) for at in range(0, len(SOUND), FRAME)]
         return [*made, await encoder.finish()]
 
@@ -39,7 +39,7 @@ def test_an_encoder_that_is_dropped_reports_no_error(
     name: SpeechFormat, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As when a client leaves: a cycle is collected in any order of its parts."""
-    encoder = ENCODERS[name](RATE)
+    encoder = make_encoder(name, RATE)
     asyncio.run(encoder.encode(pcm16(SOUND[:FRAME])))
     vars(encoder)["itself"] = encoder
     found = list[object]()

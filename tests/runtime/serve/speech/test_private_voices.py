@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import RunningServer, running
-from wyoming.tts import SynthesizeVoice
 
 from voxport.runtime.families.qwen3_tts import voices
 from voxport.runtime.families.qwen3_tts.prompt import Voice
 from voxport.runtime.families.qwen3_tts.task import QwenTextToSpeech
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.wyoming.server import describe
-from voxport.runtime.serve.wyoming.speech import choose_voice
+from voxport.runtime.serve.wyoming.speech import SpeechFields, VoiceFields, choose_voice
 
 PRIVATE = "operator"
 
@@ -62,15 +61,15 @@ def test_a_bundle_without_voices_serves_none_and_then_its_own(task: QwenTextToSp
         for fields in ({}, {"voice": PRIVATE}, {"voice": "damaged"}):
             assert refusal(speak(server, **fields)) == (400, "voice_not_found", "voice")
         assert [voice.name for voice in describe(server.models).tts[0].voices] == ["default"]
-        for wish in (None, SynthesizeVoice(name=PRIVATE), SynthesizeVoice(name="default")):
+        for wish in (None, VoiceFields(name=PRIVATE), VoiceFields(name="default")):
             with pytest.raises(ApiError) as raised:
-                choose_voice(workers, wish)
+                choose_voice(server.models, workers, SpeechFields(voice=wish))
             assert raised.value.code == "voice_not_found" and "damaged" not in raised.value.message
         add_bundle_voice(task, "zoe")
-        names = [each["id"] for each in httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]]
-        assert names == ["zoe"]
+        listed = httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]
+        assert {each.get("alias_of", each["id"]) for each in listed} == {"zoe"}
         assert refusal(speak(server, voice=PRIVATE)) == (400, "voice_not_found", "voice")
         answer = speak(server)
         assert len(answer.content) == 2 * 1920 * 2 and answer.content == speak(server, voice="zoe").content
         assert [voice.name for voice in describe(server.models).tts[0].voices] == ["zoe"]
-        assert choose_voice(workers, None) == (workers[0], "zoe")
+        assert choose_voice(server.models, workers, SpeechFields()) == (workers[0], ("zoe", "zoe"))

@@ -4,11 +4,11 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+import av
 import httpx2
 import numpy as np
 import openai
 import pytest
-import soundfile
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
 from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
@@ -21,6 +21,14 @@ from voxport.runtime.serve.limits import Limits
 def server() -> Iterator[RunningServer]:
     with running({"tone": ToneSpeech()}) as started:
         yield started
+
+
+def decoded(content: bytes) -> tuple[np.ndarray, int]:
+    """Samples [n] and their rate, by another decoder than the one of the server's formats."""
+    with av.open(io.BytesIO(content)) as file:
+        frames = list(file.decode(audio=0))
+    samples = np.concatenate([frame.to_ndarray()[0] for frame in frames])
+    return samples / 32768 if samples.dtype == np.int16 else samples, frames[0].sample_rate
 
 
 def speak(client: openai.OpenAI, **fields: Any) -> bytes:
@@ -36,14 +44,18 @@ def test_empty_instructions_are_none(client: openai.OpenAI) -> None:
     assert speak(client, response_format="pcm", instructions="") == pcm16(tone(TEXT))
 
 
-@pytest.mark.parametrize("name, bar", [("wav", 1e-4), ("flac", 1e-4), ("mp3", 0.05), ("opus", 0.1)])
+BARS = {"wav": 1e-4, "flac": 1e-4, "mp3": 0.05, "opus": 0.1, "OGG": 0.1, "aac": 0.05}
+
+
+@pytest.mark.parametrize("name, bar", BARS.items())
 def test_files_hold_the_whole_speech(client: openai.OpenAI, name: str, bar: float) -> None:
-    """Lossy formats keep the level of a tone. MP3 adds up to two of its frames of silence."""
+    """Lossy formats keep the level of a tone. MP3 and AAC add up to two of their frames of silence."""
     content = speak(client, response_format=name)
-    samples, rate = soundfile.read(io.BytesIO(content))
+    samples, rate = decoded(content)
     expected = tone(TEXT)
-    assert rate == RATE
-    assert len(expected) <= len(samples) <= len(expected) + (2500 if name == "mp3" else 0)
+    assert rate == (48000 if name in ("opus", "OGG") else RATE)
+    samples = samples[:: rate // RATE]
+    assert len(expected) <= len(samples) <= len(expected) + (2500 if name in ("mp3", "aac") else 0)
     level = np.sqrt((samples**2).sum() / len(expected))
     assert abs(level - np.sqrt((expected**2).mean())) < bar
 
@@ -54,6 +66,7 @@ def test_mp3_is_the_default_and_types_are_named(server: RunningServer) -> None:
         "wav": "audio/wav",
         "opus": "audio/ogg",
         "flac": "audio/flac",
+        "AAC": "audio/aac",
     }.items():
         assert post_speech(server, speech_body(response_format=name)).headers["content-type"] == kind
     fields = speech_body()
@@ -99,24 +112,20 @@ WRONG = [
     ({"voice": "carl"}, 400, "voice_not_found", "voice"),
     ({"voice": {"id": "carl"}}, 400, "voice_not_found", "voice"),
     ({"voice": "../x.safetensors"}, 400, "voice_not_found", "voice"),
-    ({"response_format": "aac"}, 400, "invalid_value", "response_format"),
-    ({"response_format": "mp3", "stream_format": "sse"}, 400, "invalid_value", "response_format"),
+    ({"response_format": "midi"}, 400, "invalid_value", "response_format"),
     ({"stream_format": "other"}, 400, "invalid_value", "stream_format"),
-    ({"speed": 1.5}, 400, "invalid_value", "speed"),
-    ({"instructions": " "}, 400, "invalid_value", "instructions"),
-    ({"instructions": "Cheerful."}, 400, "invalid_value", "instructions"),
+    ({"speed": 4.1}, 400, "invalid_value", "speed"),
+    ({"ref_audio": "UklGRg=="}, 400, "voices_not_supported", "ref_audio"),
     ({"input": ""}, 400, "invalid_value", "input"),
-    ({"input": "\U0001f468‍\U0001f469‍\U0001f467 ❤️"}, 400, "invalid_value", "input"),
-    ({"input": "()[]{}" * 600}, 400, "invalid_value", "input"),
     ({"input": "a\0b"}, 400, "invalid_value", "input"),
     ({"input": "Привет, мир"}, 400, "invalid_value", "input"),
     ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
     ({"input": 5}, 400, "invalid_value", "input"),
-    ({"seed": -1}, 400, "invalid_value", "seed"),
     ({"seed": "3"}, 400, "invalid_value", "seed"),
+    ({"n": 2}, 400, "unsupported_value", "n"),
+    ({"sample_rate": 48000}, 400, "unsupported_value", "sample_rate"),
+    ({"output_format": "mp3_44100"}, 400, "unsupported_value", "output_format"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
-    ({"language": "klingon"}, 400, "invalid_value", "language"),
-    ({"pitch": 2}, 400, "unknown_field", "pitch"),
 ]
 
 
@@ -136,7 +145,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'),
+        *(b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"model": "tone"}'),
         *(f'{{"model": "tone", "{name}": {DEEP}}}'.encode() for name in ("input", "x")),
         *(
             f'{{"model": "tone", "input": "a", "speed": {speed}}}'.encode()
@@ -157,15 +166,15 @@ def test_a_large_body_is_refused_with_and_without_its_length(server: RunningServ
 
 @pytest.mark.parametrize("text", ["[" * 4096, "(" * 4096, "[" * 100_000, "a" * 10**6])
 def test_a_hard_text_is_answered_in_two_seconds(server: RunningServer, text: str) -> None:
-    assert post_speech(server, speech_body(input=text), timeout=2).status_code in (400, 413)
+    assert post_speech(server, speech_body(input=text), timeout=2).status_code in (200, 400, 413)
 
 
 def test_lists_of_models_and_voices(server: RunningServer, client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["tone"]
+    assert next(iter(client.models.list())).id == "tone"
     assert client.models.retrieve("tone").owned_by == "voxport"
     voices = httpx2.get(f"{server.url}/v1/audio/voices").json()
     assert voices["voices"] == voices["data"] and voices["object"] == "list"
-    assert voices["data"][0] == {"id": "anna", "name": "anna", "model": "tone"}
+    assert voices["data"][0].items() >= {"id": "anna", "name": "anna", "model": "tone"}.items()
     assert httpx2.get(f"{server.url}/v1/audio/voices?model=x").status_code == 404
 
 

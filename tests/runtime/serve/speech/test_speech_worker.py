@@ -20,7 +20,7 @@ from support.serve.tone_speech import FRAME, ToneSpeech
 from voxport.runtime.serve.http import uploads
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.encoders import ENCODERS
+from voxport.runtime.serve.speech import settings
 from voxport.runtime.serve.speech.worker import WARM_UP_TEXT
 
 SENTENCE = "a" * 200 + "."  # is a part of a text
@@ -48,7 +48,7 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog: pytest.LogCap
     for task in (ToneSpeech(fault=fail), transcription):
         models = Models({"a": task}, Limits())
         models.start()
-        (worker,) = models._workers
+        (worker,) = models.workers
         worker._thread.join(10)
         assert not models.is_ready and models.has_failed
         assert "planted" in caplog.text
@@ -108,21 +108,27 @@ def test_a_full_queue_refuses_with_a_time_to_a_retry() -> None:
 
 
 def test_an_encoder_that_fails_leaves_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(rate: int) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
     task = ToneSpeech()
     with running({"tone": task}) as server:
         worker = server.models.speech_workers["tone"]
-        monkeypatch.setitem(ENCODERS, "mp3", fail)
+        monkeypatch.setattr(settings, "make_encoder", fail)
         assert post_speech(server, speech_body(response_format="mp3")).status_code == 500
+        monkeypatch.undo()
         assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
         assert len(post_speech(server, speech_body()).content) == 2 * FRAME * len(TEXT)
 
 
 @pytest.mark.parametrize(
     ("fields", "status"),
-    [({"model": "other"}, 404), ({"language": "fr"}, 400), ({"delay_ms": "81"}, 400), ({"stream": "x"}, 400)],
+    [
+        ({"model": "other"}, 404),
+        ({"diarize": "true"}, 400),
+        ({"delay_ms": "81"}, 400),
+        ({"stream": "x"}, 400),
+    ],
 )
 def test_a_recording_that_is_refused_is_not_stored(
     fields: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from support.serve.tone_speech import FRAME
 from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TEXT,
@@ -20,7 +21,7 @@ from support.serve.wyoming_fixture import (
     wyoming_fixture,
 )
 from wyoming.asr import Transcribe
-from wyoming.event import Event
+from wyoming.event import Event, Eventable
 from wyoming.info import Describe, Info, SelectProgram
 from wyoming.ping import Ping
 from wyoming.tts import (
@@ -73,10 +74,15 @@ def test_synthesize_sends_the_speech_of_the_task(voice: SynthesizeVoice | None, 
     assert sound(events) == spoken(TEXT, name)
 
 
+def in_pieces(text: str, size: int, voice: str | None = None) -> list[Eventable]:
+    """The events of Home Assistant, which repeats the whole text."""
+    pieces = [SynthesizeChunk(text[start : start + size]) for start in range(0, len(text), size)]
+    return [SynthesizeStart(SynthesizeVoice(voice)), *pieces, Synthesize(text), SynthesizeStop()]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size: int) -> None:
-    pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
-    sent = [SynthesizeStart(SynthesizeVoice("bob")), *pieces, Synthesize(TEXT), SynthesizeStop()]
+    sent = in_pieces(TEXT, size, "bob")
     with wyoming_fixture() as fixture:
         (events,) = conversation(fixture, *sent, until=END_OF_TEXT)
     assert types(events) == ["audio-start", "audio-chunk", "audio-stop", "synthesize-stopped"]
@@ -102,6 +108,18 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
     with wyoming_fixture() as fixture:
         found = conversation(fixture, *map(Synthesize, texts), until=END_OF_SPEECH, answers=len(texts))
     assert [sound(events) for events in found] == [spoken(text) for text in texts]
+
+
+@pytest.mark.parametrize("text", ["👍", "...", "", "---"])
+def test_a_text_without_a_word_is_silence(text: str) -> None:
+    """Whole and in pieces. The next text is spoken on the same connection."""
+    with wyoming_fixture() as fixture:
+        for end, kinds in ((END_OF_SPEECH, []), (END_OF_TEXT, ["synthesize-stopped"])):
+            requests = [[Synthesize(each)] if not kinds else in_pieces(each, 1000) for each in (text, TEXT)]
+            silence, speech = conversation(fixture, *requests[0], *requests[1], until=end, answers=2)
+            assert types(silence) == ["audio-start", "audio-chunk", "audio-stop", *kinds]
+            assert len(sound(silence)) == 2 * FRAME and not any(sound(silence))
+            assert sound(speech) == spoken(TEXT)
 
 
 # Transcripts

@@ -18,6 +18,7 @@ from support.serve.wyoming_fixture import (
     conversation,
     sound,
     spoken,
+    types,
     until_true,
     wyoming_fixture,
 )
@@ -25,7 +26,6 @@ from wyoming.asr import Transcribe
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event, async_read_event
 from wyoming.info import SelectProgram
-from wyoming.ping import Ping
 from wyoming.tts import Synthesize
 
 from voxport.runtime.serve.errors import ApiError
@@ -40,8 +40,13 @@ def line(kind: str, **data: object) -> bytes:
     return header(type=kind, data=data)
 
 
+def chunk(content: bytes = b"ab" * 1280, **form: int) -> bytes:
+    return header(type="audio-chunk", data=AUDIO | form, payload_length=len(content)) + content
+
+
+BEGINNINGS = ("transcript-start", "audio-start", "audio-chunk")
 AUDIO = {"rate": 16000, "width": 2, "channels": 1}
-BAD = {
+NO_EVENT = {  # the connection ends, because the next event cannot be found
     "a payload of 1 TiB": (header(payload_length=2**40), "event_too_large"),
     "a payload above the limit": (header(payload_length=2**20 + 1), "event_too_large"),
     "a payload of x": (header(payload_length="x"), "invalid_event"),
@@ -56,57 +61,83 @@ BAD = {
     "a deep header": (b"[" * 60_000 + b"\n", "invalid_event"),
     "no type": (b"{}\n", "invalid_event"),
     "a type that is a number": (header(type=5), "invalid_event"),
-    "no text": (line("synthesize"), "invalid_event"),
-    "a text that is a list": (line("synthesize", text=["a"]), "invalid_event"),
-    "a voice that is a text": (line("synthesize", text="a", voice="anna"), "invalid_event"),
-    "a long text": (line("synthesize", text="a " * 2049), "string_above_max_length"),
-    "an empty text": (line("synthesize", text=""), "invalid_value"),
-    "NUL": (line("synthesize", text="a\0b"), "invalid_value"),
-    "another script": (line("synthesize", text="你好"), "invalid_value"),
+}
+SPEECH, STREAM, TRANSCRIPT = (
+    ["audio-stop"],
+    ["audio-stop", "synthesize-stopped"],
+    ["transcript", "transcript-stop"],
+)
+START, STOP, AUDIO_STOP = line("synthesize-start"), line("synthesize-stop"), line("audio-stop")
+WRONG = {  # whole requests: content, code of the error, the events that follow it
+    "a text that is a list": (line("synthesize", text=["a"]), "invalid_event", SPEECH),
+    "a voice that is a text": (line("synthesize", text="a", voice="anna"), "invalid_event", SPEECH),
+    "a long text": (line("synthesize", text="a " * 2049), "string_above_max_length", SPEECH),
+    "NUL": (line("synthesize", text="a\0b"), "invalid_value", SPEECH),
+    "another script": (line("synthesize", text="你好"), "invalid_value", SPEECH),
     "another script in pieces": (
-        line("synthesize-start") + line("synthesize-chunk", text="Привет") + line("synthesize-stop"),
+        START + line("synthesize-chunk", text="Привет") + STOP,
         "invalid_value",
+        STREAM,
     ),
-    "SSML": (line("synthesize", text="<a/>", text_format="ssml"), "invalid_value"),
-    "an unknown voice": (line("synthesize", text="a", voice={"name": "../x"}), "voice_not_found"),
-    "a speaker": (line("synthesize", text="a", voice={"name": "anna", "speaker": "b"}), "voice_not_found"),
-    "an unknown language": (line("synthesize", text="a", voice={"language": "xx"}), "language_not_found"),
-    "a piece before its start": (line("synthesize-chunk", text="a"), "invalid_event"),
-    "a stop before its start": (line("synthesize-stop"), "invalid_event"),
-    "two starts": (2 * line("synthesize-start"), "invalid_event"),
-    "an empty text in pieces": (line("synthesize-start") + line("synthesize-stop"), "invalid_value"),
-    "a long text in pieces": (
-        line("synthesize-start") + 3 * line("synthesize-chunk", text="a" * 2000),
-        "string_above_max_length",
+    "SSML": (line("synthesize", text="<a/>", text_format="ssml"), "invalid_event", SPEECH),
+    "an unknown voice": (line("synthesize", text="a", voice={"name": "../x"}), "voice_not_found", SPEECH),
+    "an unknown voice of a text in pieces": (
+        line("synthesize-start", voice={"name": "x"})
+        + line("synthesize-chunk", text="a")
+        + line("synthesize", text="a")
+        + STOP,
+        "voice_not_found",
+        STREAM,
     ),
-    "an unknown model": (line("transcribe", name="other"), "model_not_found"),
-    "a model that speaks": (line("transcribe", name="tts"), "model_not_found"),
-    "a language that the model does not have": (line("transcribe", language="fr-FR"), "invalid_value"),
-    "a language that is a number": (line("transcribe", language=5), "invalid_event"),
-    "odd audio": (header(type="audio-chunk", data=AUDIO, payload_length=3) + b"abc", "invalid_audio"),
-    "half a frame": (
-        header(type="audio-chunk", data=AUDIO | {"channels": 2}, payload_length=2) + b"ab",
-        "invalid_audio",
-    ),
-    "audio of 24 bits": (line("audio-start", **AUDIO | {"width": 3}), "invalid_audio"),
-    "audio of rate 0": (line("audio-start", **AUDIO | {"rate": 0}), "invalid_audio"),
-    "audio of no channels": (line("audio-start", **AUDIO | {"channels": 0}), "invalid_audio"),
-    "audio without a rate": (line("audio-start", width=2, channels=1), "invalid_event"),
-    "a stop before audio": (line("audio-stop"), "invalid_event"),
-    "audio that changes its rate": (
-        line("audio-start", **AUDIO) + line("audio-chunk", **AUDIO | {"rate": 8000}),
+    "a piece that is a list": (
+        START + 2 * line("synthesize-chunk", text=["a"]) + line("synthesize", text="a") + STOP,
         "invalid_event",
+        STREAM,
     ),
+    "a piece before its start": (line("synthesize-chunk", text="a") + STOP, "invalid_event", STREAM),
+    "a stop before its start": (STOP, "invalid_event", STREAM),
+    "two starts": (2 * START + line("synthesize-chunk", text="a") + STOP, "invalid_event", STREAM),
+    "an unknown model": (
+        line("transcribe", name="other") + chunk() + AUDIO_STOP,
+        "model_not_found",
+        TRANSCRIPT,
+    ),
+    "a model that speaks": (line("transcribe", name="tts") + AUDIO_STOP, "model_not_found", TRANSCRIPT),
+    "a language that is a number": (
+        line("transcribe", language=5) + chunk() + AUDIO_STOP,
+        "invalid_event",
+        TRANSCRIPT,
+    ),
+    "odd audio": (2 * chunk(b"abc") + AUDIO_STOP, "invalid_audio", TRANSCRIPT),
+    "half a frame": (chunk(b"ab", channels=2) + AUDIO_STOP, "invalid_audio", TRANSCRIPT),
+    "audio of 24 bits": (
+        line("audio-start", **AUDIO | {"width": 3}) + 2 * chunk(width=3) + AUDIO_STOP,
+        "invalid_audio",
+        TRANSCRIPT,
+    ),
+    "audio of rate 0": (line("audio-start", **AUDIO | {"rate": 0}) + AUDIO_STOP, "invalid_audio", TRANSCRIPT),
+    "audio of no channels": (chunk(channels=0) + AUDIO_STOP, "invalid_audio", TRANSCRIPT),
+    "audio without a rate": (
+        line("audio-start", width=2, channels=1) + AUDIO_STOP,
+        "invalid_event",
+        TRANSCRIPT,
+    ),
+    "a stop before audio": (AUDIO_STOP, "invalid_event", TRANSCRIPT),
+    "audio that changes its rate": (
+        line("audio-start", **AUDIO) + 3 * chunk(rate=8000) + AUDIO_STOP,
+        "invalid_event",
+        TRANSCRIPT,
+    ),
+    "no event": (line("run-pipeline", a=1), "unknown_event", []),
+    "a program that is unknown": (line("select-program", name="x"), "model_not_found", []),
 }
 
 
-def test_bad_input_gets_an_error_and_the_server_goes_on() -> None:
-    """Each on a connection of its own, which ends after the error."""
-
+def test_what_is_no_event_ends_its_connection_only() -> None:
     async def scenario(fixture: WyomingFixture) -> dict[str, str | None]:
         found = {}
         async with fixture.client() as client:
-            for name, (content, _) in BAD.items():
+            for name, (content, _) in NO_EVENT.items():
                 reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
                 writer.write(content)
                 events = await answers(lambda: async_read_event(reader), ())
@@ -115,12 +146,60 @@ def test_bad_input_gets_an_error_and_the_server_goes_on() -> None:
                 found[name] = events[-1].data.get("code") if events else None
             whole = await ask(client, Synthesize(TEXT), until=END_OF_SPEECH)
             assert sound(whole) == spoken(TEXT)
-        await until_true(lambda: fixture.speech_worker.is_idle and fixture.transcription_worker.is_idle)
-        assert fixture.models.is_ready
         return found
 
     with wyoming_fixture() as fixture:
-        assert asyncio.run(scenario(fixture)) == {name: code for name, (_, code) in BAD.items()}
+        assert asyncio.run(scenario(fixture)) == {name: code for name, (_, code) in NO_EVENT.items()}
+
+
+def test_after_a_wrong_request_the_connection_goes_on() -> None:
+    """An error, the events that clients wait for, and the answer to the next request. Nothing else."""
+    next_speech = ["audio-start", "audio-chunk", "audio-stop"]
+
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
+            reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
+            for name, (content, code, endings) in WRONG.items():
+                writer.write(content + line("synthesize", text="Next."))
+                events: list[Event] = []
+                while types(events)[-3:] != next_speech:
+                    events += await answers(lambda: async_read_event(reader), END_OF_SPEECH)
+                kinds = [kind for kind in types(events)[:-3] if kind not in BEGINNINGS]
+                assert kinds == ["error", *endings], name
+                (error,) = [event for event in events if event.type == "error"]
+                assert error.data["code"] == code, name
+                assert sound(events) == spoken("Next."), name
+            writer.close()
+        await until_true(lambda: fixture.speech_worker.is_idle and fixture.transcription_worker.is_idle)
+        assert fixture.models.is_ready
+
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
+
+
+HINTS = {
+    "a speaker": ({"name": "Bob", "speaker": "b"}, ["voice.speaker"], "bob"),
+    "a voice in another case": ({"name": "ANNA"}, None, "anna"),
+    "an unknown language": ({"language": "xx"}, ["voice.language"], "anna"),
+    "a language that the voice does not speak": (
+        {"name": "bob", "language": "en-US"},
+        ["voice.language"],
+        "bob",
+    ),
+    "empty texts": ({"name": "", "language": None}, None, "anna"),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_hints_are_ignored_and_named(name: str) -> None:
+    voice, ignored, speaker = HINTS[name]
+    data = {"text": TEXT, "voice": voice, "text_format": None}
+    with wyoming_fixture() as fixture:
+        (events,) = conversation(fixture, Event("synthesize", data), until=END_OF_SPEECH)
+        assert events[0].data.get("ignored") == ignored and sound(events) == spoken(TEXT, speaker)
+        fixture.models.is_strict = True
+        ((first, *_),) = conversation(fixture, Event("synthesize", data), until=END_OF_SPEECH)
+        assert (first.type == "error") == (ignored is not None)
 
 
 LENGTHS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3)
@@ -152,26 +231,16 @@ def test_any_header_is_an_event_an_error_or_the_end(fields: dict[str, Any], rest
 
 
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
-def test_the_language_is_checked_for_the_model_of_the_audio(begin: AudioStart | AudioChunk) -> None:
+def test_the_language_is_compared_with_the_model_of_the_audio(begin: AudioStart | AudioChunk) -> None:
     """A model may be selected after the language. A language belongs to one audio only."""
-    english, to_french = Transcribe(language="en"), SelectProgram("french")
+    english, to_french = Transcribe(language="en", transcript_names=["Anna"]), SelectProgram("french")
+    sent = [english, to_french, SelectProgram("stt"), begin, AudioStop()]
+    sent += [english, to_french, begin, AudioStop(), begin, AudioStop()]
     with wyoming_fixture(french=FrenchToText()) as fixture:
-        sent = [english, to_french, SelectProgram("stt"), begin, AudioStop(), to_french, begin, AudioStop()]
-        *_, last = conversation(fixture, *sent, until=END_OF_TRANSCRIPT, answers=2)
-        assert last[-1].type == "transcript-stop"
-        ((error,),) = conversation(fixture, english, to_french, begin, Ping(), until=("pong",))
-        assert error.data["code"] == "invalid_value" and "expected one of fr" in error.data["text"]
-        ((pong,),) = conversation(fixture, Transcribe(language=""), Ping(), until=("pong",))
-        assert pong.type == "pong"
-
-
-def test_an_unknown_event_gets_an_error_and_the_connection_goes_on() -> None:
-    async def scenario(fixture: WyomingFixture) -> list[Event]:
-        async with fixture.client() as client:
-            await client.write_event(Event("run-pipeline", {"a": 1}, b"payload"))
-            return [*await answers(client.read_event, ()), *await ask(client, Ping(), until=("pong",))]
-
-    with wyoming_fixture() as fixture:
-        error, pong = asyncio.run(scenario(fixture))
-    assert error.data["code"] == "unknown_event" and "run-pipeline" in error.data["text"]
-    assert pong.type == "pong"
+        found = conversation(fixture, *sent, until=END_OF_TRANSCRIPT, answers=3)
+        expected = [["transcript_names"], ["transcript_names", "language"], None]
+        assert [events[0].data.get("ignored") for events in found] == expected
+        fixture.models.is_strict = True
+        french = Transcribe(language="fr")
+        ((error,),) = conversation(fixture, french, begin, AudioStop(), until=END_OF_TRANSCRIPT)
+        assert error.data["code"] == "invalid_value" and "expected one of en" in error.data["text"]

@@ -22,15 +22,19 @@ from support.serve.wyoming_fixture import (
 from wyoming.audio import AudioStart
 from wyoming.client import AsyncClient
 from wyoming.event import Event
+from wyoming.info import Describe
 from wyoming.ping import Ping
 from wyoming.tts import (
     Synthesize,
     SynthesizeChunk,
     SynthesizeStart,
 )
+from zeroconf import ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from voxport.bundle.errors import UsageError
-from voxport.runtime.serve.address import parse_wyoming
+from voxport.runtime.serve.address import parse_networks, parse_wyoming
+from voxport.runtime.serve.wyoming.announcement import SERVICE, announced
 from voxport.runtime.serve.wyoming.server import WyomingServer
 
 
@@ -164,19 +168,49 @@ def test_an_open_text_ends_with_an_error_when_the_server_closes() -> None:
         asyncio.run(scenario(fixture))
 
 
-@pytest.mark.parametrize(
-    ("uri", "reason"),
-    [
-        *(
-            (uri, "no key")
-            for uri in ("tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1")
-        ),
-        *((uri, "expected tcp://HOST:PORT") for uri in ("127.0.0.1:1", "unix:///a", "tcp://127.0.0.1", "")),
-        ("tcp://127.0.0.1:x", "expected tcp://HOST:PORT"),
-    ],
-)
-def test_an_address_is_one_of_this_machine(uri: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
+# Networks
+
+
+@pytest.mark.parametrize("uri", ["127.0.0.1:1", "unix:///a", "tcp://127.0.0.1", "", "tcp://127.0.0.1:x"])
+def test_an_address_has_a_host_and_a_port(uri: str) -> None:
+    with pytest.raises(UsageError, match="expected tcp://HOST:PORT"):
         parse_wyoming(uri)
-    assert parse_wyoming("tcp://127.0.0.1:10200") == ("127.0.0.1", 10200)
+    assert parse_wyoming("tcp://0.0.0.0:10200") == ("0.0.0.0", 10200)
     assert parse_wyoming("tcp://[::1]:1") == ("::1", 1)
+
+
+def test_clients_of_other_networks_are_refused_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """This machine may always connect, here by another of its addresses."""
+
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with WyomingServer(fixture.models, "0.0.0.0", 0, parse_networks(["10.1.0.0/16"])) as server:
+            async with AsyncClient.from_uri(f"tcp://127.0.0.2:{server.port}") as client:
+                assert types(await ask(client, Describe(), until=("info",))) == ["info"]
+            server._networks = tuple(parse_networks(["10.1.0.0/16"]))
+            async with AsyncClient.from_uri(f"tcp://127.0.0.2:{server.port}") as client:
+                assert await client.read_event() is None
+
+    with wyoming_fixture() as fixture, caplog.at_level("WARNING"):
+        asyncio.run(scenario(fixture))
+    assert "127.0.0.1 is in no network that may connect" in caplog.text
+
+
+def test_an_announced_server_is_found() -> None:
+    """By multicast, on the loopback interface alone."""
+    found: list[str] = []
+
+    def add(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        found.append(name) if state_change is ServiceStateChange.Added else found.remove(name)
+
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with AsyncZeroconf(interfaces=["127.0.0.1"]) as network:
+            AsyncServiceBrowser(network.zeroconf, SERVICE, handlers=[add])
+            async with WyomingServer(fixture.models, "127.0.0.1", 0, announce=announced) as server:
+                await until_true(lambda: bool(found))
+                info = AsyncServiceInfo(SERVICE, found[0])
+                assert await info.async_request(network.zeroconf, 3000)
+                assert info.parsed_addresses() == ["127.0.0.1"] and info.port == server.port
+            await until_true(lambda: not found)
+
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))

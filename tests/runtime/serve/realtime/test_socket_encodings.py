@@ -1,0 +1,134 @@
+"""Encodings of audio that sockets take, and those that they refuse."""
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from support.serve.http_server import RunningServer
+from support.serve.loud_to_text import BLOCK, square_wave
+from support.serve.realtime_client import (
+    BLOCKS,
+    COMPLETED,
+    MISTRAL,
+    OPENAI,
+    TEXT,
+    Socket,
+    append,
+    kinds,
+    pcm,
+    talk,
+    text_of,
+    update,
+)
+
+
+def encoded(encoding: str, rate: int) -> bytes:
+    """Three words in an encoding of libsndfile."""
+    samples = np.concatenate([square_wave(BLOCK * rate // 16000, value) for value in BLOCKS])
+    content = io.BytesIO()
+    soundfile.write(content, samples, rate, format="RAW", subtype=encoding, endian="LITTLE")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("audio/pcmu", "ULAW"), ("audio/pcma", "ALAW")])
+def test_openai_takes_the_encodings_of_telephones(server: RunningServer, name: str, encoding: str) -> None:
+    async def conversation(socket: Socket) -> Any:
+        await socket.post(update(format={"type": name}))
+        assert (await socket.until("session.updated"))[-1]["session"]["audio"]["input"]["format"][
+            "rate"
+        ] == 8000
+        await socket.send("input_audio_buffer.append", audio=text_of(encoded(encoding, 8000)))
+        await socket.send("input_audio_buffer.commit")
+        return (await socket.until(COMPLETED))[-1]["transcript"]
+
+    assert len(talk(server, conversation, OPENAI).split()) >= 3  # resampling adds to the sounds
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pcm_s32le", encoded("PCM_32", 16000)),
+        ("pcm_f32le", encoded("FLOAT", 16000)),
+        ("pcm_f16le", np.frombuffer(encoded("FLOAT", 16000), "<f4").astype("<f2").tobytes()),
+        ("pcm_mulaw", encoded("ULAW", 16000)),
+        ("pcm_alaw", encoded("ALAW", 16000)),
+    ],
+)
+def test_mistral_takes_its_encodings(server: RunningServer, name: str, content: bytes) -> None:
+    async def conversation(socket: Socket) -> Any:
+        await socket.send(
+            "session.update", session={"audio_format": {"encoding": name, "sample_rate": 16000}}
+        )
+        await append(socket, [content], "input_audio.append")
+        await socket.send("input_audio.flush")
+        return (await socket.until("transcription.done"))[-1]["text"]
+
+    assert talk(server, conversation, MISTRAL) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        (OPENAI, update(format={"type": "audio/opus"})),
+        (OPENAI, {"type": "session.update", "session": {"input_audio_format": "g711_ulaw"}}),
+        (OPENAI, {"type": "transcription_session.update", "session": {"input_audio_format": "g711_ulaw"}}),
+        (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "opus"}}}),
+    ],
+)
+def test_audio_is_refused_after_its_format_was(
+    server: RunningServer, path: str, refused: dict[str, Any]
+) -> None:
+    """It would be decoded as something else. Each part has one error, and one at its end."""
+
+    async def conversation(socket: Socket) -> None:
+        await socket.receive()
+        await socket.post(refused)
+        assert (await socket.receive())["type"] == "error"
+        is_mistral = path == MISTRAL
+        kind = "input_audio.append" if is_mistral else "input_audio_buffer.append"
+        await append(socket, pcm(), kind)
+        await socket.post({"type": "session.update", "session": {}})
+        events = await socket.until("session.updated")
+        assert kinds(events) == ["error", "updated"] and "until its format" in events[0]["error"]["message"]
+        await append(socket, pcm(16000 if is_mistral else 24000), kind)
+        await socket.send("input_audio.flush" if is_mistral else "input_audio_buffer.commit")
+        done = (await socket.until("transcription.done" if is_mistral else COMPLETED))[-1]
+        assert done.get("text", done.get("transcript")) == TEXT
+
+    talk(server, conversation, path)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda text: f"data:audio/pcm;rate=24000;base64,{text}",
+        lambda text: "\r\n".join(text[start : start + 76] for start in range(0, len(text), 76)),
+        lambda text: text.replace("+", "-").replace("/", "_").rstrip("="),
+    ],
+    ids=["data URL", "line breaks", "alphabet of URLs"],
+)
+def test_base64_is_read_as_clients_write_it(server: RunningServer, spelled: Any) -> None:
+    async def conversation(socket: Socket) -> Any:
+        content = b"".join(pcm(24000))
+        text = base64.b64encode(content).decode()
+        assert set("+/") & set(text), "the alphabets differ"
+        await socket.send("input_audio_buffer.append", audio=spelled(text))
+        await socket.send("input_audio_buffer.commit")
+        return (await socket.until(COMPLETED))[-1]["transcript"]
+
+    assert talk(server, conversation, OPENAI) == TEXT
+
+
+def test_binary_messages_and_audio_files_have_an_error_that_says_what_to_send(server: RunningServer) -> None:
+    async def conversation(socket: Socket) -> None:
+        await socket.receive()
+        for _ in range(20):
+            await socket.post(b"\0" * 4800)
+        await append(socket, [b"RIFF" + bytes(2000)])
+        first, second = await socket.receive(), await socket.receive()
+        assert "base64" in first["error"]["message"] and "raw samples" in second["error"]["message"]
+
+    talk(server, conversation, OPENAI)
