@@ -50,6 +50,8 @@ test-all: install
 fuzz: install
 	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz \
 		--cases $(or $(CASES),1000) --seed $(or $(SEED),1) --bundles ../artifacts/fuzz
+	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz.recordings \
+		--cases $(or $(CASES),2000) --seed $(or $(SEED),1)
 
 # installs programs of others and runs each against a server; NAMES=pipecat_services runs one
 clients: install

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="add times: before each line of text, or of each word in json",
     )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        default=None,
+        help="transcribe a truncated or damaged recording up to its damage",
+    )
     add_output(parser, "FILE", "file to write, through links (default: stdout)")
     parser.add_argument(
         "--delay-ms",
@@ -125,6 +131,8 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.live and (arguments.format in ("srt", "vtt") or arguments.output):
         raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
+    if arguments.live and arguments.partial:
+        raise UsageError("transcribe: --partial is for recordings; leave it out with --live")
     if arguments.live and arguments.gain == "auto":
         raise UsageError("gain: auto measures a whole recording; with --live give decibels", field="gain")
     if arguments.timestamps and arguments.format in ("srt", "vtt"):
@@ -149,6 +157,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     words: list[Word] = []
     prints_deltas = arguments.format == "text" and not arguments.timestamps and not arguments.output
     chosen, peak = arguments.gain or "auto", source.peak_dbfs()
+    if not arguments.partial:
+        source.check_whole("record it again, or give --partial for the text before")
     gain = recording_gain_db(chosen, peak)
     if gain:
         log.info("gain of %.1f dB", gain)

@@ -1,4 +1,4 @@
-"""Opens audio for libsndfile: files, named pipes, standard input. Names the kind of other files."""
+"""Opens recordings: files, named pipes, standard input. Names what cannot be read."""
 
 import logging
 import os
@@ -6,40 +6,42 @@ import re
 import shlex
 import sys
 import tempfile
-from io import SEEK_CUR, SEEK_END, RawIOBase
+from contextlib import suppress
+from importlib.util import find_spec
+from io import RawIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
+import numpy as np
 import soundfile
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, first_line
+from voxport.runtime.audio.containers import (
+    LIBSNDFILE,
+    MP3,
+    MPEG_FRAME,
+    SLACK_BYTES,
+    SUFFIXES,
+    Container,
+    container_of,
+    head_of,
+    rate_of,
+    wav_lengths,
+)
+from voxport.runtime.audio.media import DamagedSound, MediaFile
 
 MAX_MEMORY_BYTES = 2**24  # a larger file from a pipe is stored on disk
 READ_BYTES = 2**20
 MAX_INPUT_MB = 2048  # limit of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
-EXPECTED = "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
 MAX_TAG_BYTES = 2**12  # tags and padding behind the samples, without a warning
 UNKNOWN_FORMAT = 1  # an error of libsndfile
-HEAD_BYTES = 2**16  # examined part of a file
-KINDS = {  # what begins a file: what the file is
-    rb".{4}ftyp(3g|kdd)": "3GP",
-    rb".{4}(ftyp|moov|mdat|wide|free)": "MP4, M4A or QuickTime (AAC or ALAC)",
-    rb"\x1a\x45\xdf\xa3": "WebM or Matroska",
-    rb"#!AMR": "AMR",
-    rb"ADIF|\xff[\xf0\xf1\xf8\xf9]": "ADTS AAC",
-    rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "WMA or another ASF file",
-    rb"OggS": "Ogg without Vorbis, Opus or FLAC",
-    rb"RIFF.{4}AVI ": "AVI",
-    rb"RIFF|RIFX|RF64|FORM|fLaC": "a damaged WAV, AIFF or FLAC, or one with an unknown codec",
-    rb"\x00\x00\x01\xba|\x47.{187}\x47": "MPEG video",
-}
-ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
-MPEG_FRAME = rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xeb]"  # header of a frame of layer III
-MAX_FRAME_BYTES = 3000  # more than a frame has
-CHUNK = rb"[A-Za-z ][A-Za-z0-9 ]{3}"  # name of a part of a WAV
+SHORTER = r"^\s*(.*\S)\s*: (\d+) \(should be (\d+)\)"  # in its log: chunk, length in the header, length
+OUTER = "RIFF", "FORM"  # chunks around the samples and their tags
+EXPECTED = "expected audio, such as WAV, FLAC, MP3, M4A, Ogg or WebM"
+INSTALL = "reading it needs the package av: run pip install '.[media]' in the folder of voxport"
 RIFF_SIZE, TO_THE_END = 4, b"\x08\0\0\0"  # with this size libsndfile reads data of the size 0 to the end
 log = logging.getLogger(__name__)
 
@@ -73,36 +75,114 @@ def source_of(path: Path) -> IO[bytes]:
         raise UsageError(f"{'stdin' if is_stdin else path}: cannot be read: {reason}") from None
 
 
-def open_audio(source: IO[bytes], name: str) -> soundfile.SoundFile:
+class AudioFile(Protocol):
+    """An open recording. `seconds`: its length by its header; None if unknown."""
+
+    samplerate: int
+    channels: int
+    seconds: float | None
+
+    def close(self) -> object: ...
+
+    def read_block(self, frames: int) -> np.ndarray:
+        """At most `frames` frames, float32 [n, channels]; [0, channels] at the end.
+
+        Raises DamagedSound where the recording is damaged, or at its end if it is truncated.
+        """
+
+
+class _Source:
+    """A file for libsndfile, which seeks to a place before the start of some damaged files."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self.read, self.tell = file, file.read, file.tell
+
+    def seek(self, offset: int, whence: int = 0) -> None:
+        with suppress(OSError, ValueError):
+            self._file.seek(offset, whence)
+
+
+class SndFile:
+    """What libsndfile reads."""
+
+    def __init__(self, source: IO[bytes] | bytes):
+        self._file = file = soundfile.SoundFile(source if isinstance(source, bytes) else _Source(source))
+        self.samplerate, self.channels = file.samplerate, file.channels
+        is_known = file.frames < UNKNOWN_FRAMES
+        self.seconds = file.frames / file.samplerate if is_known and file.samplerate else None
+        if not is_known:
+            file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
+
+    def read_block(self, frames: int) -> np.ndarray:
+        try:
+            block: np.ndarray = self._file.read(frames, dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError:
+            raise DamagedSound("damaged") from None
+        if not len(block) and self._is_short():
+            raise DamagedSound("truncated")
+        return block
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _is_short(self) -> bool:
+        """Whether the header of a FLAC, WAV, AIFF, AU or the like names more samples than there are."""
+        if self._file.format == "FLAC" and self.seconds is not None:
+            return bool(self._file.tell() < self._file.frames)
+        found = re.findall(SHORTER, self._file.extra_info, re.MULTILINE)
+        lengths = [(int(header), int(length)) for chunk, header, length in found if chunk not in OUTER]
+        return any(length + SLACK_BYTES < header < UNKNOWN_BYTES for header, length in lengths)
+
+
+def open_audio(source: IO[bytes], name: str) -> AudioFile:
     """Opens what `source_of` returned; `name` is for messages. Raises UsageError.
 
-    libsndfile takes each file that is called .mp3 for an MP3. It gets a name only if the file has frames of
-    an MP3.
+    libsndfile is the first choice, but not for MP3, because its decoder writes to standard error.
     """
-    source.seek(0)
-    head = source.read(HEAD_BYTES)
-    source.seek(0)
-    is_mp3 = name.lower().endswith(".mp3") and kind_of(head) is None and has_mpeg_frames(head)
+    head = head_of(source)
+    container = container_of(head)
+    demuxer = container.demuxer if container and find_spec("av") else None
+    found = "empty" if not head else "in no known format"
+    if not demuxer or not (container is MP3 and re.match(MPEG_FRAME, head)):
+        # libsndfile takes each file that is called .mp3 for an MP3
+        is_mp3 = container is MP3 and not demuxer and name.lower().endswith(".mp3")
+        try:
+            return SndFile(os.fsencode(name) if is_mp3 else source)
+        except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
+            if getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT:
+                found = "damaged"
+        if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
+            raise wrong_rate(name, rate)
+    if container is None:
+        raise _not_audio(name, found)
     try:
-        file = soundfile.SoundFile(os.fsencode(name) if is_mp3 else source)
-    except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
-        raise _not_audio(name, head, error) from None
-    if file.frames >= UNKNOWN_FRAMES:
-        file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
-    return file
+        if demuxer:
+            return MediaFile(source, demuxer)
+    except DamagedSound as error:
+        raise _not_read(name, container, str(error)) from None
+    raise _not_read(name, container)
 
 
-def _not_audio(name: str, head: bytes, error: Exception) -> UsageError:
+def _not_audio(name: str, found: str) -> UsageError:
     if name.lower().endswith((".raw", ".pcm")):
         return UsageError(
             f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
         )
-    if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
-        return wrong_rate(name, rate)
-    is_known = getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT
-    found, advice = "damaged" if is_known else "in no known format" if head else "empty", EXPECTED
-    if (kind := kind_of(head)) is not None:
-        found, advice = kind, f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    return UsageError(f"{name}: cannot be read as audio: it is {found}; {EXPECTED}")
+
+
+def _not_read(name: str, container: Container, fault: str | None = None) -> UsageError:
+    """`fault`: what is wrong with the recording; None: no decoder is there."""
+    found, suffix = container.name, Path(name).suffix.lower()
+    if suffix in SUFFIXES and suffix not in container.suffixes.split():
+        found += f", although it is called {suffix}"
+    convert = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
+    if fault:
+        found, advice = f"{found}, {fault}", "record or send it again"
+    elif container.name in LIBSNDFILE:
+        found, advice = f"{found}, damaged or with an unknown codec", f"record or send it again, or {convert}"
+    else:
+        advice = f"{INSTALL}, or {convert}" if container.demuxer else convert
     return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
 
@@ -111,14 +191,10 @@ def wrong_rate(name: str, rate: int) -> UsageError:
 
 
 def warn_of_wrong_length(path: Path) -> None:
-    """Compares a WAV with the length in its header, because libsndfile accepts a shorter or longer file."""
+    """Compares a WAV with the length in its header, because libsndfile does not read behind it."""
     with path.open("rb") as file:
-        head = file.read(12)
         samples, behind = wav_lengths(file)
-    length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
-    if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
-        log.warning("%s: truncated: it has %d bytes of the %d in its header", path, size, length)
-    elif samples and behind > MAX_TAG_BYTES:
+    if samples and behind > MAX_TAG_BYTES:
         message = "%s: its header names %d bytes of samples; %d bytes behind them are not read; repair it"
         log.warning(message, path, samples, behind)
 
@@ -156,48 +232,6 @@ def raw_stdin() -> RawIOBase:
         raise UsageError("stdin: closed, expected audio in a pipe") from None
 
 
-def kind_of(head: bytes) -> str | None:
-    """The kind of a file by its first bytes; None if they are unknown."""
-    if tag := re.match(ID3, head, re.DOTALL):
-        size = sum((byte & 0x7F) << shift for byte, shift in zip(tag[1], (21, 14, 7, 0), strict=True))
-        head = head[tag.end() + size :]
-    return next((kind for start, kind in KINDS.items() if re.match(start, head, re.DOTALL)), None)
-
-
-def rate_of(head: bytes) -> int | None:
-    """Samples per second by the header of a WAV, a FLAC or an AU; None for other files."""
-    if head[:4] in (b"RIFF", b"RIFX", b"RF64") and (at := head.find(b"fmt ")) > 0:
-        return int.from_bytes(head[at + 12 : at + 16], "big" if head[:4] == b"RIFX" else "little")
-    if head[:4] == b".snd":
-        return int.from_bytes(head[16:20], "big")
-    return int.from_bytes(head[18:21], "big") >> 4 if head[:4] == b"fLaC" else None
-
-
-def has_mpeg_frames(head: bytes) -> bool:
-    """Whether the bytes hold frames of MP3, even if other bytes come before them."""
-    return len(re.findall(MPEG_FRAME, head)) >= max(3, len(head) // MAX_FRAME_BYTES)
-
-
 def _has_no_length(file: IO[bytes]) -> bool:
     size, behind = wav_lengths(file)
     return not size and behind > 0
-
-
-def wav_lengths(file: IO[bytes]) -> tuple[int, int]:
-    """Bytes of samples by the header of a WAV, and bytes behind them that belong to no chunk.
-
-    Both are 0 for other files.
-    """
-    end = file.seek(0, SEEK_END)
-    file.seek(0)
-    name, size, head = b"", 0, file.read(12)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        return 0, 0
-    while name != b"data" and file.tell() < min(end, HEAD_BYTES):
-        name, size = file.read(4), int.from_bytes(file.read(4), "little")
-        file.seek(size + size % 2, SEEK_CUR)
-    behind = end - file.tell()
-    if name != b"data" or behind <= 0:
-        return 0, 0
-    is_chunk = re.match(CHUNK, file.read(4)) and int.from_bytes(file.read(4), "little") <= behind - 8
-    return size, 0 if is_chunk else behind

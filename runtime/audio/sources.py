@@ -9,21 +9,16 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 
 import numpy as np
-import soundfile
 import soxr
 
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, VoxportError
+from voxport.runtime.audio.containers import is_cut_off
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.gain import MIN_HIGH_PART, SpeechLevel, band_powers, decibels
+from voxport.runtime.audio.media import DamagedSound
 from voxport.runtime.audio.mixing import AHEAD, Mixer
-from voxport.runtime.audio.opening import (
-    UNKNOWN_FRAMES,
-    open_audio,
-    source_of,
-    warn_of_wrong_length,
-    wrong_rate,
-)
+from voxport.runtime.audio.opening import open_audio, source_of, warn_of_wrong_length, wrong_rate
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_BLOCK_VALUES = 2**24  # 64 MB
@@ -59,7 +54,7 @@ class Converter:
 
 
 class Recording:
-    """An audio file that libsndfile reads, as mono blocks of a given sample rate.
+    """An audio file, or the first audio track of a video, as mono blocks of a given sample rate.
 
     It may have any sample rate, sample width and number of channels. The path `-` is a whole file on stdin.
     Memory grows by 2 MB for an hour. Truncated, damaged, clipped, overscaled and narrow-band recordings,
@@ -70,9 +65,11 @@ class Recording:
         """Raises UsageError if there is no such file, it is not audio, or a pipe is longer than the limit."""
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
         self._source = source_of(path)
+        self._is_cut_off = is_cut_off(self._source)
         self._file = open_audio(self._source, self._name)
-        if not self._file.frames:
-            raise UsageError(f"{self._name}: has no samples; expected a file of audio")
+        if self._file.seconds == 0:
+            found = "truncated before its first sample" if self._is_cut_off else "has no samples"
+            raise UsageError(f"{self._name}: {found}; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
             raise wrong_rate(self._name, self._file.samplerate)
         # frames in memory at a time: fewer if there are hundreds of channels
@@ -81,12 +78,20 @@ class Recording:
             warn_of_wrong_length(path)
         self.file_rate: int = self._file.samplerate
         self.seconds = 0.0  # read so far
-        self.damage: str | None = None  # where it cannot be decoded
+        self.damage: str | None = None  # where it ends too early
 
     @property
     def length_s(self) -> float | None:
         """Seconds of sound by the header; None if the header has no length."""
-        return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
+        return self._file.seconds
+
+    def check_whole(self, advice: str = "record or send it again") -> None:
+        """Raises UsageError, with `advice`, if `peak_dbfs` found that the recording is truncated or damaged.
+
+        A part of a text would look like all of it.
+        """
+        if self.damage:
+            raise UsageError(f"{self._name}: {self.damage}; {advice}")
 
     def peak_dbfs(self, check: Callable[[float], object] = lambda seconds: None) -> float:
         """The peak of the speech in the mixed channels. Reads the file up to its first damage, and rewinds.
@@ -104,7 +109,7 @@ class Recording:
             check(frames / self._file.samplerate)
         self.level.add(mixer.finish())
         if self.damage and not frames:
-            raise UsageError(f"{self._name}: {self.damage}, no sample can be read; repair it")
+            raise UsageError(f"{self._name}: {self.damage}, no sample can be read; record or send it again")
         self._file.close()
         self._file = open_audio(self._source, self._name)  # seeking is not exact in each format
         if powers[1] < MIN_HIGH_PART * powers[0]:
@@ -124,12 +129,9 @@ class Recording:
             self.seconds = frames / file.samplerate
             yield converter.feed(block)
         yield converter.finish()
-        header_s, fraction = file.frames / file.samplerate, clipped / max(1, frames * file.channels)
+        fraction = clipped / max(1, frames * file.channels)
         if self.damage:
-            log.warning("%s: %s; the rest is not transcribed", self._name, self.damage)
-        elif frames < file.frames < UNKNOWN_FRAMES:
-            message = "%s: truncated: it has %.1f s of the %.1f s in its header"
-            log.warning(message, self._name, self.seconds, header_s)
+            log.warning("%s: %s; the text is of the part before", self._name, self.damage)
         file.close()
         self._source.close()
         if peak > 1:
@@ -141,12 +143,15 @@ class Recording:
     def _read_block(self, position: int) -> np.ndarray:
         """The next block float32 [n, channels], from the frame `position` on; [0, channels] at the end.
 
-        The end is also where the file is damaged. Raises UsageError on a sample that is not finite.
+        The end is also where the file is damaged or truncated. Raises UsageError on a sample that is not
+        finite.
         """
         try:
-            block: np.ndarray = self._file.read(self._block, dtype="float32", always_2d=True)
-        except soundfile.LibsndfileError:
-            self.damage = f"damaged after {position / self._file.samplerate:.1f} s"
+            block = self._file.read_block(self._block)
+            if not len(block) and self._is_cut_off:
+                raise DamagedSound("truncated")
+        except DamagedSound as error:
+            self.damage = f"{error} after {position / self._file.samplerate:.1f} s"
             return np.zeros((0, self._file.channels), np.float32)
         finite = np.isfinite(block).all(axis=1)
         if not finite.all():

@@ -90,7 +90,7 @@ class Aliases:
         stored = store.of(worker.name) if store else []
         voices = worker.task.bundle_voices()
         for wanted in (name, self.voices.get(find_name(name, self.voices))):
-            if wanted is not None and (found := _find(wanted, voices, stored)):
+            if wanted is not None and (found := find_voice(wanted, voices, stored)):
                 return found
         index, known = _standard_index(name), [*voices, *(each.id for each in stored)]
         if index is not None and voices:
@@ -119,7 +119,7 @@ class Aliases:
         return found
 
 
-def _find(name: str, voices: list[str], stored: list[StoredVoice]) -> ChosenVoice | None:
+def find_voice(name: str, voices: list[str], stored: list[StoredVoice]) -> ChosenVoice | None:
     """A voice of the bundle by its name, a stored one by its id or name. Raises ApiError if several match."""
     wanted = find_name(name, voices)
     if wanted in voices:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -79,6 +80,24 @@ def test_short_and_silent_recordings_are_no_errors(
 ) -> None:
     path = write_recording(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
     assert runtime(["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]) == 0
+
+
+def test_a_truncated_recording_is_transcribed_on_demand(
+    realtime_bundles: Path, recording: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    content = recording.read_bytes()
+    path = tmp_path / "cut.wav"
+    path.write_bytes(content[: len(content) * 2 // 3])
+    command = ["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]
+    assert runtime(command) == 2
+    found = capsys.readouterr()
+    assert (
+        re.search(r"cut\.wav: (truncated|damaged) after", found.err)
+        and "--partial" in found.err
+        and not found.out
+    )
+    assert runtime([*command, "--partial"]) == 0
+    assert "the text is of the part before" in capsys.readouterr().err
 
 
 SAMPLES = (noise(6) * 32767).astype("<i2").tobytes()
@@ -180,6 +199,7 @@ def test_conflicting_options_are_usage_errors(
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
         ([str(recording), *onnx, "--gain", "-200"], "--gain -200: expected auto, off, or -60 to 60 dB"),
         ([str(recording), *onnx, "--gain", "loud"], "--gain loud: expected auto"),
+        (["-", *onnx, "--live", "--partial"], "--partial is for recordings"),
         (["-", *onnx, "--live", "--gain", "auto"], "--gain: auto measures a whole recording"),
         ([str(recording), *onnx, "--blank-penalty"], "--blank-penalty needs --live"),
     ]

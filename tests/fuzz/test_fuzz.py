@@ -37,3 +37,16 @@ def test_hostile_input_ends_with_one_line(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_damaged_recordings_end_with_samples_or_a_reason() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz.recordings", "--cases", "3"],
+        cwd=ROOT / "tests",
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

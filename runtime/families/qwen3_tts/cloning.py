@@ -50,6 +50,7 @@ def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
             MIN_RATE,
         )
     recording.peak_dbfs(check)
+    recording.check_whole()
     samples: np.ndarray = np.clip(np.concatenate(list(recording.blocks())), -1, 1).astype(np.float32)
     return samples
 

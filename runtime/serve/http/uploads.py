@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +21,7 @@ from voxport.runtime.serve.http.responses import with_body_limits
 from voxport.runtime.serve.limits import MIB, Limits
 
 MAX_FIELDS = 64
+SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 MULTIPART = "multipart/form-data"
 # Threads that store and measure uploads. The default ones would be occupied, and speech would wait.
 THREADS = ThreadPoolExecutor(2, "upload")
@@ -100,7 +102,10 @@ def _store(upload: UploadFile, field: str) -> Path:
     file = None
     try:
         # the file is open until the recording is; its name is deleted then
-        file = tempfile.NamedTemporaryFile(prefix="voxport-", delete=False)  # noqa: SIM115
+        suffix = SUFFIX.search(upload.filename or "")  # for messages
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115
+            prefix="voxport-", suffix=suffix[0] if suffix else None, delete=False
+        )
         with file:
             shutil.copyfileobj(upload.file, file)
     except OSError as error:

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.datastructures import UploadFile
 
-from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
@@ -131,8 +130,7 @@ def _measured(path: Path, rate: int, check: Callable[[float], None]) -> OpenReco
     recording = Recording(path, rate)
     check(recording.length_s or 0)
     gain = recording_gain_db("auto", recording.peak_dbfs(check))
-    if recording.damage:  # a part of the text would look like all of it
-        raise UsageError(f"file: {recording.damage}; repair it")
+    recording.check_whole()
     blocks = amplified(recording.blocks(), gain, is_auto=True) if gain else recording.blocks()
     return OpenRecording(path, blocks)
 

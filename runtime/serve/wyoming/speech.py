@@ -14,7 +14,7 @@ from wyoming.tts import SynthesizeStopped
 from voxport.bundle.errors import UsageError
 from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
-from voxport.runtime.serve.aliases import ChosenVoice, listed
+from voxport.runtime.serve.aliases import ChosenVoice, find_voice, listed
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
 from voxport.runtime.serve.models import Models
@@ -104,7 +104,7 @@ def choose_voice(
 def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
     """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
     own = [each for each in workers if find_name(name, voices := each.task.bundle_voices()) in voices]
-    stored = [each for each in workers if models.voices and models.voices.path(each.name, name)]
+    stored = [each for each in workers if models.voices and find_voice(name, [], models.voices.of(each.name))]
     worker = next(iter((*own, *stored, *workers)))
     return worker, models.aliases.voice(name, worker, models.voices)
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import struct
 import threading
 import warnings
@@ -13,6 +14,7 @@ import soundfile
 from support.runtime.recordings import RATE, noise, write_recording
 
 from voxport.bundle.errors import UsageError
+from voxport.runtime.audio import opening
 from voxport.runtime.audio.opening import source_of
 from voxport.runtime.audio.sources import Recording
 
@@ -20,27 +22,41 @@ M4A = b"\0\0\0\x1cftypM4A \0\0\2\0M4A isomiso2" + bytes(500)
 CONTAINERS = {
     "MP4, M4A": M4A,
     "WebM or Matroska": b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\1" + bytes(500),
-    "AMR": b"#!AMR\n" + bytes(500),
+    "AMR": b"#!AMR\n" + b"\xff" * 500,
     "ADTS AAC": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(500),
     "3GP": b"\0\0\0\x14ftyp3gp4" + bytes(500),
     "WMA": bytes.fromhex("3026b2758e66cf11") + bytes(500),
     "AVI": b"RIFF\x24\1\0\0AVI LIST" + bytes(500),
-    "Ogg without": b"OggS\0\2" + bytes(22) + b"\1\x1eSpeex   " + bytes(500),
+    "Ogg": b"OggS\0\2" + bytes(22) + b"\1\x1eSpeex   " + bytes(500),
 }
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("name", ["a.mp3", "a.wav", "a.bin", "a b.m4a"])
+@pytest.mark.parametrize("has_pyav", [False, True])
 def test_a_container_is_named_by_its_content(
-    kind: str, name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    has_pyav: bool,
+    kind: str,
+    name: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / name
     path.write_bytes(CONTAINERS[kind])
+    if not has_pyav:
+        monkeypatch.setattr(opening, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=f"cannot be read as audio: it is {kind}") as caught:
         Recording(path, RATE)
     text = str(caught.value)
-    assert "\n" not in text and "ffmpeg -i" in text and "pipe" not in text
+    assert ("although it is called .mp3" in text) == (name == "a.mp3")
+    assert "\n" not in text and "pipe" not in text
     assert capfd.readouterr().err == ""  # libmpg123 writes there itself
+    if has_pyav:
+        assert "damaged" in text
+    else:
+        assert f"ffmpeg -i {shlex.quote(str(path))} OUT.wav" in text
+        assert ("pip install '.[media]'" in text) == (kind != "Ogg")
 
 
 @pytest.mark.parametrize("tag", [b"ID3\4\0\0\0\0\0\x0a" + bytes(10)])

@@ -168,6 +168,7 @@ WRONG = [
     ({"transcript": "How are you? " * 100}, recording(2.7), "invalid_value", "transcript"),
     ({}, b"no audio", "invalid_audio", "audio_sample"),
     ({}, recording(0.5), "invalid_audio", "audio_sample"),
+    ({}, recording(9)[:200_000], "invalid_audio", "audio_sample"),
     ({}, recording(31), "invalid_audio", "audio_sample"),
     ({}, recording(2, level=0), "invalid_audio", "audio_sample"),
 ]

@@ -17,6 +17,7 @@ import numpy as np
 import openai
 import pytest
 import soundfile
+from support.runtime.media import MEDIA, media
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, RATE, LoudToText, square_wave
 
@@ -149,19 +150,45 @@ def test_a_file_that_is_no_recording_is_refused_without_its_path(
     assert "/tmp" not in error["message"] and "voxport-" not in error["message"]
 
 
-@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-def test_a_flac_that_ends_early_is_refused(server: RunningServer, part: float) -> None:
-    """What can be decoded has some words, whose transcript would look whole."""
+def noise_and_silence(name: str) -> bytes:
     block = np.zeros(2 * BLOCK, np.float32)
     block[:BLOCK] = np.random.default_rng(1).uniform(-0.5, 0.5, BLOCK)
-    file = io.BytesIO()
-    soundfile.write(file, np.tile(block, 10), RATE, format="FLAC")
-    content = file.getvalue()[: int(part * len(file.getvalue()))]
+    samples, file = np.tile(block, 10), io.BytesIO()
+    if name in MEDIA:
+        return media(name, samples, RATE)
+    soundfile.write(file, samples, RATE, format=name)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["FLAC", "WAV", "AIFF", "mp3", "webm of Chrome", "mp4 of Safari"])
+def test_a_recording_that_ends_early_is_refused(server: RunningServer, name: str, part: float) -> None:
+    """What can be decoded has some words, whose transcript would look whole."""
+    content = noise_and_silence(name)
     url = f"{server.url}/v1/audio/transcriptions"
-    response = httpx2.post(url, data={"model": "loud"}, files={"file": ("a.flac", content)})
+    response = httpx2.post(
+        url, data={"model": "loud"}, files={"file": ("a.flac", content[: int(part * len(content))])}
+    )
     error = response.json()["error"]
     assert response.status_code == 400 and error["code"] == "invalid_audio" and error["param"] == "file"
-    assert "damaged after" in error["message"] and "/tmp" not in error["message"]
+    assert "damaged" in error["message"] or "truncated" in error["message"]
+    assert "/tmp" not in error["message"]
+
+
+@pytest.mark.parametrize("name", ["webm of Chrome", "mp4 of Safari", "ogg of Firefox", "m4a", "mp3", "aac"])
+def test_recordings_of_browsers_and_phones_are_transcribed(client: openai.OpenAI, name: str) -> None:
+    samples, rate = soundfile.read(io.BytesIO(recording(3)))
+    text = transcribe(client, media(name, samples, rate)).text
+    assert text.startswith("one two three")  # AAC moves the sound, so that a word may be in two steps
+
+
+def test_what_the_file_is_and_what_it_is_called_are_named(server: RunningServer) -> None:
+    found = post(server, content=media("webm", np.zeros(RATE, np.float32), RATE)[:200])
+    message = found.json()["error"]["message"]
+    assert found.status_code == 400
+    assert message.startswith(
+        "file: cannot be read as audio: it is WebM or Matroska, although it is called .wav"
+    )
 
 
 def silence_without_length(seconds: int) -> bytes:
