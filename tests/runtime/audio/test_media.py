@@ -64,7 +64,7 @@ def contents(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [0.4, 0.93])
-@pytest.mark.parametrize("name", [*LIBSNDFILE, *(MEDIA.keys() - CANNOT_TELL)])
+@pytest.mark.parametrize("name", [*LIBSNDFILE, *(each for each in MEDIA if each not in CANNOT_TELL)])
 def test_a_truncated_recording_is_refused(name: str, kept: float, tmp_path: Path) -> None:
     path, content = tmp_path / "a.bin", contents(name)
     path.write_bytes(content)
