@@ -31,7 +31,7 @@ LIBSNDFILE = {  # container: encoding
     "OGG": "VORBIS",
     "MP3": "MPEG_LAYER_III",
 }
-CANNOT_TELL = {"mp2", "ts"}  # frames and packets without a length of the whole
+CANNOT_TELL = {"ts"}  # packets without a length of the whole
 
 
 def read(path: Path) -> tuple[Recording, np.ndarray]:
