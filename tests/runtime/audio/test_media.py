@@ -48,7 +48,7 @@ def test_recordings_of_browsers_and_phones_are_read(
     path.write_bytes(media(name, TONE, RATE))
     recording, samples = read(path)
     recording.check_whole()
-    assert len(samples) / RATE == pytest.approx(SECONDS, abs=0.06)
+    assert len(samples) / RATE == pytest.approx(SECONDS, abs=0.08)  # two frames of an encoder
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
     assert spectrum.argmax() * RATE / len(samples) == pytest.approx(HERTZ, abs=2)
     assert recording.level.peak() == pytest.approx(0.4, abs=0.15)
