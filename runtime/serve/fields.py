@@ -4,7 +4,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Literal, Self, TypeVar, get_origin
 
 from pydantic import (
@@ -143,16 +143,15 @@ def as_header(name: str) -> str:
 
 def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
     """The header that names the fields without effect; none if all had one. `client` is named in the log."""
-    if not body.ignored:
-        return {}
     log_ignored(client, body.ignored)
-    return {IGNORED_HEADER: ", ".join(body.ignored)}
+    return {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else {}
 
 
 @lru_cache(1024)
 def log_ignored(client: str, names: tuple[str, ...]) -> None:
     """Logs once per client and fields."""
-    log.info("fields without effect from %.80r: %s", client, ", ".join(names))
+    if names:
+        log.info("fields without effect from %.80r: %s", client, ", ".join(names))
 
 
 class VoiceId(RequestFields):
@@ -244,10 +243,7 @@ class VoiceBody(RequestFields):
 
 def parse_json(kind: type[Fields], content: bytes, is_strict: bool = False) -> Fields:
     """Raises ApiError that names the field."""
-    try:
-        return kind.model_validate_json(content).with_hints(is_strict)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    return _parsed(partial(kind.model_validate_json, content), is_strict)
 
 
 def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> Fields:
@@ -262,18 +258,19 @@ def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> F
             texts.setdefault(known if known in kind.model_fields else name, []).append(value)
     lists = {name for name, field in kind.model_fields.items() if get_origin(field.annotation) is tuple}
     found = {name: values if name in lists else values[-1] for name, values in texts.items()}
-    try:
-        return kind.model_validate(found).with_hints(is_strict)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    return _parsed(partial(kind.model_validate, found), is_strict)
 
 
 def parse_message(kind: type[Fields], message: Mapping[str, object], is_strict: bool = False) -> Fields:
     """The fields of a message of a socket. Raises ApiError with the path of the field."""
+    return _parsed(partial(kind.model_validate, message), is_strict, is_nested=True)
+
+
+def _parsed(read: Callable[[], Fields], is_strict: bool, is_nested: bool = False) -> Fields:
     try:
-        return kind.model_validate(message).with_hints(is_strict)
+        return read().with_hints(is_strict)
     except ValidationError as error:
-        raise wrong_field(error, is_nested=True) from None
+        raise wrong_field(error, is_nested) from None
 
 
 def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:

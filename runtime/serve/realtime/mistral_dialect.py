@@ -113,9 +113,8 @@ class MistralSession(Session):
         if turns := self._turn_detection:
             settings = TurnSettings(turns.start_threshold, silence_duration_ms=turns.min_silence_ms)
             self.detect_turns(self._rate, settings)
-        self.keep_ignored(update)
         updated: Message = {"type": "session.updated", "session": self.description()}
-        await self.connection.send({**updated, "ignored": list(self.ignored)})
+        await self.connection.send(updated, update.ignored)
 
     async def _end_segment(self, is_last: bool = False) -> None:
         """Ends the audio of a segment, whose text is sent when it is complete. Raises ApiError.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -13,7 +13,7 @@ from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.fields import RequestFields, log_ignored, parse_message
+from voxport.runtime.serve.fields import RequestFields, parse_message
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
@@ -28,7 +28,22 @@ UpdateFields = TypeVar("UpdateFields", bound=RequestFields)
 log = logging.getLogger(__name__)
 
 
-class Session(ABC):
+class SocketSession(SessionState, Protocol):
+    """What a client and the server say on a socket."""
+
+    connection: Connection
+
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that is wrong."""
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    def close(self) -> None:
+        """Ends what runs."""
+
+
+class Session(SocketSession):
     """Transcribes audio, one part after another, in one live stream. Clients or `turns` divide it.
 
     Audio of the next part is accepted while one finishes. `worker` is the model, `current` the part that
@@ -47,14 +62,6 @@ class Session(ABC):
         self._pending: list[InputAudio] = []  # whose text is not sent yet
         self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
         self._parts = self._events = 0  # so far
-
-    @abstractmethod
-    async def handle(self, message: Message) -> None:
-        """Raises ApiError on a message that is wrong."""
-
-    @abstractmethod
-    async def send_error(self, error: ApiError, message: Message) -> None:
-        """`message` is the one that was wrong."""
 
     @abstractmethod
     async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
@@ -111,12 +118,6 @@ class Session(ABC):
             raise
         self._format_error = self._refusal = None
         return fields
-
-    def keep_ignored(self, fields: RequestFields) -> None:
-        """Keeps the names of the fields of an update that have no effect."""
-        self.ignored = fields.ignored
-        if self.ignored:
-            log_ignored(self.connection.client, self.ignored)
 
     def refuse_format(self, update: Message, error: ApiError) -> None:
         """Refuses audio from now on if the update names its format."""
@@ -264,21 +265,6 @@ class Session(ABC):
 def _names_format(value: object) -> bool:
     """Whether an object of a message has a key for a format of audio, at any depth."""
     return isinstance(value, dict) and any("format" in key or _names_format(value[key]) for key in value)
-
-
-class SocketSession(SessionState, Protocol):
-    """What a client and the server say on a socket."""
-
-    connection: Connection
-
-    async def handle(self, message: Message) -> None:
-        """Raises ApiError on a message that is wrong."""
-
-    async def send_error(self, error: ApiError, message: Message) -> None:
-        """`message` is the one that was wrong."""
-
-    def close(self) -> None:
-        """Ends what runs."""
 
 
 async def run_session(

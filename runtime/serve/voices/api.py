@@ -55,8 +55,11 @@ def _make(worker: SpeechWorker, recording: Path, transcript: str | None, field: 
             raise
 
 
+MAKER = VoiceMaker()
+
+
 def voice_router(models: Models) -> APIRouter:
-    router, maker, limits = APIRouter(), VoiceMaker(), models.limits
+    router, limits = APIRouter(), models.limits
 
     @router.get("/v1/audio/voices")
     async def list_voices(
@@ -86,7 +89,7 @@ def voice_router(models: Models) -> APIRouter:
         check_length(len(body.transcript or ""), limits.text_characters, "transcript")
         worker = _worker(body.model, models)
         async with stored_upload(upload, FILE) as path:
-            making = maker.make(worker, path, body.transcript)
+            making = MAKER.make(worker, path, body.transcript)
             content = await while_connected(request.receive, making)
         voice = await asyncio.to_thread(store.add, worker.name, body.name, content)
         headers = ignored_headers(body, request.headers.get("user-agent", ""))
@@ -111,11 +114,8 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     """The bundle of a request; without a name the first that can clone. Raises ApiError."""
     workers = [models.speech_worker(model)] if model is not None else list(models.speech_workers.values())
     for worker in workers:
-        try:
-            worker.task.check_cloning()
-        except UsageError:
-            continue
-        return worker
+        if worker.clones:
+            return worker
     reason = "no bundle of this server makes" if model is None else f"{model} does not make"
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
 
