@@ -245,6 +245,9 @@ def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
             "NETWORK, as in 192.168.1.0/24",
             field="wyoming",
         )
+    if arguments.wyoming_announce and is_loopback(host):
+        reason = f"no other machine reaches {host}; with it, give --wyoming tcp://0.0.0.0:{port}"
+        raise UsageError(f"wyoming_announce: {reason}", field="wyoming_announce")
     try:
         from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:

@@ -72,7 +72,7 @@ def decode_audio(text: object, encoding: str = "pcm_s16le", max_bytes: int | Non
         raise _wrong_audio(f"{len(content)} bytes, expected whole samples of {8 * size} bits")
     if max_bytes is not None and len(content) > max_bytes:
         raise _wrong_audio(f"has {len(content)} bytes, expected at most {max_bytes}")
-    if content.startswith(FILE_HEADERS):
+    if content.startswith(FILE_HEADERS) or content[4:8] == b"ftyp":
         raise _wrong_audio(f"begins as an audio file, expected raw samples in {encoding}")
     samples = decode(content)
     if not np.isfinite(samples).all():

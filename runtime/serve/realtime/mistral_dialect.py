@@ -85,7 +85,7 @@ class MistralSession(Session):
                 await self._update(message)
             case "input_audio.append":
                 encoding = self._format.encoding
-                await self.append(message.get("audio"), encoding, self._rate, self._delay_ms)
+                await self.append(message, encoding, self._rate, self._delay_ms)
             case "input_audio.flush":
                 await self._end_segment()
             case "input_audio.end":

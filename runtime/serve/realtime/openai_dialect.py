@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import partial
+from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -38,16 +39,18 @@ def _beta(name: str) -> AfterValidator:
 
 
 class SessionPart(RequestFields):
-    """Fields of an update. Null is a value of those that are known: it resets them."""
+    """Fields of an update. Null resets those that have it as a value."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        known = cls.model_fields
+        nullable = {
+            name for name, field in cls.model_fields.items() if NoneType in get_args(field.annotation)
+        }
         return {
-            name: each for name, each in data.items() if each != "" and (each is not None or name in known)
+            name: each for name, each in data.items() if each != "" and (each is not None or name in nullable)
         }
 
 
@@ -151,7 +154,7 @@ class OpenAiSession(Session):
                 raise error
             case "input_audio_buffer.append":
                 encoding, delay_ms = ENCODINGS[self._format], self._delay_ms()
-                await self.append(message.get("audio"), encoding, self._rate, delay_ms)
+                await self.append(message, encoding, self._rate, delay_ms)
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from voxport.runtime.speech_to_text import TranscriptDelta
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
 UpdateFields = TypeVar("UpdateFields", bound=RequestFields)
+FORMAT_WORDS = re.compile("format|encoding|rate|channel|codec")
 log = logging.getLogger(__name__)
 
 
@@ -133,7 +135,7 @@ class Session(SocketSession):
         elif turns is None or (turns.rate, turns.settings) != (rate, settings):
             self.turns = TurnDetector(settings, rate, turns.position if turns else 0)
 
-    async def append(self, audio: object, encoding: str, rate: int, delay_ms: int | None) -> None:
+    async def append(self, message: Message, encoding: str, rate: int, delay_ms: int | None) -> None:
         """Adds base64 of samples to the current part, or begins one. Waits if too much is ahead.
 
         Raises ApiError on wrong audio, and once for a part if its format was refused or no live stream is
@@ -144,7 +146,8 @@ class Session(SocketSession):
                 self._refusal = self._format_error
                 raise self._refusal
             return
-        await self._add(decode_audio(audio, encoding, self.max_append), rate, delay_ms)
+        check_append(message)
+        await self._add(decode_audio(message.get("audio"), encoding, self.max_append), rate, delay_ms)
 
     async def _add(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
         if self.turns is None:
@@ -260,6 +263,14 @@ class Session(SocketSession):
                 self._pending.remove(audio)
             if self.current is audio:
                 self.current = None
+
+
+def check_append(message: Message) -> None:
+    """Raises ApiError if a message with audio names its format, which belongs to an update."""
+    for name in message.keys() - {"type", "audio", "event_id"}:
+        if FORMAT_WORDS.search(name):
+            reason = "has no effect here; the update of the session sets the format of audio"
+            raise ApiError(400, f"{name}: {reason}", "invalid_value", name)
 
 
 def _names_format(value: object) -> bool:

@@ -5,15 +5,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
-from typing import Annotated
 
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.fields import (
-    UNSUPPORTED,
     SpeechFields,
     SpeechFormatField,
     Unsupported,
-    only,
+    format_field,
     parse_message,
 )
 from voxport.runtime.serve.models import Models
@@ -58,13 +56,15 @@ class SpeechSession(SocketSession):
     def is_incomplete(self) -> bool:
         return self._text is not None
 
-    async def configure(self, fields: Mapping[str, object]) -> SpeechSettings:
+    async def configure(self, fields: object) -> SpeechSettings:
         """Settings of the texts that follow. Raises ApiError, and texts are refused until it is mended."""
         if self._text:
             raise ApiError(400, "session: cannot change in the middle of a text", "session_busy")
         await self._wait_until_spoken()
         try:
             self._refusal = None
+            if not isinstance(fields, dict):
+                raise ApiError(400, "session: expected an object", "invalid_value", "session")
             return await self._set(fields)
         except ApiError as error:
             self._refusal = error
@@ -72,6 +72,9 @@ class SpeechSession(SocketSession):
 
     async def _set(self, fields: Mapping[str, object]) -> SpeechSettings:
         body = parse_message(self.fields, {**fields, **self._fixed}, self.models.is_strict)
+        for name in self._fixed:
+            if fields.get(name) not in (None, "", self._fixed[name]):
+                body.ignore(name)
         with ExitStack() as stack:
             self.settings = await settings_of(body, self.models, stack)
             self._stack.close()
@@ -139,9 +142,8 @@ class OmniFields(SpeechFields):
     """`session.config`. With `stream_audio` the sound of a part is sent while it is made."""
 
     type: str = ""
-    response_format: SpeechFormatField = "wav"
+    response_format: SpeechFormatField = format_field("wav")
     stream_audio: bool = False
-    word_timestamps: Annotated[bool, only((False,), "speech has no times of words", UNSUPPORTED)] = False
     speaker_embedding: Unsupported = None
 
 
@@ -176,15 +178,15 @@ class OmniSession(SpeechSession):
             if part and not isinstance(result, bytes):
                 await part.end()
                 part = None
-        await self._send_done(count, settings.body.ignored)
+        done = self._done(count) | {"seed": settings.body.seed, "voice": settings.voice.name}
+        await self.connection.send(done, settings.body.ignored or None)
 
-    async def _send_done(self, count: int, ignored: tuple[str, ...] = ()) -> None:
-        done: Message = {"type": "session.done", "utterance_index": self.texts, "total_sentences": count}
-        await self.connection.send(done, ignored or None)
+    def _done(self, count: int) -> Message:
+        return {"type": "session.done", "utterance_index": self.texts, "total_sentences": count}
 
     async def on_failure(self, error: ApiError) -> None:
         await self.send_error(error, {})
-        await self._send_done(0)
+        await self.connection.send(self._done(0))
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         await self.connection.send({"type": "error", "message": error.message, "code": error.code})
@@ -217,7 +219,7 @@ class OmniPart:
 class MistralSpeechFields(SpeechFields):
     """The object `session` of `session.update`."""
 
-    response_format: SpeechFormatField = "wav"
+    response_format: SpeechFormatField = format_field("wav")
 
 
 class MistralSpeechSession(SpeechSession):
@@ -264,16 +266,14 @@ class MistralSpeechSession(SpeechSession):
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def _update(self, fields: object) -> None:
-        if not isinstance(fields, dict):
-            raise ApiError(400, "session: expected an object", "invalid_value", "session")
-        settings = await self.configure(fields)
+        settings = await self.configure({} if fields is None else fields)
         answer: Message = {"type": "session.updated", "session": self.description()}
         await self.connection.send(answer, settings.body.ignored)
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
         async for piece in encoded(job, settings.encoder(has_float_pcm=True)):
             await self.connection.send(mistral_delta(piece))
-        await self.connection.send(mistral_done(job, text.characters))
+        await self.connection.send(mistral_done(job, text.characters, settings.body.seed))
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = CODES.get(error.status, 3000)

@@ -34,7 +34,7 @@ class VllmSession(Session):
                 self.use(update.model)
                 self.ignored = update.ignored
             case "input_audio_buffer.append":
-                await self.append(message.get("audio"), "pcm_s16le", RATE, None)
+                await self.append(message, "pcm_s16le", RATE, None)
             case "input_audio_buffer.commit":
                 is_final = message.get("final") or False
                 if not isinstance(is_final, bool):

@@ -68,6 +68,13 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
     if language and not body.is_taken("language", partial(task.check_language, language)):
         language = None
+    unused = {
+        "ref_text": body.ref_text and not body.ref_audio,
+        "voice": body.voice and body.ref_audio,
+        "voice_id": body.voice_id and (body.voice or body.ref_audio),
+    }
+    for name in filter(unused.get, unused):
+        body.ignore(name)
     if body.ref_audio:
         voice = ChosenVoice(None, await _reference_voice(body, worker, stack))
     else:

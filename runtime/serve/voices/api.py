@@ -4,15 +4,21 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
-from voxport.runtime.serve.fields import VoiceBody, check_length, ignored_headers, parse_form
+from voxport.runtime.serve.fields import (
+    VoiceBody,
+    VoicePage,
+    check_length,
+    ignored_headers,
+    parse_form,
+    parse_message,
+)
 from voxport.runtime.serve.http.responses import while_connected
 from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload, upload_of
 from voxport.runtime.serve.models import Models
@@ -62,22 +68,19 @@ def voice_router(models: Models) -> APIRouter:
     router, limits = APIRouter(), models.limits
 
     @router.get("/v1/audio/voices")
-    async def list_voices(
-        model: str | None = None,
-        limit: Annotated[int | None, Query(ge=1)] = None,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        type: Literal["all", "preset", "custom"] = "all",
-    ) -> Json:
-        """Clients of Mistral ask for a page of at most `limit` voices."""
-        workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
+    async def list_voices(request: Request) -> Response:
+        query = parse_message(VoicePage, dict(request.query_params), models.is_strict)
+        workers = [models.speech_worker(query.model)] if query.model else models.speech_workers.values()
         found = [entry for worker in workers for entry in _entries(worker, models)]
-        found = [entry for entry in found if type in ("all", entry["type"])]
-        size = limit or max(1, len(found))
-        page = found[offset : offset + size]
-        paging = {"total": len(found), "page": offset // size + 1, "page_size": size}
+        found = [entry for entry in found if query.type in ("all", entry["type"])]
+        size = query.limit or max(1, len(found))
+        page = found[query.offset : query.offset + size]
+        paging = {"total": len(found), "page": query.offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
         items = [entry | {"created_at": _iso_time(entry["created_at"])} for entry in page]
-        return {"object": "list", "voices": page, "data": page, "items": items, **pages}
+        headers = ignored_headers(query, request.headers.get("user-agent", ""))
+        content = {"object": "list", "voices": page, "data": page, "items": items, **pages}
+        return JSONResponse(content, headers=headers)
 
     @router.post("/v1/audio/voices")
     async def make_voice(request: Request) -> Response:

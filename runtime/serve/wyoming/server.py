@@ -90,7 +90,7 @@ class WyomingServer:
         connection, task = Connection(reader, writer), asyncio.current_task()
         assert task is not None
         if not any(ip_address(connection.client) in network for network in self._networks):
-            log.warning("wyoming: %s is in no network that may connect", connection.client)
+            log.warning("wyoming: %s is in no network of --wyoming-allow", connection.client)
             writer.close()
             return
         self._connections.add(task)
