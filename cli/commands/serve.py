@@ -35,6 +35,25 @@ if TYPE_CHECKING:
     from voxport.runtime.serve.voices.store import VoiceStore
     from voxport.runtime.serve.wyoming.server import WyomingServer
 
+REPEATED = {  # options that may be repeated
+    "--allow-origin": (
+        "URL",
+        "web page that may use the server, such as https://example.org, app://NAME, http://localhost:* or "
+        "null; also allows the host name of an https or http URL",
+    ),
+    "--allow-host": (
+        "NAME",
+        "name by which clients reach the server, such as host.docker.internal or *.example.org (addresses, "
+        "localhost and --host are always allowed)",
+    ),
+    "--wyoming-allow": (
+        "NETWORK",
+        "network or address of machines that may use --wyoming, such as 192.168.1.0/24 (default: only this "
+        "machine)",
+    ),
+    "--alias": ("NAME=BUNDLE", "further name of a bundle (default: the names of OpenAI and Mistral)"),
+    "--voice-alias": ("NAME=VOICE", "further name of a voice (default: the names of OpenAI and Mistral)"),
+}
 log = logging.getLogger(__name__)
 
 
@@ -72,22 +91,6 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
-    parser.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="web page that may use the server, such as https://example.org, app://NAME, http://localhost:* "
-        "or null; also allows the host name of an https or http URL",
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="name by which clients reach the server, such as host.docker.internal or *.example.org "
-        "(addresses, localhost and --host are always allowed)",
-    )
 
 
 def _add_wyoming(parser: argparse.ArgumentParser) -> None:
@@ -96,14 +99,6 @@ def _add_wyoming(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         help="address for the Wyoming protocol of Home Assistant, as in tcp://127.0.0.1:10200; it has no "
         "key, so other machines need --wyoming-allow (default: not served)",
-    )
-    parser.add_argument(
-        "--wyoming-allow",
-        action="append",
-        default=[],
-        metavar="NETWORK",
-        help="network or address of machines that may use --wyoming, such as 192.168.1.0/24; repeat it for "
-        "several (default: only this machine)",
     )
     parser.add_argument(
         "--wyoming-announce",
@@ -130,15 +125,10 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_requests(parser: argparse.ArgumentParser) -> None:
-    for name, target in (("alias", "bundle"), ("voice-alias", "voice")):
-        parser.add_argument(
-            f"--{name}",
-            type=_pair,
-            action="append",
-            default=[],
-            metavar=f"NAME={target.upper()}",
-            help=f"further name of a {target}; may be repeated (default: the names of OpenAI and Mistral)",
-        )
+    for option, (metavar, text) in REPEATED.items():
+        kind = _pair if "=" in metavar else str
+        text = f"{text}; repeat it for several"
+        parser.add_argument(option, type=kind, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -255,8 +245,10 @@ def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
             "NETWORK, as in 192.168.1.0/24",
             field="wyoming",
         )
+    if arguments.wyoming_announce and is_loopback(host):
+        reason = f"no other machine reaches {host}; with it, give --wyoming tcp://0.0.0.0:{port}"
+        raise UsageError(f"wyoming_announce: {reason}", field="wyoming_announce")
     try:
-        from voxport.runtime.serve.wyoming.announcement import announced
         from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -265,5 +257,5 @@ def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
             field="wyoming",
         ) from None
     with bind(host, port, "wyoming"):
-        announce = announced if arguments.wyoming_announce else None
-        return partial(WyomingServer, host=host, port=port, networks=networks, announce=announce)
+        announces = arguments.wyoming_announce
+        return partial(WyomingServer, host=host, port=port, networks=networks, announces=announces)

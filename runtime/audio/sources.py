@@ -28,7 +28,8 @@ LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the r
 POLL_S = 0.2  # seconds after which `blocks` checks whether the reading thread has ended
 WARNING_INTERVAL_S = 1.0  # between warnings that the source waits
 QUALITY = "HQ"  # the setting of soxr in the published front end
-FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # audio files begin with them, raw samples do not
+# audio files begin with them, raw samples do not
+FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x1a\x45\xdf\xa3")
 log = logging.getLogger(__name__)
 
 

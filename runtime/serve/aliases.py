@@ -89,6 +89,7 @@ class Aliases:
             return ChosenVoice(default, default)
         stored = store.of(worker.name) if store else []
         voices = worker.task.bundle_voices()
+        name = list(spellings(name))[-1] if "/" in name else name
         for wanted in (name, self.voices.get(find_name(name, self.voices))):
             if wanted is not None and (found := find_voice(wanted, voices, stored)):
                 return found

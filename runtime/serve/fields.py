@@ -4,11 +4,12 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Annotated, Literal, Self, TypeVar, get_origin
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, Self, TypeVar, get_origin
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,6 +34,7 @@ WORD = re.compile(r"\w+")
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 OTHER_FORMATS = {"ogg": "opus"}  # other names
+FORMAT_NAMES = "response_format", "output_format", "format", "audio_format", "encoding", "download_format"
 MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
 HINT = "hint"  # marks a field without an effect whose value is checked
@@ -72,7 +74,13 @@ def _words(texts: object) -> object:
 
 LowerCase = BeforeValidator(_lower)
 SpeechFormatField = Annotated[SpeechFormat, BeforeValidator(_format), LowerCase]
+NoTimes = Annotated[bool, only((False,), "speech has no times of words", UNSUPPORTED)]
 Unsupported = Annotated[object, only((None, "", []), "is not supported; leave it out", UNSUPPORTED)]
+
+
+def format_field(default: SpeechFormat) -> Any:
+    """The format of speech, which other services name otherwise."""
+    return Field(default, validation_alias=AliasChoices(*FORMAT_NAMES))
 
 
 class RequestFields(BaseModel):
@@ -82,7 +90,7 @@ class RequestFields(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-    _ignored: list[str] = PrivateAttr(default_factory=list)
+    _ignored: dict[str, None] = PrivateAttr(default_factory=dict)
     _is_strict: bool = PrivateAttr(False)
 
     @model_validator(mode="before")
@@ -95,15 +103,16 @@ class RequestFields(BaseModel):
     @property
     def ignored(self) -> tuple[str, ...]:
         """Names of the fields without effect, those of nested objects with their paths."""
-        return tuple(self._ignored[:MAX_IGNORED])
+        names = tuple(self._ignored)
+        more = (f"and {len(names) - MAX_IGNORED} more",) if len(names) > MAX_IGNORED else ()
+        return names[:MAX_IGNORED] + more
 
     def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
         """Counts a field as one without effect. Raises ApiError if the server is strict."""
         name = as_header(name)
         if self._is_strict:
             raise ApiError(400, f"{name}: {reason}", code, name)
-        if name not in self._ignored:
-            self._ignored.append(name)
+        self._ignored[name] = None
 
     def is_taken(self, name: str, check: Callable[[], object]) -> bool:
         """Whether the check of a field passes; else the field has no effect. Raises what `check` raises if
@@ -143,16 +152,15 @@ def as_header(name: str) -> str:
 
 def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
     """The header that names the fields without effect; none if all had one. `client` is named in the log."""
-    if not body.ignored:
-        return {}
     log_ignored(client, body.ignored)
-    return {IGNORED_HEADER: ", ".join(body.ignored)}
+    return {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else {}
 
 
 @lru_cache(1024)
 def log_ignored(client: str, names: tuple[str, ...]) -> None:
     """Logs once per client and fields."""
-    log.info("fields without effect from %.80r: %s", client, ", ".join(names))
+    if names:
+        log.info("fields without effect from %.80r: %s", client, ", ".join(names))
 
 
 class VoiceId(RequestFields):
@@ -166,15 +174,16 @@ class SpeechFields(RequestFields):
     `ref_audio` and `ref_text`, its transcript, are fields of vLLM-Omni's.
     """
 
-    model_config = ConfigDict(strict=True)
     model: str | None = None
     voice: str | VoiceId | None = None
     voice_id: str | None = None
     ref_audio: str | None = None
     ref_text: str | None = None
-    response_format: SpeechFormatField = "mp3"
+    response_format: SpeechFormatField = format_field("mp3")
     sample_rate: Annotated[int, only((24000,), "speech has 24000 Hz", UNSUPPORTED)] = 24000
-    output_format: Unsupported = None
+    num_channels: Annotated[int, only((1,), "speech has one channel", UNSUPPORTED)] = 1
+    word_timestamps: NoTimes = False
+    return_timestamps: NoTimes = False
     speed: Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)] = 1
     instructions: str | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63), AfterValidator(_drawn_if_negative)] = 0
@@ -224,6 +233,15 @@ class TranscriptionBody(RequestFields):
         return "diarize" in self.model_fields_set
 
 
+class VoicePage(RequestFields):
+    """The query of GET /v1/audio/voices. Clients of Mistral ask for a page of at most `limit` voices."""
+
+    model: str | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+    offset: Annotated[int, Field(ge=0)] = 0
+    type: Literal["all", "preset", "custom"] = "all"
+
+
 class VoiceBody(RequestFields):
     """POST /v1/audio/voices, besides the recording. The consent of a speaker is not looked up."""
 
@@ -244,10 +262,7 @@ class VoiceBody(RequestFields):
 
 def parse_json(kind: type[Fields], content: bytes, is_strict: bool = False) -> Fields:
     """Raises ApiError that names the field."""
-    try:
-        return kind.model_validate_json(content).with_hints(is_strict)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    return _parsed(partial(kind.model_validate_json, content), is_strict)
 
 
 def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> Fields:
@@ -262,18 +277,19 @@ def parse_form(kind: type[Fields], form: FormData, is_strict: bool = False) -> F
             texts.setdefault(known if known in kind.model_fields else name, []).append(value)
     lists = {name for name, field in kind.model_fields.items() if get_origin(field.annotation) is tuple}
     found = {name: values if name in lists else values[-1] for name, values in texts.items()}
-    try:
-        return kind.model_validate(found).with_hints(is_strict)
-    except ValidationError as error:
-        raise wrong_field(error) from None
+    return _parsed(partial(kind.model_validate, found), is_strict)
 
 
 def parse_message(kind: type[Fields], message: Mapping[str, object], is_strict: bool = False) -> Fields:
     """The fields of a message of a socket. Raises ApiError with the path of the field."""
+    return _parsed(partial(kind.model_validate, message), is_strict, is_nested=True)
+
+
+def _parsed(read: Callable[[], Fields], is_strict: bool, is_nested: bool = False) -> Fields:
     try:
-        return kind.model_validate(message).with_hints(is_strict)
+        return read().with_hints(is_strict)
     except ValidationError as error:
-        raise wrong_field(error, is_nested=True) from None
+        raise wrong_field(error, is_nested) from None
 
 
 def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:
@@ -281,9 +297,8 @@ def wrong_field(error: ValidationError, is_nested: bool = False) -> ApiError:
     first = error.errors(include_url=False, include_input=False)[0]
     path = list(map(str, first["loc"]))
     param = (".".join(path) if is_nested else path[0])[:100] if path else None
-    return ApiError(
-        400, f"{param or 'body'}: {first['msg']}", CODES.get(first["type"], "invalid_value"), param
-    )
+    reason = "expected an object" if first["type"] == "model_type" else first["msg"]
+    return ApiError(400, f"{param or 'body'}: {reason}", CODES.get(first["type"], "invalid_value"), param)
 
 
 def check_length(characters: int, limit: int, field: str) -> None:

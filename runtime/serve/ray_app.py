@@ -17,7 +17,6 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.serve.address import check_hosts, check_origins
-from voxport.runtime.serve.aliases import Aliases
 from voxport.runtime.serve.fields import UNKNOWN, wrong_field
 from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
@@ -37,20 +36,14 @@ def _as_list(value: object) -> object:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
-def _as_pairs(value: object) -> object:
-    return dict(part.split("=", 1) for part in value.split(",")) if isinstance(value, str) else value
-
-
-Pairs = Annotated[dict[str, str], BeforeValidator(_as_pairs)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class RayOptions(Limits):
     """Arguments of `build`, with the fields of `Limits`.
 
-    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `alias` and `voice_alias` are
-    objects, or texts as in `tts-1=TTS,whisper-1=STT`. `cpus` are the processors of a replica, and the threads
-    of its engines. `replicas` is the maximum number of replicas.
+    `bundle`, `allow_origin` and `allow_host` are lists, or texts with commas. `cpus` are the processors of a
+    replica, and the threads of its engines. `replicas` is the maximum number of replicas.
     """
 
     bundle: Annotated[Texts, Field(min_length=1)]
@@ -60,8 +53,6 @@ class RayOptions(Limits):
     slots: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SLOTS
     check: bool = True
     strict: bool = False
-    alias: Pairs = Field(default_factory=dict)
-    voice_alias: Pairs = Field(default_factory=dict)
     cpus: AtLeast1 = 1
     min_replicas: AtLeast1 = 1
     replicas: AtLeast1 = 1
@@ -121,8 +112,7 @@ class Replica:
         keys = read_keys(options.keys) if options.keys else Keys()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        aliases = Aliases(options.alias, options.voice_alias)
-        self._models = models = Models(tasks, options, options.slots, None, aliases, options.strict)
+        self._models = models = Models(tasks, options, options.slots, is_strict=options.strict)
         models.start()
         while not models.is_ready:
             self.check_health()

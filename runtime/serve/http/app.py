@@ -10,18 +10,18 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
+from voxport.runtime.serve.aliases import SPEECH_MODELS, TRANSCRIPTION_MODELS
 from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.http.access import AccessMiddleware, CorsMiddleware, Keys
-from voxport.runtime.serve.http.listings import listing_router
 from voxport.runtime.serve.http.responses import ClientLeft
-from voxport.runtime.serve.models import Models
+from voxport.runtime.serve.models import Models, Worker
 from voxport.runtime.serve.realtime.routes import realtime_router
 from voxport.runtime.serve.speech.api import speech_router
+from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.transcription.api import transcription_router
 from voxport.runtime.serve.voices.api import voice_router
 
@@ -62,7 +62,7 @@ def build_app(
     app.include_router(transcription_router(models))
     app.include_router(voice_router(models))
     app.include_router(realtime_router(models))
-    app.include_router(listing_router(models))
+    _add_listings(app, models)
     _add_probes(app, models)
     _add_page(app, models)
     app.router.default = _not_found
@@ -85,26 +85,50 @@ async def _answer(request: HTTPConnection, raised: Exception) -> Response:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """An unknown path, also of a socket: the router would close a socket without an error."""
-    path = scope["path"]
-    found = _path_meant(scope)
-    if found is None:
-        hint = "GET /openapi.json lists the paths"
-    elif found.startswith("/v1/"):
-        hint = f"expected {found}, if the base URL of the client is to end in /v1 once"
-    else:
-        hint = f"expected {found}"
-    raise ApiError(404, f"this server has no path {path[:200]}; {hint}", "not_found")
+    hint = "GET /openapi.json lists the paths, and the base URL of most clients ends in /v1"
+    raise ApiError(404, f"this server has no path {scope['path'][:200]}; {hint}", "not_found")
 
 
-def _path_meant(scope: Scope) -> str | None:
-    """The path of this server in one with another prefix, as in `/audio/speech` or `/v1/v1/models`."""
-    parts, routes = scope["path"].split("/")[1:], scope["app"].routes
-    for start in range(len(parts)):
-        for prefix in ("/v1/", "/"):
-            path = prefix + "/".join(parts[start:])
-            if any(route.matches({**scope, "path": path})[0] is not Match.NONE for route in routes):
-                return path
-    return None
+def _add_listings(app: FastAPI, models: Models) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> Json:
+        standard = SPEECH_MODELS * bool(models.speech_workers)
+        standard += TRANSCRIPTION_MODELS * bool(models.transcription_workers)
+        names = dict.fromkeys((*models.names, *models.aliases.models, *standard))
+        return {"object": "list", "data": [_model(name, _worker_of(name, models)) for name in names]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Json:
+        worker = _worker_of(name, models)
+        entry = _model(name, worker)
+        if isinstance(worker, SpeechWorker):
+            stored = models.voices.of(worker.name) if models.voices else ()
+            names = [*worker.task.bundle_voices(), *(voice.id for voice in stored)]
+            entry["voices"] = [{"name": each} for each in names]
+        return entry
+
+
+def _worker_of(name: str, models: Models) -> Worker:
+    """Raises ApiError."""
+    try:
+        return models.speech_worker(name)
+    except ApiError:
+        return models.transcription_worker(name)
+
+
+def _model(name: str, worker: Worker) -> Json:
+    """`alias_of` is the bundle, if the name is another one."""
+    speaks = isinstance(worker, SpeechWorker)
+    return {
+        "id": name,
+        "object": "model",
+        "created": worker.opened_at,
+        "owned_by": "voxport",
+        "type": "base",
+        "task": "text-to-speech" if speaks else "automatic-speech-recognition",
+        "capabilities": {"audio_speech": speaks, "audio_transcription": not speaks},
+        **({} if name == worker.name else {"alias_of": worker.name}),
+    }
 
 
 def _add_probes(app: FastAPI, models: Models) -> None:
@@ -144,7 +168,7 @@ def _add_page(app: FastAPI, models: Models) -> None:
                 "id": worker.name,
                 "sample_rate": worker.task.sample_rate,
                 "follows_instructions": worker.task.follows_instructions,
-                "clones": worker.task.voice_checkpoint() is not None,
+                "clones": worker.clones,
             }
             for worker in models.speech_workers.values()
         ]

@@ -1,13 +1,15 @@
 // The transcript, its words, and the state of the panel of transcription.
 
-import { toSrt, toVtt } from "/page/captions.js";
 import { disable, download, element, showError } from "/page/elements.js";
 
 export const NO_SPEECH = "No speech was found.";
+const MAX_CUE_S = 6;
+const MAX_PAUSE_S = 0.8;
+const MAX_CUE_CHARACTERS = 84; // two lines of 42
+const SENTENCE_END = /[.?!…。？！]$/;
 const FORMATS = {
   txt: () => `${transcript.textContent.trim()}\n`,
   srt: () => toSrt(timed),
-  vtt: () => toVtt(timed),
 };
 const wordTimes = element("word-times");
 const [transcript, words] = [element("transcript"), element("words")];
@@ -82,7 +84,34 @@ export function addWords(list) {
 function showResults() {
   words.hidden = !wordTimes.checked || !timed.length;
   element("save-txt").disabled = !transcript.textContent;
-  element("save-srt").disabled = element("save-vtt").disabled = !timed.length;
+  element("save-srt").disabled = !timed.length;
+}
+
+/** Words, [{word, start, end}] -> cues, [{text, start, end}]. */
+function cues(words) {
+  const found = [];
+  let cue = null;
+  for (const { word, start, end } of words) {
+    const size = cue ? cue.text.length + 1 + word.length : 0;
+    const isFull = size > MAX_CUE_CHARACTERS || end - cue?.start > MAX_CUE_S;
+    if (!cue || isFull || SENTENCE_END.test(cue.text) || start - cue.end > MAX_PAUSE_S) {
+      found.push((cue = { text: word, start, end }));
+    } else {
+      cue.text += ` ${word}`;
+      cue.end = end;
+    }
+  }
+  return found;
+}
+
+function clock(time) {
+  return new Date(Math.round(1000 * time)).toISOString().slice(11, 23).replace(".", ",");
+}
+
+/** Subtitles with the cues that the API makes. */
+function toSrt(list) {
+  const lines = (cue, index) => `${index + 1}\n${clock(cue.start)} --> ${clock(cue.end)}\n${cue.text}\n`;
+  return cues(list).map(lines).join("\n");
 }
 
 for (const [format, content] of Object.entries(FORMATS)) {

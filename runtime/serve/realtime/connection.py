@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, SessionEnds
+from voxport.runtime.serve.fields import log_ignored
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock, SessionState
@@ -58,10 +59,6 @@ class Connection:
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
 
-    @property
-    def client(self) -> str:
-        return self._socket.headers.get("user-agent", "")
-
     def _check_size(self, frame: AsgiMessage) -> None:
         """Servers other than ours may take larger messages, as the server of Ray does."""
         content, most = frame.get("text") or frame.get("bytes") or b"", int(self.limits.message_mib * MIB)
@@ -70,8 +67,11 @@ class Connection:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SessionEnds(ApiError(413, message, "message_too_large"))
 
-    async def send(self, message: Message | bytes) -> None:
-        """Raises SocketClosed."""
+    async def send(self, message: Message | bytes, ignored: tuple[str, ...] | None = None) -> None:
+        """Raises SocketClosed. `ignored`: fields of the client without effect, which the message names."""
+        if ignored is not None and isinstance(message, dict):
+            log_ignored(self._socket.headers.get("user-agent", ""), ignored)
+            message = {**message, "ignored": list(ignored)}
         try:
             async with self._sending:
                 if isinstance(message, bytes):

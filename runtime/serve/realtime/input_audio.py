@@ -4,9 +4,7 @@ import asyncio
 import base64
 import binascii
 import io
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +15,6 @@ from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import FILE_HEADERS, Converter
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.transcription.job import TranscriptionJob
-
-DATA_URL = re.compile(r"^data:[^,]{0,100};base64,")
-URL_SAFE = str.maketrans("-_", "+/")
 
 
 @dataclass(eq=False)
@@ -38,7 +33,7 @@ class InputAudio:
         return self.samples / self.rate
 
     def feed(self, samples: np.ndarray) -> None:
-        """Takes samples float32 [n] at `rate`."""
+        """Takes samples float32 [n], or [n, channels], at `rate`."""
         self.samples += len(samples)
         self.job.feed(self.converter.feed(samples))
 
@@ -69,28 +64,20 @@ def decode_audio(text: object, encoding: str = "pcm_s16le", max_bytes: int | Non
     size, decode = ENCODINGS[encoding]
     if not isinstance(text, str):
         raise _wrong_audio(f"expected base64 of samples in {encoding}")
-    content = _from_base64(text)
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _wrong_audio("is not base64") from None
     if not content or len(content) % size:
         raise _wrong_audio(f"{len(content)} bytes, expected whole samples of {8 * size} bits")
     if max_bytes is not None and len(content) > max_bytes:
         raise _wrong_audio(f"has {len(content)} bytes, expected at most {max_bytes}")
-    if content.startswith(FILE_HEADERS):
+    if content.startswith(FILE_HEADERS) or content[4:8] == b"ftyp":
         raise _wrong_audio(f"begins as an audio file, expected raw samples in {encoding}")
     samples = decode(content)
     if not np.isfinite(samples).all():
         raise _wrong_audio("has a sample that is not a finite number")
     return samples
-
-
-def _from_base64(text: str) -> bytes:
-    """Some clients send a data URL, line breaks, the alphabet of URLs, or no padding. Raises ApiError."""
-    with suppress(binascii.Error, ValueError):
-        return base64.b64decode(text, validate=True)
-    text = "".join(DATA_URL.sub("", text, 1).split()).translate(URL_SAFE).rstrip("=")
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise _wrong_audio("is not base64") from None
 
 
 def _wrong_audio(reason: str) -> ApiError:

@@ -85,7 +85,7 @@ class MistralSession(Session):
                 await self._update(message)
             case "input_audio.append":
                 encoding = self._format.encoding
-                await self.append(message.get("audio"), encoding, self._rate, self._delay_ms)
+                await self.append(message, encoding, self._rate, self._delay_ms)
             case "input_audio.flush":
                 await self._end_segment()
             case "input_audio.end":
@@ -113,9 +113,8 @@ class MistralSession(Session):
         if turns := self._turn_detection:
             settings = TurnSettings(turns.start_threshold, silence_duration_ms=turns.min_silence_ms)
             self.detect_turns(self._rate, settings)
-        self.keep_ignored(update)
         updated: Message = {"type": "session.updated", "session": self.description()}
-        await self.connection.send({**updated, "ignored": list(self.ignored)})
+        await self.connection.send(updated, update.ignored)
 
     async def _end_segment(self, is_last: bool = False) -> None:
         """Ends the audio of a segment, whose text is sent when it is complete. Raises ApiError.

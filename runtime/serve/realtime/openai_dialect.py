@@ -1,24 +1,20 @@
-"""The transcription sessions of OpenAI's realtime API (general availability form)."""
+"""The transcription sessions of OpenAI's realtime API, which refuse fields and events of its beta."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from voxport.runtime.audio.captions import timed_fields
-from voxport.runtime.audio.turns import TurnAudio, TurnSettings
+from voxport.runtime.audio.turns import KEPT_S, TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, only
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
-from voxport.runtime.serve.realtime.openai_fields import (
-    DEFAULT_RATES,
-    DELAYS,
-    TURN_FIELDS,
-    AudioInput,
-    Delay,
-    FormatName,
-    SessionUpdate,
-)
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.speech_to_text import TranscriptDelta
@@ -29,6 +25,91 @@ TRANSCRIPTION = "session.audio.input.transcription"
 BUFFER = "input_audio_buffer"
 ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
 TURN_MODELS = ("gpt-4o-", "gpt-transcribe", "whisper-")  # begin names of models whose default is `server_vad`
+MAX_TIMEOUT_MS = 600_000
+Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
+DELAYS: tuple[Delay, ...] = get_args(Delay)
+FormatName = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+DEFAULT_RATES: dict[FormatName, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
+TURN_FIELDS = {field.name for field in fields(TurnSettings)}
+
+
+def _beta(name: str) -> AfterValidator:
+    """Refuses a field of the beta, whose `name` in `audio.input` is another one."""
+    return only((None,), f"belongs to the beta of this API; send session.audio.input.{name}", UNSUPPORTED)
+
+
+class SessionPart(RequestFields):
+    """Fields of an update. Null resets those that have it as a value."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        nullable = {
+            name for name, field in cls.model_fields.items() if NoneType in get_args(field.annotation)
+        }
+        return {
+            name: each for name, each in data.items() if each != "" and (each is not None or name in nullable)
+        }
+
+
+class AudioFormat(SessionPart):
+    type: FormatName = "audio/pcm"
+    rate: Annotated[int, Field(ge=8000, le=48000)] | None = None
+
+    @model_validator(mode="after")
+    def _has_rate(self) -> Self:
+        default = DEFAULT_RATES[self.type]
+        if self.type != "audio/pcm" and self.rate not in (None, default):
+            reason = f"rate {self.rate}: expected {default} for {self.type}"
+            raise PydanticCustomError("invalid_value", "{reason}", {"reason": reason})
+        return self
+
+
+class Transcription(SessionPart):
+    model: str | None = None
+    language: str | None = None
+    delay: Delay | None = None
+    prompt: Annotated[str | None, HINT] = None
+    diarize: Annotated[bool | None, only((None, False), "the models name no speakers", UNSUPPORTED)] = None
+
+
+class TurnDetection(RequestFields):
+    """`semantic_vad` is taken as `server_vad`."""
+
+    type: Annotated[Literal["server_vad", "semantic_vad"], HINT] = "server_vad"
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Field(ge=0, le=1000 * KEPT_S)] = 300
+    silence_duration_ms: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_MS)] = 500
+    idle_timeout_ms: Annotated[int, Field(ge=100, le=MAX_TIMEOUT_MS)] | None = None
+
+
+class AudioInput(SessionPart):
+    format: AudioFormat = AudioFormat()
+    transcription: Transcription = Transcription()
+    turn_detection: TurnDetection | None = None
+
+
+class Audio(SessionPart):
+    input: AudioInput = AudioInput()
+
+
+class SessionFields(SessionPart):
+    type: Literal["transcription"] = "transcription"
+    input_audio_format: Annotated[object, _beta("format")] = None
+    input_audio_transcription: Annotated[object, _beta("transcription")] = None
+    input_audio_noise_reduction: Annotated[object, _beta("noise_reduction")] = None
+    turn_detection: Annotated[object, _beta("turn_detection")] = None
+    audio: Audio = Audio()
+
+
+class SessionUpdate(SessionPart):
+    """`session.update`."""
+
+    type: str
+    event_id: object = None
+    session: SessionFields
 
 
 class OpenAiSession(Session):
@@ -73,7 +154,7 @@ class OpenAiSession(Session):
                 raise error
             case "input_audio_buffer.append":
                 encoding, delay_ms = ENCODINGS[self._format], self._delay_ms()
-                await self.append(message.get("audio"), encoding, self._rate, delay_ms)
+                await self.append(message, encoding, self._rate, delay_ms)
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
@@ -107,8 +188,8 @@ class OpenAiSession(Session):
             self.use(model)
         self._set_input(audio)
         self._language, self._delay = language, given.get("delay", self._delay)
-        self.keep_ignored(update)
-        await self._send("session.updated", session=self.description(), ignored=list(self.ignored))
+        updated = {"type": "session.updated", "event_id": self.event_id(), "session": self.description()}
+        await self.connection.send(updated, update.ignored)
 
     def _set_input(self, audio: AudioInput) -> None:
         """Format and turn detection. A rate that is left out stays if the format does.

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+import re
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -13,7 +14,7 @@ from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.fields import RequestFields, log_ignored, parse_message
+from voxport.runtime.serve.fields import RequestFields, parse_message
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
@@ -25,10 +26,26 @@ from voxport.runtime.speech_to_text import TranscriptDelta
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
 UpdateFields = TypeVar("UpdateFields", bound=RequestFields)
+FORMAT_WORDS = re.compile("format|encoding|rate|channel|codec")
 log = logging.getLogger(__name__)
 
 
-class Session(ABC):
+class SocketSession(SessionState, Protocol):
+    """What a client and the server say on a socket."""
+
+    connection: Connection
+
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that is wrong."""
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    def close(self) -> None:
+        """Ends what runs."""
+
+
+class Session(SocketSession):
     """Transcribes audio, one part after another, in one live stream. Clients or `turns` divide it.
 
     Audio of the next part is accepted while one finishes. `worker` is the model, `current` the part that
@@ -47,14 +64,6 @@ class Session(ABC):
         self._pending: list[InputAudio] = []  # whose text is not sent yet
         self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
         self._parts = self._events = 0  # so far
-
-    @abstractmethod
-    async def handle(self, message: Message) -> None:
-        """Raises ApiError on a message that is wrong."""
-
-    @abstractmethod
-    async def send_error(self, error: ApiError, message: Message) -> None:
-        """`message` is the one that was wrong."""
 
     @abstractmethod
     async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
@@ -112,12 +121,6 @@ class Session(ABC):
         self._format_error = self._refusal = None
         return fields
 
-    def keep_ignored(self, fields: RequestFields) -> None:
-        """Keeps the names of the fields of an update that have no effect."""
-        self.ignored = fields.ignored
-        if self.ignored:
-            log_ignored(self.connection.client, self.ignored)
-
     def refuse_format(self, update: Message, error: ApiError) -> None:
         """Refuses audio from now on if the update names its format."""
         if _names_format(update):
@@ -132,7 +135,7 @@ class Session(ABC):
         elif turns is None or (turns.rate, turns.settings) != (rate, settings):
             self.turns = TurnDetector(settings, rate, turns.position if turns else 0)
 
-    async def append(self, audio: object, encoding: str, rate: int, delay_ms: int | None) -> None:
+    async def append(self, message: Message, encoding: str, rate: int, delay_ms: int | None) -> None:
         """Adds base64 of samples to the current part, or begins one. Waits if too much is ahead.
 
         Raises ApiError on wrong audio, and once for a part if its format was refused or no live stream is
@@ -143,7 +146,8 @@ class Session(ABC):
                 self._refusal = self._format_error
                 raise self._refusal
             return
-        await self._add(decode_audio(audio, encoding, self.max_append), rate, delay_ms)
+        check_append(message)
+        await self._add(decode_audio(message.get("audio"), encoding, self.max_append), rate, delay_ms)
 
     async def _add(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
         if self.turns is None:
@@ -261,24 +265,17 @@ class Session(ABC):
                 self.current = None
 
 
+def check_append(message: Message) -> None:
+    """Raises ApiError if a message with audio names its format, which belongs to an update."""
+    for name in message.keys() - {"type", "audio", "event_id"}:
+        if FORMAT_WORDS.search(name):
+            reason = "has no effect here; the update of the session sets the format of audio"
+            raise ApiError(400, f"{name}: {reason}", "invalid_value", name)
+
+
 def _names_format(value: object) -> bool:
     """Whether an object of a message has a key for a format of audio, at any depth."""
     return isinstance(value, dict) and any("format" in key or _names_format(value[key]) for key in value)
-
-
-class SocketSession(SessionState, Protocol):
-    """What a client and the server say on a socket."""
-
-    connection: Connection
-
-    async def handle(self, message: Message) -> None:
-        """Raises ApiError on a message that is wrong."""
-
-    async def send_error(self, error: ApiError, message: Message) -> None:
-        """`message` is the one that was wrong."""
-
-    def close(self) -> None:
-        """Ends what runs."""
 
 
 async def run_session(

@@ -1,36 +1,149 @@
-"""Text that arrives in pieces, as clients of vLLM-Omni and of Mistral send it."""
+"""Sockets whose texts arrive in pieces and are spoken, for clients of vLLM-Omni and of Mistral."""
 
+import asyncio
+from abc import abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import Annotated
+from contextlib import ExitStack, suppress
 
-from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.fields import (
-    HINT,
-    UNSUPPORTED,
     SpeechFields,
     SpeechFormatField,
     Unsupported,
-    log_ignored,
-    only,
+    format_field,
+    parse_message,
 )
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.realtime.connection import Connection, Message
+from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.mistral_dialect import CODES
-from voxport.runtime.serve.realtime.session import NORMAL
-from voxport.runtime.serve.realtime.speech_session import SpeechSession
+from voxport.runtime.serve.realtime.session import NORMAL, SocketSession
 from voxport.runtime.serve.speech.answers import encoded, mistral_delta, mistral_done
 from voxport.runtime.serve.speech.arriving_text import ArrivingText
 from voxport.runtime.serve.speech.job import SpeechJob
-from voxport.runtime.serve.speech.settings import SpeechSettings
+from voxport.runtime.serve.speech.settings import SpeechSettings, settings_of
+
+
+class SpeechSession(SocketSession):
+    """Speaks texts one after another. Each is one job, and has one voice. Its error ends that text only."""
+
+    fields: type[SpeechFields]  # of a message with settings
+
+    def __init__(self, connection: Connection, models: Models, threads: Executor, **fixed: str):
+        """`threads` wait for text. `fixed` are fields that no message changes."""
+        self.connection, self.models, self._threads, self._fixed = connection, models, threads, fixed
+        self.settings: SpeechSettings | None = None
+        self._refusal: ApiError | None = None  # of the last settings
+        self.texts = -1  # number of the last one
+        self._text: ArrivingText | None = None  # of which more is to come
+        self._speaking: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._stack = ExitStack()  # deletes the voice of a recording
+
+    @abstractmethod
+    async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
+        """Sends the speech of a text. Raises ApiError, or SocketClosed."""
+
+    async def on_failure(self, error: ApiError) -> None:
+        """Sends the error that ended a text."""
+        await self.send_error(error, {})
+
+    @property
+    def is_busy(self) -> bool:
+        return self._speaking is not None and not self._speaking.done()
+
+    @property
+    def is_incomplete(self) -> bool:
+        return self._text is not None
+
+    async def configure(self, fields: object) -> SpeechSettings:
+        """Settings of the texts that follow. Raises ApiError, and texts are refused until it is mended."""
+        if self._text:
+            raise ApiError(400, "session: cannot change in the middle of a text", "session_busy")
+        await self._wait_until_spoken()
+        try:
+            self._refusal = None
+            if not isinstance(fields, dict):
+                raise ApiError(400, "session: expected an object", "invalid_value", "session")
+            return await self._set(fields)
+        except ApiError as error:
+            self._refusal = error
+            raise
+
+    async def _set(self, fields: Mapping[str, object]) -> SpeechSettings:
+        body = parse_message(self.fields, {**fields, **self._fixed}, self.models.is_strict)
+        for name in self._fixed:
+            if fields.get(name) not in (None, "", self._fixed[name]):
+                body.ignore(name)
+        with ExitStack() as stack:
+            self.settings = await settings_of(body, self.models, stack)
+            self._stack.close()
+            self._stack = stack.pop_all()
+        return self.settings
+
+    async def add(self, piece: object) -> None:
+        """Takes a piece of a text, which is a new one after `finish`. Raises ApiError."""
+        if not isinstance(piece, str):
+            raise ApiError(400, "text: expected a string", "invalid_value", "text")
+        await (self._text or await self._begin()).add(piece)
+
+    async def finish(self) -> None:
+        """The text is complete. Raises ApiError."""
+        (self._text or await self._begin()).finish()
+        self._text = None
+
+    def close_when_spoken(self) -> None:
+        async def wait_and_close() -> None:
+            await self._wait_until_spoken()
+            await self.connection.close(NORMAL)
+
+        self._closing = asyncio.create_task(wait_and_close())
+
+    async def _wait_until_spoken(self) -> None:
+        if self._speaking:
+            await asyncio.wait((self._speaking,))
+
+    async def _begin(self) -> ArrivingText:
+        """Waits until the text before is spoken."""
+        await self._wait_until_spoken()
+        self.texts += 1
+        self._text = text = ArrivingText(self.connection.limits.text_characters)
+        self._speaking = asyncio.create_task(self._speak(text))
+        return text
+
+    async def _speak(self, text: ArrivingText) -> None:
+        try:
+            if self._refusal:
+                raise self._refusal
+            settings = self.settings or await self._set({})
+            job = await settings.submit(text, self._threads)
+            try:
+                await self.speak(settings, job, text)
+            finally:
+                job.cancel()
+        except SocketClosed:
+            pass  # `Connection.receive` raises it in the session, too
+        except Exception as raised:  # belongs to this text, whatever it is
+            with suppress(SocketClosed):
+                await self.on_failure(failure(raised))
+        finally:
+            text.finish()  # what follows of it is dropped
+
+    def close(self) -> None:
+        for task in (self._speaking, self._closing):
+            if task:
+                task.cancel()
+        if self._text:
+            self._text.finish()
+        self._stack.close()
 
 
 class OmniFields(SpeechFields):
     """`session.config`. With `stream_audio` the sound of a part is sent while it is made."""
 
     type: str = ""
-    response_format: SpeechFormatField = "wav"
+    response_format: SpeechFormatField = format_field("wav")
     stream_audio: bool = False
-    word_timestamps: Annotated[bool, only((False,), "speech has no times of words", UNSUPPORTED)] = False
     speaker_embedding: Unsupported = None
 
 
@@ -65,18 +178,15 @@ class OmniSession(SpeechSession):
             if part and not isinstance(result, bytes):
                 await part.end()
                 part = None
-        await self._send_done(count, settings.body.ignored)
+        done = self._done(count) | {"seed": settings.body.seed, "voice": settings.voice.name}
+        await self.connection.send(done, settings.body.ignored or None)
 
-    async def _send_done(self, count: int, ignored: tuple[str, ...] = ()) -> None:
-        done: Message = {"type": "session.done", "utterance_index": self.texts, "total_sentences": count}
-        if ignored:
-            log_ignored(self.connection.client, ignored)
-            done["ignored"] = list(ignored)
-        await self.connection.send(done)
+    def _done(self, count: int) -> Message:
+        return {"type": "session.done", "utterance_index": self.texts, "total_sentences": count}
 
     async def on_failure(self, error: ApiError) -> None:
         await self.send_error(error, {})
-        await self._send_done(0)
+        await self.connection.send(self._done(0))
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         await self.connection.send({"type": "error", "message": error.message, "code": error.code})
@@ -109,9 +219,7 @@ class OmniPart:
 class MistralSpeechFields(SpeechFields):
     """The object `session` of `session.update`."""
 
-    response_format: SpeechFormatField = "wav"
-    streaming_mode: Annotated[str, HINT] = "responsive"
-    expressiveness: Annotated[float, HINT] = 1
+    response_format: SpeechFormatField = format_field("wav")
 
 
 class MistralSpeechSession(SpeechSession):
@@ -158,19 +266,14 @@ class MistralSpeechSession(SpeechSession):
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def _update(self, fields: object) -> None:
-        if not isinstance(fields, dict):
-            raise ApiError(400, "session: expected an object", "invalid_value", "session")
-        settings = await self.configure(fields)
+        settings = await self.configure({} if fields is None else fields)
         answer: Message = {"type": "session.updated", "session": self.description()}
-        if ignored := settings.body.ignored:
-            log_ignored(self.connection.client, ignored)
-            answer["ignored"] = list(ignored)
-        await self.connection.send(answer)
+        await self.connection.send(answer, settings.body.ignored)
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
         async for piece in encoded(job, settings.encoder(has_float_pcm=True)):
             await self.connection.send(mistral_delta(piece))
-        await self.connection.send(mistral_done(job, text.characters))
+        await self.connection.send(mistral_done(job, text.characters, settings.body.seed))
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = CODES.get(error.status, 3000)

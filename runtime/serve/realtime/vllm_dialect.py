@@ -32,9 +32,9 @@ class VllmSession(Session):
                     raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
                 update = self.parse_update(ModelUpdate, message)
                 self.use(update.model)
-                self.keep_ignored(update)
+                self.ignored = update.ignored
             case "input_audio_buffer.append":
-                await self.append(message.get("audio"), "pcm_s16le", RATE, None)
+                await self.append(message, "pcm_s16le", RATE, None)
             case "input_audio_buffer.commit":
                 is_final = message.get("final") or False
                 if not isinstance(is_final, bool):
@@ -53,9 +53,8 @@ class VllmSession(Session):
         # the model generates a token for each 80 ms, most of them padding
         tokens = round(audio.seconds * FRAME_RATE)
         usage: Json = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": 2 * tokens}
-        ignored = {"ignored": list(self.ignored)} if self.ignored else {}
-        done = {"type": "transcription.done", "text": audio.job.transcript, "usage": usage, **ignored}
-        await self.connection.send(done)
+        done: Json = {"type": "transcription.done", "text": audio.job.transcript, "usage": usage}
+        await self.connection.send(done, self.ignored or None)
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = error.code or "processing_error"

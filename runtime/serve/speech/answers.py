@@ -18,14 +18,14 @@ MISTRAL_TYPES = {"application/json", "text/event-stream"}  # that its clients ac
 def is_of_mistral(body: SpeechBody, headers: Mapping[str, str]) -> bool:
     """Whether a client expects the answers of Mistral's API.
 
-    It has no `voice`, and one of these: a `voice_id`, `ref_audio` that is no URL, `stream` with the name of a
-    model of Mistral, or it accepts JSON or events only.
+    It has no `voice` and no `stream_format`, and one of these: a `voice_id`, `ref_audio` that is no URL,
+    `stream` with the name of a model of Mistral, or it accepts JSON or events only.
     """
     accepted = {kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")}
     is_bare = ":" not in (body.ref_audio or ":")
     names_model = "stream" in body.model_fields_set and is_one_of(body.model or "", MISTRAL_MODELS)
     is_marked = body.voice_id is not None or is_bare or names_model or accepted <= MISTRAL_TYPES
-    return is_marked and not body.voice
+    return is_marked and not body.voice and "stream_format" not in body.model_fields_set
 
 
 async def encoded(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
@@ -52,17 +52,17 @@ async def mistral_events(
 ) -> AsyncIterator[bytes]:
     async for piece in pieces:
         yield event(mistral_delta(piece))
-    yield event(mistral_done(job, len(body.input)))
+    yield event(mistral_done(job, len(body.input), body.seed))
 
 
 def mistral_delta(piece: bytes) -> Json:
     return {"type": "speech.audio.delta", "audio_data": base64.b64encode(piece).decode()}
 
 
-def mistral_done(job: SpeechJob, characters: int) -> Json:
+def mistral_done(job: SpeechJob, characters: int, seed: int) -> Json:
     counts = {"prompt_tokens": characters, "completion_tokens": job.frames}
     usage = {**counts, "total_tokens": sum(counts.values())}
-    return {"type": "speech.audio.done", "usage": usage, "ended": job.status}
+    return {"type": "speech.audio.done", "usage": usage, "ended": job.status, "seed": seed}
 
 
 async def mistral_json(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -20,7 +20,6 @@ from voxport.runtime.serve.speech.answers import (
 )
 from voxport.runtime.serve.speech.encoders import Encoder
 from voxport.runtime.serve.speech.job import SpeechJob
-from voxport.runtime.serve.speech.reference import can_clone
 from voxport.runtime.serve.speech.settings import settings_of
 
 VOICE_HEADER = "x-voxport-voice"  # says who speaks
@@ -30,7 +29,7 @@ SILENCE_HEADER, NO_WORDS = "x-voxport-silence", "no words"
 
 def body_bytes(models: Models) -> int:
     """Largest size of the JSON of a request. A recording in it needs more."""
-    clones = any(map(can_clone, models.speech_workers.values()))
+    clones = any(worker.clones for worker in models.speech_workers.values())
     return models.limits.body_kib * 1024 + clones * models.limits.reference_mib * MIB
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import struct
 from dataclasses import dataclass, field
 
 import av
@@ -11,8 +10,6 @@ import numpy as np
 from voxport.runtime.audio.files import from_pcm16, pcm16
 from voxport.runtime.audio.tempo import Tempo
 from voxport.runtime.serve.fields import SpeechFormat
-
-UNKNOWN_SIZE = 0xFFFFFFFF
 
 
 class Encoder:
@@ -27,35 +24,6 @@ class Encoder:
     async def finish(self) -> bytes:
         """The rest."""
         return b""
-
-
-class FloatEncoder(Encoder):
-    """Sends samples float32, little-endian, which clients of Mistral expect as `pcm`."""
-
-    async def encode(self, block: bytes) -> bytes:
-        return from_pcm16(block).astype("<f4").tobytes()
-
-
-class WavEncoder(Encoder):
-    """A WAV file whose header says that its length is unknown."""
-
-    media_type = "audio/wav"
-
-    def __init__(self, rate: int):
-        self._header = b"".join(
-            (
-                b"RIFF" + struct.pack("<I", UNKNOWN_SIZE) + b"WAVE",
-                b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16),
-                b"data" + struct.pack("<I", UNKNOWN_SIZE),
-            )
-        )
-
-    async def encode(self, block: bytes) -> bytes:
-        header, self._header = self._header, b""
-        return header + block
-
-    async def finish(self) -> bytes:
-        return await self.encode(b"")
 
 
 @dataclass(frozen=True)
@@ -137,20 +105,18 @@ class TempoEncoder(Encoder):
         return await self._encoder.encode(pcm16(samples)) if len(samples) else b""
 
 
+FLOAT_PCM = FileFormat("audio/pcm", "f32le", "pcm_f32le")  # what clients of Mistral expect as `pcm`
 FILE_FORMATS = {
     "mp3": FileFormat("audio/mpeg", "mp3", "libmp3lame", 64_000, {"write_xing": "0", "id3v2_version": "0"}),
     "opus": FileFormat("audio/ogg", "ogg", "libopus", 40_000, {"page_duration": "100000"}),  # µs
     "aac": FileFormat("audio/aac", "adts", "aac", 64_000),
+    "wav": FileFormat("audio/wav", "wav", "pcm_s16le"),  # its header says that its length is unknown
     "flac": FileFormat("audio/flac", "flac", "flac", is_whole=True),
 }
 
 
 def make_encoder(name: SpeechFormat, rate: int, speed: float = 1, has_float_pcm: bool = False) -> Encoder:
     """The encoder of a format. `rate` in Hz. Raises UsageError if the speed cannot be changed."""
-    if name in FILE_FORMATS:
-        encoder: Encoder = FileEncoder(rate, FILE_FORMATS[name])
-    elif name == "wav":
-        encoder = WavEncoder(rate)
-    else:
-        encoder = FloatEncoder() if has_float_pcm else Encoder()
+    file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS.get(name)
+    encoder = FileEncoder(rate, file_format) if file_format else Encoder()
     return encoder if speed == 1 else TempoEncoder(encoder, Tempo(rate, speed))

@@ -1,10 +1,15 @@
 """`SpeechSettings`: what the fields of a request mean for the model that speaks."""
 
 import asyncio
+import base64
+import binascii
+import re
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from voxport.bundle.errors import UsageError
@@ -14,11 +19,13 @@ from voxport.runtime.serve.fields import SpeechFields
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import Encoder, make_encoder
 from voxport.runtime.serve.speech.job import SpeechJob
-from voxport.runtime.serve.speech.reference import reference_voice
 from voxport.runtime.serve.speech.worker import SpeechWorker
+from voxport.runtime.serve.voices.api import MAKER
 from voxport.runtime.speech_request import SpeechOptions
 
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
+REFERENCE = "ref_audio"
+DATA_URL = re.compile(r"data:[^,]{0,100};base64,")
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -61,8 +68,15 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
     if language and not body.is_taken("language", partial(task.check_language, language)):
         language = None
+    unused = {
+        "ref_text": body.ref_text and not body.ref_audio,
+        "voice": body.voice and body.ref_audio,
+        "voice_id": body.voice_id and (body.voice or body.ref_audio),
+    }
+    for name in filter(unused.get, unused):
+        body.ignore(name)
     if body.ref_audio:
-        voice = ChosenVoice(None, await reference_voice(body, worker, stack))
+        voice = ChosenVoice(None, await _reference_voice(body, worker, stack))
     else:
         voice = models.aliases.voice(body.voice_name, worker, models.voices)
         if body.voice_name and voice.name is None:
@@ -76,3 +90,24 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
         "store_prefix": voice.name == voice.voice,  # a stored voice may be deleted
     }
     return SpeechSettings(body, worker, voice, options)
+
+
+async def _reference_voice(body: SpeechFields, worker: SpeechWorker, stack: ExitStack) -> str:
+    """The path of a voice file made from `ref_audio`, for this request only: `stack` deletes it.
+
+    Raises ApiError.
+    """
+    if not worker.clones:
+        reason = f"{REFERENCE}: {worker.name} makes no voices from recordings; leave it out and name a voice"
+        raise ApiError(400, reason, "voices_not_supported", REFERENCE)
+    text = DATA_URL.sub("", body.ref_audio or "", count=1)
+    try:
+        content = await asyncio.to_thread(base64.b64decode, text, validate=True)
+    except (binascii.Error, ValueError):
+        reason = f"{REFERENCE}: is not base64; expected base64 of a recording, or a data URL of it"
+        raise ApiError(400, reason, "invalid_audio", REFERENCE) from None
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="voxport-")))
+    recording, voice = folder / "recording", folder / "voice.safetensors"
+    recording.write_bytes(content)
+    voice.write_bytes(await MAKER.make(worker, recording, body.ref_text, REFERENCE))
+    return str(voice)

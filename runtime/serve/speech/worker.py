@@ -81,6 +81,14 @@ class SpeechWorker(Worker[SpeechJob]):
             raise ApiError(400, reason, "voice_not_found", "voice") from None
 
     @property
+    def clones(self) -> bool:
+        """Whether the model makes voices from recordings."""
+        with suppress(UsageError):
+            self.task.check_cloning()
+            return True
+        return False
+
+    @property
     def chooses_voice(self) -> bool:
         """Whether the model chooses a voice, and has none to name."""
         with suppress(UsageError):

@@ -4,15 +4,21 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, from_exception, overloaded
-from voxport.runtime.serve.fields import VoiceBody, check_length, ignored_headers, parse_form
+from voxport.runtime.serve.fields import (
+    VoiceBody,
+    VoicePage,
+    check_length,
+    ignored_headers,
+    parse_form,
+    parse_message,
+)
 from voxport.runtime.serve.http.responses import while_connected
 from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload, upload_of
 from voxport.runtime.serve.models import Models
@@ -55,26 +61,26 @@ def _make(worker: SpeechWorker, recording: Path, transcript: str | None, field: 
             raise
 
 
+MAKER = VoiceMaker()
+
+
 def voice_router(models: Models) -> APIRouter:
-    router, maker, limits = APIRouter(), VoiceMaker(), models.limits
+    router, limits = APIRouter(), models.limits
 
     @router.get("/v1/audio/voices")
-    async def list_voices(
-        model: str | None = None,
-        limit: Annotated[int | None, Query(ge=1)] = None,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        type: Literal["all", "preset", "custom"] = "all",
-    ) -> Json:
-        """Clients of Mistral ask for a page of at most `limit` voices."""
-        workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
+    async def list_voices(request: Request) -> Response:
+        query = parse_message(VoicePage, dict(request.query_params), models.is_strict)
+        workers = [models.speech_worker(query.model)] if query.model else models.speech_workers.values()
         found = [entry for worker in workers for entry in _entries(worker, models)]
-        found = [entry for entry in found if type in ("all", entry["type"])]
-        size = limit or max(1, len(found))
-        page = found[offset : offset + size]
-        paging = {"total": len(found), "page": offset // size + 1, "page_size": size}
+        found = [entry for entry in found if query.type in ("all", entry["type"])]
+        size = query.limit or max(1, len(found))
+        page = found[query.offset : query.offset + size]
+        paging = {"total": len(found), "page": query.offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
         items = [entry | {"created_at": _iso_time(entry["created_at"])} for entry in page]
-        return {"object": "list", "voices": page, "data": page, "items": items, **pages}
+        headers = ignored_headers(query, request.headers.get("user-agent", ""))
+        content = {"object": "list", "voices": page, "data": page, "items": items, **pages}
+        return JSONResponse(content, headers=headers)
 
     @router.post("/v1/audio/voices")
     async def make_voice(request: Request) -> Response:
@@ -86,7 +92,7 @@ def voice_router(models: Models) -> APIRouter:
         check_length(len(body.transcript or ""), limits.text_characters, "transcript")
         worker = _worker(body.model, models)
         async with stored_upload(upload, FILE) as path:
-            making = maker.make(worker, path, body.transcript)
+            making = MAKER.make(worker, path, body.transcript)
             content = await while_connected(request.receive, making)
         voice = await asyncio.to_thread(store.add, worker.name, body.name, content)
         headers = ignored_headers(body, request.headers.get("user-agent", ""))
@@ -111,11 +117,8 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     """The bundle of a request; without a name the first that can clone. Raises ApiError."""
     workers = [models.speech_worker(model)] if model is not None else list(models.speech_workers.values())
     for worker in workers:
-        try:
-            worker.task.check_cloning()
-        except UsageError:
-            continue
-        return worker
+        if worker.clones:
+            return worker
     reason = "no bundle of this server makes" if model is None else f"{model} does not make"
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
 

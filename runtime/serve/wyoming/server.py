@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Self
 
 from wyoming.event import Event
 from wyoming.info import Info, SelectProgram
 from wyoming.ping import Ping, Pong
+from zeroconf import Error
+from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
+from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.address import Network, bind, parse_networks, url_host
 from voxport.runtime.serve.errors import ApiError, SessionEnds, failure, overloaded
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
@@ -24,7 +28,8 @@ from voxport.runtime.serve.wyoming.speech import SpeechEvents, tts_program
 from voxport.runtime.serve.wyoming.transcription import AudioEvents, asr_program
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1")
-Announce = Callable[[str, int], AbstractAsyncContextManager[None]]  # of an address and a port
+SERVICE = "_wyoming._tcp.local."
+GROUP = "224.0.0.251"  # of multicast DNS
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
 
@@ -38,13 +43,13 @@ class WyomingServer:
         host: str,
         port: int,
         networks: Sequence[Network] = (),
-        announce: Announce | None = None,
+        announces: bool = False,
     ):
         """A port of 0 is any free one. Clients of this machine and of `networks` may connect.
 
-        `announce` is open while the server is.
+        A server that `announces` itself is found in the local network.
         """
-        self.models, self._host, self.port, self._announce = models, host, port, announce
+        self.models, self._host, self.port, self._announces = models, host, port, announces
         self._networks = (*networks, *parse_networks(LOOPBACK_NETWORKS))
         # they wait for texts that arrive in pieces
         self.threads = ThreadPoolExecutor(models.limits.sockets, "text of wyoming")
@@ -62,9 +67,9 @@ class WyomingServer:
             for each in listener.sockets
         ]
         self.port = listener.port
-        if self._announce:
+        if self._announces:
             address = listener.sockets[0].getsockname()[0]
-            await self._announcement.enter_async_context(self._announce(address, self.port))
+            await self._announcement.enter_async_context(announced(address, self.port))
         log.info("serving the Wyoming protocol at tcp://%s:%d", url_host(self._host), self.port)
         return self
 
@@ -85,7 +90,7 @@ class WyomingServer:
         connection, task = Connection(reader, writer), asyncio.current_task()
         assert task is not None
         if not any(ip_address(connection.client) in network for network in self._networks):
-            log.warning("wyoming: %s is in no network that may connect", connection.client)
+            log.warning("wyoming: %s is in no network of --wyoming-allow", connection.client)
             writer.close()
             return
         self._connections.add(task)
@@ -186,3 +191,24 @@ def describe(models: Models) -> Info:
         tts=[tts_program(worker) for worker in models.speech_workers.values()],
         asr=[asr_program(worker) for worker in models.transcription_workers.values()],
     )
+
+
+@asynccontextmanager
+async def announced(address: str, port: int) -> AsyncIterator[None]:
+    """Announces a server by multicast DNS, as Home Assistant looks for it. Raises UsageError."""
+    name = f"voxport on {socket.gethostname().partition('.')[0]}.{SERVICE}"
+    try:
+        own = _main_address() if ip_address(address).is_unspecified else address
+        async with AsyncZeroconf(interfaces=[own]) as network:
+            service = AsyncServiceInfo(SERVICE, name, port, parsed_addresses=[own])
+            await (await network.async_register_service(service, allow_name_change=True))
+            yield
+    except (OSError, Error) as error:
+        raise UsageError(f"wyoming_announce: {error}", field="wyoming_announce") from None
+
+
+def _main_address() -> str:
+    """The address from which this machine sends to the local network. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((GROUP, 5353))
+        return str(probe.getsockname()[0])

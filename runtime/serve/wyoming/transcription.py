@@ -10,7 +10,7 @@ from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields
-from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Reply, RequestEvents, parse
@@ -18,7 +18,6 @@ from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, R
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
 ENDINGS = (asr.Transcript(""), asr.TranscriptStop())
-PIECE_S = 1.0  # audio that the job takes at a time
 
 
 def asr_program(worker: TranscriptionWorker) -> info.AsrProgram:
@@ -60,40 +59,12 @@ class TranscriptReply(Reply):
         self._job.cancel()
 
 
-class IncomingAudio:
-    """Audio that arrives, and the job that transcribes it."""
-
-    def __init__(self, form: AudioFormat, job: TranscriptionJob, rate: int, limits: Limits):
-        """`rate`: samples per second that the model takes."""
-        self.form, self.job, self._limits = form, job, limits
-        self._wait_s = limits.queue_s if job.session is None else limits.ahead_s  # a recording is queued
-        self._converter = Converter(form.rate, rate, form.channels)
-        self._piece = round(PIECE_S * form.rate)
-
-    async def feed(self, content: bytes) -> None:
-        """Waits while too much audio is ahead. Raises ApiError."""
-        channels = self.form.channels
-        if len(content) % (SAMPLE_BYTES * channels):
-            reason = f"{len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}"
-            raise ApiError(400, f"audio-chunk: {reason}", "invalid_audio")
-        samples = from_pcm16(content).reshape(-1, channels)
-        for start in range(0, len(samples), self._piece):
-            self.job.feed(self._converter.feed(samples[start : start + self._piece]))
-            await self.job.wait_for_room(self._wait_s)
-        if self.job.seconds > self._limits.recording_s:
-            message = f"audio has more than {self._limits.recording_s} s; start a new request"
-            raise ApiError(400, message, "audio_too_long")
-
-    def finish(self) -> None:
-        self.job.feed(self._converter.finish())
-        self.job.finish()
-
-
 class AudioEvents(RequestEvents):
     """The events of speech to text of one connection."""
 
     first, last = "transcribe", "audio-stop"
-    _audio: IncomingAudio  # of the request whose rest is to come
+    _form: AudioFormat  # of the request whose rest is to come
+    _audio: InputAudio
     _request = TranscribeFields()  # for the next audio
 
     def endings(self, event: Event) -> tuple[Eventable, ...]:
@@ -115,9 +86,9 @@ class AudioEvents(RequestEvents):
                 chunk = parse(AudioChunk, event, audio=event.payload or b"")
                 if self._reply is None:
                     self._begin(chunk, worker)
-                if _format(chunk) != _format(self._audio.form):
+                if _format(chunk) != _format(self._form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
-                await self._audio.feed(chunk.audio)
+                await self._feed(chunk.audio)
             case _:
                 if self._reply is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
@@ -128,15 +99,28 @@ class AudioEvents(RequestEvents):
         request, self._request = self._request, TranscribeFields()
         model = worker(request.name)
         _check_format(form)
-        try:
-            model.check_language(request.language)
-        except ApiError as error:
-            request.ignore("language", error.message, "invalid_value")
+        request.is_taken("language", lambda: model.check_language(request.language))
         job = model.submit_live(None, self) if model.live_slots else model.submit(None)
         reply = TranscriptReply(self._connection, job, request.ignored)
         self._replies.add(reply)
         self._reply = reply
-        self._audio = IncomingAudio(form, job, model.task.sample_rate, self._models.limits)
+        converter = Converter(form.rate, model.task.sample_rate, form.channels)
+        self._form, self._audio = form, InputAudio(1, job, converter, form.rate)
+
+    async def _feed(self, content: bytes) -> None:
+        """Waits while too much audio is ahead. Raises ApiError."""
+        limits, channels, job = self._models.limits, self._form.channels, self._audio.job
+        if len(content) % (SAMPLE_BYTES * channels):
+            reason = f"{len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}"
+            raise ApiError(400, f"audio-chunk: {reason}", "invalid_audio")
+        samples = from_pcm16(content).reshape(-1, channels)
+        wait_s = limits.queue_s if job.session is None else limits.ahead_s  # a recording is queued
+        for start in range(0, len(samples), self._form.rate):  # a second at a time
+            self._audio.feed(samples[start : start + self._form.rate])
+            await job.wait_for_room(wait_s)
+        if job.seconds > limits.recording_s:
+            message = f"audio has more than {limits.recording_s} s; start a new request"
+            raise ApiError(400, message, "audio_too_long")
 
 
 def _format(form: AudioFormat) -> tuple[int, int, int]:

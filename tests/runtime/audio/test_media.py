@@ -31,7 +31,7 @@ LIBSNDFILE = {  # container: encoding
     "OGG": "VORBIS",
     "MP3": "MPEG_LAYER_III",
 }
-CANNOT_TELL = {"mp2", "ts"}  # frames and packets without a length of the whole
+CANNOT_TELL = {"ts"}  # packets without a length of the whole
 
 
 def read(path: Path) -> tuple[Recording, np.ndarray]:
@@ -48,7 +48,7 @@ def test_recordings_of_browsers_and_phones_are_read(
     path.write_bytes(media(name, TONE, RATE))
     recording, samples = read(path)
     recording.check_whole()
-    assert len(samples) / RATE == pytest.approx(SECONDS, abs=0.06)
+    assert len(samples) / RATE == pytest.approx(SECONDS, abs=0.08)  # two frames of an encoder
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
     assert spectrum.argmax() * RATE / len(samples) == pytest.approx(HERTZ, abs=2)
     assert recording.level.peak() == pytest.approx(0.4, abs=0.15)
@@ -64,7 +64,7 @@ def contents(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [0.4, 0.93])
-@pytest.mark.parametrize("name", [*LIBSNDFILE, *(MEDIA.keys() - CANNOT_TELL)])
+@pytest.mark.parametrize("name", [*LIBSNDFILE, *(each for each in MEDIA if each not in CANNOT_TELL)])
 def test_a_truncated_recording_is_refused(name: str, kept: float, tmp_path: Path) -> None:
     path, content = tmp_path / "a.bin", contents(name)
     path.write_bytes(content)

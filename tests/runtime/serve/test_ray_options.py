@@ -18,9 +18,7 @@ def test_arguments_are_texts_as_on_the_command_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     options = parse_options(
         {"bundle": "TTS,/b/STT", "cpus": "2", "replicas": "3", "waiting": "5", "queue_s": "1.5", "keys": "k"}
-        | {"alias": "a=TTS,b=STT", "voice_alias": {"c": "d"}}
     )
-    assert options.alias == {"a": "TTS", "b": "STT"} and options.voice_alias == {"c": "d"}
     assert options.bundle == (str(tmp_path / "TTS"), "/b/STT") and options.keys == tmp_path / "k"
     assert (options.cpus, options.replicas, options.slots) == (2, 3, 4)
     assert (options.waiting, options.queue_s) == (5, 1.5)
@@ -39,7 +37,6 @@ def test_arguments_may_be_those_of_a_file() -> None:
         ({"bundle": ""}, "bundle: "),
         ({"bundle": "a", "port": "80"}, "port: .*expected one of bundle, keys, .*drain_s"),
         ({"bundle": "a", "slots": "0"}, "slots: "),
-        ({"bundle": "a", "alias": "b"}, "alias: "),
         ({"bundle": "a", "allow_origin": "a.example"}, "allow_origin .*: expected the URL of a web page"),
         ({"bundle": "a", "waiting": "many"}, "waiting: "),
         ({"bundle": "a", "waiting": "0"}, "waiting: Input should be greater than 0"),

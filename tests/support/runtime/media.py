@@ -23,6 +23,7 @@ MEDIA: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "amr": ("amr", "libopencore_amrnb", 8000, {}),
     "wma": ("asf", "wmav2", 44100, {}),
     "mp3": ("mp3", "libmp3lame", 44100, {}),
+    "mp3-streamed": ("mp3", "libmp3lame", 24000, {"write_xing": "0"}),
     "mp2": ("mp2", "mp2", 48000, {}),
     "mpeg": ("mpeg", "mp2", 48000, {}),
     "ts": ("mpegts", "aac", 48000, {}),

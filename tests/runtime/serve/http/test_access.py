@@ -1,7 +1,6 @@
 """Keys, hosts, origins and the numbers of requests and sockets."""
 
 import json
-import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -265,26 +264,11 @@ def test_every_get_has_a_head() -> None:
             assert wrong.status_code == 405 and wrong.headers["allow"]
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/audio/speech", "/v1/audio/speech"),
-        ("/v1/v1/audio/speech", "/v1/audio/speech"),
-        ("/v1/audio/speech/audio/speech", "/v1/audio/speech"),
-        ("/openai/deployments/tone/audio/speech", "/v1/audio/speech"),
-        ("/api/v1/models", "/v1/models"),
-        ("/v1/healthz", "/healthz"),
-        ("/docs", "/openapi.json"),
-        ("/v1/chat/completions", "/openapi.json"),
-    ],
-)
-def test_a_path_with_a_wrong_prefix_names_the_right_one(path: str, expected: str) -> None:
-    client = TestClient(
-        build_app(Models({"tone": ToneSpeech()}, Limits()), Keys()), base_url="http://localhost"
-    )
-    answer = client.post(path)
-    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
-    assert re.search(rf"{path}; .*{expected}\b", answer.json()["error"]["message"])
+def test_an_unknown_path_is_named_and_superfluous_slashes_are_not_unknown() -> None:
+    client = TestClient(build_app(Models({}, Limits()), Keys()), base_url="http://localhost")
+    for path in ("/audio/speech", "/v1/v1/audio/speech", "/docs"):
+        error = client.post(path).json()["error"]
+        assert error["code"] == "not_found" and path in error["message"] and "/v1" in error["message"]
     for same in ("/v1/models/", "//v1/models", "/v1//models//"):
         assert client.get(f"http://localhost{same}", follow_redirects=False).status_code == 200
 

@@ -20,8 +20,7 @@ from support.serve.loud_to_text import RATE
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of, update
 
 from voxport.runtime.serve.realtime.input_audio import decode_audio
-from voxport.runtime.serve.realtime.openai_dialect import delay_of
-from voxport.runtime.serve.realtime.openai_fields import DELAYS
+from voxport.runtime.serve.realtime.openai_dialect import DELAYS, delay_of
 
 
 @pytest.mark.parametrize("rate", [24000, 16000])

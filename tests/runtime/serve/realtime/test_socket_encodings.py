@@ -1,6 +1,5 @@
 """Encodings of audio that sockets take, and those that they refuse."""
 
-import base64
 import io
 from typing import Any
 
@@ -99,27 +98,6 @@ def test_audio_is_refused_after_its_format_was(
         assert done.get("text", done.get("transcript")) == TEXT
 
     talk(server, conversation, path)
-
-
-@pytest.mark.parametrize(
-    "spelled",
-    [
-        lambda text: f"data:audio/pcm;rate=24000;base64,{text}",
-        lambda text: "\r\n".join(text[start : start + 76] for start in range(0, len(text), 76)),
-        lambda text: text.replace("+", "-").replace("/", "_").rstrip("="),
-    ],
-    ids=["data URL", "line breaks", "alphabet of URLs"],
-)
-def test_base64_is_read_as_clients_write_it(server: RunningServer, spelled: Any) -> None:
-    async def conversation(socket: Socket) -> Any:
-        content = b"".join(pcm(24000))
-        text = base64.b64encode(content).decode()
-        assert set("+/") & set(text), "the alphabets differ"
-        await socket.send("input_audio_buffer.append", audio=spelled(text))
-        await socket.send("input_audio_buffer.commit")
-        return (await socket.until(COMPLETED))[-1]["transcript"]
-
-    assert talk(server, conversation, OPENAI) == TEXT
 
 
 def test_binary_messages_and_audio_files_have_an_error_that_says_what_to_send(server: RunningServer) -> None:

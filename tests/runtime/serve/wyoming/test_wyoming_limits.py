@@ -34,8 +34,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.address import parse_networks, parse_wyoming
-from voxport.runtime.serve.wyoming.announcement import SERVICE, announced
-from voxport.runtime.serve.wyoming.server import WyomingServer
+from voxport.runtime.serve.wyoming.server import SERVICE, WyomingServer
 
 
 def test_a_client_that_leaves_cancels_its_speech() -> None:
@@ -192,7 +191,7 @@ def test_clients_of_other_networks_are_refused_and_logged(caplog: pytest.LogCapt
 
     with wyoming_fixture() as fixture, caplog.at_level("WARNING"):
         asyncio.run(scenario(fixture))
-    assert "127.0.0.1 is in no network that may connect" in caplog.text
+    assert "127.0.0.1 is in no network of --wyoming-allow" in caplog.text
 
 
 def test_an_announced_server_is_found() -> None:
@@ -205,7 +204,7 @@ def test_an_announced_server_is_found() -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with AsyncZeroconf(interfaces=["127.0.0.1"]) as network:
             AsyncServiceBrowser(network.zeroconf, SERVICE, handlers=[add])
-            async with WyomingServer(fixture.models, "127.0.0.1", 0, announce=announced) as server:
+            async with WyomingServer(fixture.models, "127.0.0.1", 0, announces=True) as server:
                 await until_true(lambda: bool(found))
                 info = AsyncServiceInfo(SERVICE, found[0])
                 assert await info.async_request(network.zeroconf, 3000)
