@@ -74,7 +74,8 @@ def test_each_part_of_a_text_is_a_file(server: RunningServer, is_streamed: bool)
     assert starts[0]["sample_rate"] == RATE and starts[0]["format"] == "pcm"
     sizes = [each["total_bytes"] for each in events(answers) if each["type"] == "audio.done"]
     assert sizes == [2 * FRAME * len(FIRST), len(PAUSE) + 2 * FRAME * len(SECOND)]
-    assert answers[-1] == {"type": "session.done", "utterance_index": 0, "total_sentences": 2}
+    done = {"type": "session.done", "utterance_index": 0, "total_sentences": 2}
+    assert answers[-1] == done | {"seed": 0, "voice": "bob"}
 
 
 def test_a_part_is_spoken_before_the_next_one_arrives(server: RunningServer) -> None:

@@ -93,6 +93,7 @@ MARKS = [
     ({"model": "voxtral-mini-tts-2603"}, "*/*", False),
     ({"model": "tone", "stream": False}, "*/*", False),
     ({"voice": "bob"}, "application/json", False),
+    ({"stream_format": "sse"}, "text/event-stream", False),
     ({"voice": "bob", "voice_id": "bob"}, "*/*", False),
     ({"ref_audio": "data:audio/wav;base64,UklGRg=="}, "*/*", False),
     ({}, "application/json, text/plain, */*", False),
