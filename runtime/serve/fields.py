@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Annotated, Literal, Self, TypeVar, get_origin
+from typing import Annotated, ClassVar, Literal, Self, TypeVar, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -82,6 +82,7 @@ class RequestFields(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    null_resets: ClassVar[bool] = False  # whether null is a value of the fields that are known
     _ignored: list[str] = PrivateAttr(default_factory=list)
     _is_strict: bool = PrivateAttr(False)
 
@@ -90,7 +91,12 @@ class RequestFields(BaseModel):
     def _without_empty(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        return {name: value for name, value in data.items() if value is not None and value != ""}
+        nullable = cls.model_fields if cls.null_resets else ()
+        return {
+            name: value
+            for name, value in data.items()
+            if value != "" and (value is not None or name in nullable)
+        }
 
     @property
     def ignored(self) -> tuple[str, ...]:
