@@ -79,11 +79,9 @@ class Session(SocketSession):
 
     async def on_turn_start(self, audio: InputAudio, start_ms: int) -> None:
         """Speech was found."""
-        log.debug("part %d: speech from %d ms on", audio.number, start_ms)
 
     async def on_turn_end(self, audio: InputAudio, turn: TurnAudio) -> None:
         """A pause was found, or no speech for a time that the client sets."""
-        log.debug("part %d: ends at %s ms", audio.number, turn.end_ms)
 
     @property
     def is_busy(self) -> bool:

@@ -12,21 +12,20 @@ from wyoming.info import TtsProgram, TtsVoice
 from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.serve.aliases import ChosenVoice, find_voice, listed
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.arriving_text import ArrivingText
+from voxport.runtime.serve.speech.job import ArrivingText
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.wyoming.events import (
     INVALID,
-    VOXPORT,
     Connection,
     Replies,
     Reply,
     RequestEvents,
+    artifact,
     parse,
 )
 from voxport.runtime.speech_request import SpeechOptions
@@ -42,13 +41,11 @@ CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 def tts_program(worker: SpeechWorker) -> TtsProgram:
     voices = [
-        TtsVoice(voice, VOXPORT, True, f"{voice} of {worker.name}", None, [_language(worker.task, voice)])
+        TtsVoice(**artifact(voice, f"{voice} of {worker.name}"), languages=[_language(worker.task, voice)])
         for voice in _voices(worker.task)
     ]
-    description = f"Text to speech of {worker.name}"
-    return TtsProgram(
-        worker.name, VOXPORT, True, description, None, voices, supports_synthesize_streaming=True
-    )
+    common = artifact(worker.name, f"Text to speech of {worker.name}")
+    return TtsProgram(**common, voices=voices, supports_synthesize_streaming=True)
 
 
 def _voices(task: TextToSpeech) -> list[str]:
@@ -103,9 +100,13 @@ def choose_voice(
 
 def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
     """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
-    own = [each for each in workers if find_name(name, voices := each.task.bundle_voices()) in voices]
-    stored = [each for each in workers if models.voices and find_voice(name, [], models.voices.of(each.name))]
-    worker = next(iter((*own, *stored, *workers)))
+    store = models.voices
+    own = [
+        each
+        for each in workers
+        if find_voice(name, each.task.bundle_voices(), store.of(each.name) if store else [])
+    ]
+    worker = next(iter((*own, *workers)))
     return worker, models.aliases.voice(name, worker, models.voices)
 
 

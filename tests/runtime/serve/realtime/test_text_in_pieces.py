@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.speech.arriving_text import ArrivingText
+from voxport.runtime.serve.speech.job import ArrivingText
 
 OMNI, MISTRAL = "/v1/audio/speech/stream", "/v1/audio/speech/realtime?model=tone"
 FIRST = "The first sentence of this text is long enough to be spoken without the next one."
