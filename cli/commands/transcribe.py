@@ -224,44 +224,40 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 chunk_tokens=arguments.chunk,
                 blank_penalty=arguments.blank_penalty,
             )
-            found = _print_turn(deltas, start_s, arguments) if arguments.turns else _print(deltas, arguments)
-            has_text = has_text or found
+            has_text = _print(deltas, arguments, start_s) or has_text
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
 
 
-def _print(deltas: Iterator[TranscriptDelta], arguments: argparse.Namespace) -> bool:
-    """Prints text as it arrives, or a line for each word. Returns whether there is text."""
+def _print(deltas: Iterator[TranscriptDelta], arguments: argparse.Namespace, start_s: float) -> bool:
+    """Prints text as it arrives, or a line for each word. Returns whether there is text.
+
+    With --turns, the deltas are a turn that begins at `start_s` and becomes one line.
+    """
     prints_text = arguments.format == "text" and not arguments.timestamps
-    as_line = as_json_line if arguments.format == "json" else as_text_line
     has_text = False
-    for delta in deltas:
+    for delta in _whole(deltas, start_s) if arguments.turns else deltas:
         has_text = has_text or bool(delta.text.strip())
         if prints_text:
             print(delta.text, end="", flush=True)
             continue
         for word in delta.words:
-            print(as_line(word), flush=True)
-    if prints_text:
+            is_json, name = arguments.format == "json", "text" if arguments.turns else "word"
+            print(as_json_line(word, name) if is_json else as_text_line(word), flush=True)
+    if prints_text and (has_text or not arguments.turns):
         print(flush=True)
     return has_text
 
 
-def _print_turn(deltas: Iterator[TranscriptDelta], start_s: float, arguments: argparse.Namespace) -> bool:
-    """Prints a line for a turn that begins at `start_s`. Returns whether it has text."""
-    prints_text = arguments.format == "text" and not arguments.timestamps
-    text, words = "", list[Word]()
-    for delta in deltas:
-        new = delta.text if text else delta.text.lstrip()
-        text, words = text + new, words + delta.words
-        if prints_text:
-            print(new, end="", flush=True)
-    if prints_text and text:
-        print(flush=True)
-    elif words:
-        turn = Word(text.strip(), start_s + words[0].start, start_s + words[-1].end)
-        print(as_json_line(turn, "text") if arguments.format == "json" else as_text_line(turn), flush=True)
-    return bool(text.strip())
+def _whole(deltas: Iterator[TranscriptDelta], start_s: float) -> Iterator[TranscriptDelta]:
+    """One delta for a turn that begins at `start_s`, with all its text as one word."""
+    found = list(deltas)
+    text, words = (
+        "".join(each.text for each in found).strip(),
+        [word for each in found for word in each.words],
+    )
+    if words:
+        yield TranscriptDelta(text, [Word(text, start_s + words[0].start, start_s + words[-1].end)])
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Containers of sound: what a file is by its content, and what its header says of its length."""
 
 import re
-from dataclasses import dataclass
 from io import SEEK_CUR, SEEK_END
 from typing import IO
 
@@ -25,44 +24,28 @@ MAX_PAGE_BYTES = 4 + OGG_HEADER + 255 + 255 * 255
 SLACK_BYTES = 64  # encoders count the bytes of headers differently
 
 
-@dataclass(frozen=True)
-class Container:
-    """`demuxer`: its name in FFmpeg, None if FFmpeg is not used. `suffixes` are usual ends of file names."""
-
-    name: str
-    demuxer: str | None
-    suffixes: str = ""
-
-
-MP3 = Container("MP3", "mp3", ".mp3 .mp2 .mpga .mpeg .mpg")
+MP3 = "MP3"
 CONTAINERS = {  # what begins a file
-    rb".{4}ftyp(3g|kdd)": Container("3GP", "mov", ".3gp .3g2 .3gpp .mp4 .m4a"),
-    rb".{4}(ftyp|moov|moof|mdat|wide|free|skip|styp)": Container(
-        "MP4, M4A or QuickTime", "mov", ".mp4 .m4a .m4b .m4r .m4v .mov .qt .3gp"
-    ),
-    rb"\x1a\x45\xdf\xa3": Container("WebM or Matroska", "matroska", ".webm .weba .mkv .mka"),
-    rb"#!AMR": Container("AMR", "amr", ".amr .awb .3ga"),
-    rb"\xff[\xf0\xf1\xf8\xf9]": Container("ADTS AAC", "aac", ".aac .adts"),
-    rb"ADIF": Container("ADIF AAC", None, ".aac"),
-    rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11": Container("WMA or another ASF file", "asf", ".wma .asf .wmv"),
-    rb"OggS": Container("Ogg", "ogg", ".ogg .oga .ogv .opus .spx"),
-    rb"RIFF.{4}AVI ": Container("AVI", "avi", ".avi"),
-    rb"RIFF|RIFX|RF64": Container("WAV", "wav", ".wav .wave"),
-    rb"FORM": Container("AIFF", "aiff", ".aiff .aif .aifc"),
-    rb"fLaC": Container("FLAC", None, ".flac"),
-    rb"caff": Container("CAF", "caf", ".caf"),
-    rb"FLV\x01": Container("Flash video", "flv", ".flv"),
-    rb"wvpk": Container("WavPack", "wv", ".wv"),
-    rb"\x0b\x77": Container("AC-3", "ac3", ".ac3"),
-    rb"\x00\x00\x01\xba": Container("MPEG video", "mpeg", ".mpg .mpeg .vob"),
-    rb"\x47.{187}\x47": Container("an MPEG transport stream", "mpegts", ".ts .mts .m2ts"),
+    rb".{4}ftyp(3g|kdd)": "3GP",
+    rb".{4}(ftyp|moov|moof|mdat|wide|free|skip|styp)": "MP4, M4A or MOV",
+    rb"\x1a\x45\xdf\xa3": "WebM or Matroska",
+    rb"#!AMR": "AMR",
+    rb"\xff[\xf0\xf1\xf8\xf9]": "ADTS AAC",
+    rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "WMA or another ASF file",
+    rb"OggS": "Ogg, such as Opus",
+    rb"RIFF.{4}AVI ": "AVI",
+    rb"RIFF|RIFX|RF64": "WAV",
+    rb"FORM": "AIFF",
+    rb"fLaC": "FLAC",
+    rb"caff": "CAF",
+    rb"\x00\x00\x01\xba|\x47.{187}\x47": "MPEG video",
 }
-LIBSNDFILE = "WAV", "AIFF", "FLAC", "CAF", "Ogg"  # which libsndfile reads, with some codecs
-SUFFIXES = {suffix for each in (MP3, *CONTAINERS.values()) for suffix in each.suffixes.split()}
+LIBSNDFILE = "WAV", "AIFF", "FLAC", "CAF", "Ogg, such as Opus"  # which libsndfile reads, with some codecs
 
 
 def head_of(file: IO[bytes]) -> bytes:
     """The first bytes behind an ID3 tag."""
+    file.seek(0, SEEK_END)  # clears the buffer: a decoder has moved the position in the file
     file.seek(_tag_bytes(file))
     head = file.read(HEAD_BYTES)
     file.seek(0)
@@ -77,13 +60,13 @@ def _tag_bytes(file: IO[bytes]) -> int:
     return tag.end() + sum((byte & 0x7F) << shift for byte, shift in zip(size, (21, 14, 7, 0), strict=True))
 
 
-def container_of(head: bytes) -> Container | None:
-    """The container of a file by what `head_of` returns; None if it is unknown."""
-    matching = (found for start, found in CONTAINERS.items() if re.match(start, head, re.DOTALL))
-    return next(matching, MP3 if has_mpeg_frames(head) else None)
+def container_of(head: bytes) -> str | None:
+    """Names the container of a file by what `head_of` returns; None if it is unknown."""
+    matching = (name for start, name in CONTAINERS.items() if re.match(start, head, re.DOTALL))
+    return next(matching, MP3 if _has_mpeg_frames(head) else None)
 
 
-def has_mpeg_frames(head: bytes) -> bool:
+def _has_mpeg_frames(head: bytes) -> bool:
     """Whether the bytes hold frames of MP3 or MP2, even if other bytes come before them."""
     return len(re.findall(MPEG_FRAME, head)) >= max(3, len(head) // MAX_FRAME_BYTES)
 
@@ -106,7 +89,7 @@ def is_cut_off(file: IO[bytes]) -> bool:
         segments = page[OGG_HEADER - 1 : OGG_HEADER]
         table = page[OGG_HEADER:][: sum(segments)]
         return not segments or len(page) < OGG_HEADER + sum(segments) + sum(table)
-    if container_of(head) is not MP3:
+    if container_of(head) != MP3:
         return False
     found = re.search(XING, head[:MAX_FRAME_BYTES], re.DOTALL)
     if not found or not found[1][0] & HAS_BYTES:

@@ -14,7 +14,7 @@ from voxport.bundle.files import StagedFile, check_writable, reason_of, write_al
 SAMPLE_BYTES = 2  # in 16-bit PCM
 PCM16_SCALE = 32768  # integers per 1.0, when samples are read
 MAX_PCM16 = 32767  # the integer of 1.0, when samples are written
-SOUNDS = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".mp4", ".webm", ".opus", ".aac", ".pcm"}  # recordings
+SOUNDS = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".mp4", ".mov", ".webm", ".opus", ".aac", ".pcm"}
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,15 @@ class DamagedSound(Exception):
 
 
 class MediaFile:
-    """The first audio track of a file.
+    """The first audio track of a file. `seconds`: its length by its header; None if unknown.
 
     A fault of a decoder ends the child process only. It decodes as fast as blocks are read, and has limits of
     memory and time. It ends when this object is closed or forgotten.
     """
 
-    def __init__(self, source: IO[bytes], demuxer: str):
-        """`demuxer`: a name of FFmpeg. Raises DamagedSound if there are no samples."""
-        command = sys.executable, "-P", str(DECODER), demuxer
-        pipe = subprocess.PIPE
+    def __init__(self, source: IO[bytes]):
+        """Moves the position in `source`. Raises DamagedSound if there are no samples."""
+        command, pipe = (sys.executable, "-P", str(DECODER)), subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=source, stdout=pipe, stderr=pipe)
         assert self._child.stdout
         self._samples = self._child.stdout
@@ -40,7 +39,10 @@ class MediaFile:
         self.samplerate, self.channels, self.seconds = json.loads(header)
 
     def read_block(self, frames: int) -> np.ndarray:
-        """At most `frames` frames, float32 [n, channels]; [0, channels] at the end. Raises DamagedSound."""
+        """At most `frames` frames, float32 [n, channels]; [0, channels] at the end.
+
+        Raises DamagedSound where the recording is damaged, or at its end if it is truncated.
+        """
         size = self.channels * SAMPLE_BYTES
         content = self._samples.read(frames * size)
         if not content and (reason := self._reason()):
@@ -55,17 +57,10 @@ class MediaFile:
         """What ended the child."""
         assert self._child.stderr
         reason = self._child.stderr.readline().decode().strip()
-        match self._child.wait():
-            case 0:
-                return None
-            case code if code == FAULTY:
-                return reason
-        return "damaged"
+        code = self._child.wait()
+        return (reason if code == FAULTY else "damaged") if code else None
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    child.kill()
-    child.wait()
-    for pipe in (child.stdout, child.stderr):
-        if pipe:
-            pipe.close()
+    with child:  # waits for its end, and closes the pipes
+        child.kill()

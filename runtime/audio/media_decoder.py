@@ -1,48 +1,29 @@
 """Decodes a recording with PyAV. `media.MediaFile` runs this file in a process of its own.
 
-    python media_decoder.py DEMUXER < RECORDING
+    python media_decoder.py < RECORDING
 
-The recording is a file, which may have video. Standard output gets a line of JSON with rate, channels and
-seconds (null if unknown), and then the samples of the first audio track: float32, interleaved. Exit code 3
-means that standard error has one line: what is wrong with the recording.
+The recording is a file, which may have video. It is read from its start. Standard output gets a line of JSON
+with rate, channels and seconds (null if unknown), and then the samples of the first audio track: float32,
+interleaved. Exit code 3 means that standard error has one line: what is wrong with the recording.
 """
 
 import json
 import logging
-import os
 import re
 import resource
 import signal
 import sys
 from contextlib import suppress
-from io import SEEK_CUR, SEEK_END
 from typing import Any, NoReturn
 
 FAULTY = 3  # exit code
+# formats that name no other file
+DEMUXERS = "aac,ac3,aiff,amr,asf,avi,caf,flv,matroska,mov,mp3,mpeg,mpegts,ogg,wav,wv"
 STALLED_S, CPU_S = 30, 1800  # seconds without a sample, and of the whole work
 MEMORY_BYTES = 2**30  # of addresses; FFmpeg itself takes 150 MB
 MAX_LOST = 2  # packets that cannot be decoded, as at the cut of a radio programme
 CUT = re.compile(r"ended prematurely|partial file|Packet corrupt|incomplete frame")  # warnings of demuxers
 ESTIMATE = "Estimating duration"
-
-
-class _StandardInput:
-    """Does not move the position in the file, which belongs to the parent."""
-
-    _at = 0
-
-    def read(self, size: int) -> bytes:
-        content = os.pread(0, size, self._at)
-        self._at += len(content)
-        return content
-
-    def seek(self, offset: int, whence: int) -> int:
-        start = {SEEK_CUR: self._at, SEEK_END: os.fstat(0).st_size}.get(whence, 0)
-        self._at = max(0, start + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
 
 class _Warnings(logging.Handler):
@@ -84,7 +65,7 @@ class _Output:
         signal.alarm(STALLED_S)
 
 
-def main(demuxer: str) -> None:
+def main() -> None:
     import av
     import av.logging
     import av.subtitles.codeccontext  # all modules are imported before the limits
@@ -97,8 +78,11 @@ def main(demuxer: str) -> None:
     av.logging.set_level(av.logging.WARNING)
     av.logging.set_skip_repeated(False)
     _limit()
+    source = open(0, "rb", closefd=False)  # noqa: SIM115  open until the process ends
+    source.seek(0)
     try:
-        container: Any = av.open(_StandardInput(), format=demuxer, metadata_errors="replace")
+        options = {"format_whitelist": DEMUXERS}
+        container: Any = av.open(source, container_options=options, metadata_errors="replace")
     except av.FFmpegError:
         _fail("damaged or truncated")
     if not container.streams.audio:
@@ -142,4 +126,4 @@ def _fail(reason: str) -> NoReturn:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        main(sys.argv[1])
+        main()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from io import RawIOBase
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 import soundfile
@@ -22,13 +22,12 @@ from voxport.runtime.audio.containers import (
     MP3,
     MPEG_FRAME,
     SLACK_BYTES,
-    SUFFIXES,
-    Container,
     container_of,
     head_of,
     rate_of,
     wav_lengths,
 )
+from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.audio.media import DamagedSound, MediaFile
 
 MAX_MEMORY_BYTES = 2**24  # a larger file from a pipe is stored on disk
@@ -75,22 +74,6 @@ def source_of(path: Path) -> IO[bytes]:
         raise UsageError(f"{'stdin' if is_stdin else path}: cannot be read: {reason}") from None
 
 
-class AudioFile(Protocol):
-    """An open recording. `seconds`: its length by its header; None if unknown."""
-
-    samplerate: int
-    channels: int
-    seconds: float | None
-
-    def close(self) -> object: ...
-
-    def read_block(self, frames: int) -> np.ndarray:
-        """At most `frames` frames, float32 [n, channels]; [0, channels] at the end.
-
-        Raises DamagedSound where the recording is damaged, or at its end if it is truncated.
-        """
-
-
 class _Source:
     """A file for libsndfile, which seeks to a place before the start of some damaged files."""
 
@@ -103,7 +86,7 @@ class _Source:
 
 
 class SndFile:
-    """What libsndfile reads."""
+    """What libsndfile reads. The members are as those of `MediaFile`."""
 
     def __init__(self, source: IO[bytes] | bytes):
         self._file = file = soundfile.SoundFile(source if isinstance(source, bytes) else _Source(source))
@@ -134,55 +117,50 @@ class SndFile:
         return any(length + SLACK_BYTES < header < UNKNOWN_BYTES for header, length in lengths)
 
 
-def open_audio(source: IO[bytes], name: str) -> AudioFile:
+def open_audio(source: IO[bytes], name: str) -> SndFile | MediaFile:
     """Opens what `source_of` returned; `name` is for messages. Raises UsageError.
 
     libsndfile is the first choice, but not for MP3, because its decoder writes to standard error.
     """
-    head = head_of(source)
+    head, has_av, fault = head_of(source), find_spec("av") is not None, None
     container = container_of(head)
-    demuxer = container.demuxer if container and find_spec("av") else None
-    found = "empty" if not head else "in no known format"
-    if not demuxer or not (container is MP3 and re.match(MPEG_FRAME, head)):
+    if not (has_av and container == MP3 and re.match(MPEG_FRAME, head)):
         # libsndfile takes each file that is called .mp3 for an MP3
-        is_mp3 = container is MP3 and not demuxer and name.lower().endswith(".mp3")
+        is_mp3 = container == MP3 and not has_av and name.lower().endswith(".mp3")
         try:
             return SndFile(os.fsencode(name) if is_mp3 else source)
         except (soundfile.LibsndfileError, OSError, TypeError) as error:  # TypeError: raw samples
-            if getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT:
-                found = "damaged"
+            if not container and getattr(error, "code", UNKNOWN_FORMAT) != UNKNOWN_FORMAT:
+                fault = "damaged"
         if (rate := rate_of(head)) is not None and not MIN_RATE <= rate <= MAX_RATE:
             raise wrong_rate(name, rate)
-    if container is None:
-        raise _not_audio(name, found)
-    try:
-        if demuxer:
-            return MediaFile(source, demuxer)
-    except DamagedSound as error:
-        raise _not_read(name, container, str(error)) from None
-    raise _not_read(name, container)
+    if has_av and head:
+        try:
+            return MediaFile(source)
+        except DamagedSound as error:
+            fault = str(error) if container else fault
+    raise _not_read(name, container, fault or (None if head else "empty"))
 
 
-def _not_audio(name: str, found: str) -> UsageError:
-    if name.lower().endswith((".raw", ".pcm")):
+def _not_read(name: str, container: str | None, fault: str | None) -> UsageError:
+    """`fault`: what is wrong with the recording; None: no decoder is there."""
+    suffix = Path(name).suffix.lower()
+    if suffix in (".raw", ".pcm") and not container:
         return UsageError(
             f"{name}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
         )
-    return UsageError(f"{name}: cannot be read as audio: it is {found}; {EXPECTED}")
-
-
-def _not_read(name: str, container: Container, fault: str | None = None) -> UsageError:
-    """`fault`: what is wrong with the recording; None: no decoder is there."""
-    found, suffix = container.name, Path(name).suffix.lower()
-    if suffix in SUFFIXES and suffix not in container.suffixes.split():
-        found += f", although it is called {suffix}"
     convert = f"convert it: ffmpeg -i {shlex.quote(name)} OUT.wav"
-    if fault:
-        found, advice = f"{found}, {fault}", "record or send it again"
-    elif container.name in LIBSNDFILE:
-        found, advice = f"{found}, damaged or with an unknown codec", f"record or send it again, or {convert}"
+    if not container:
+        found, advice = fault or "in no known format", EXPECTED
+    elif fault:
+        found, advice = f"{container}, {fault}", "record or send it again"
+    elif container in LIBSNDFILE:
+        found = f"{container}, damaged or with an unknown codec"
+        advice = f"record or send it again, or {convert}"
     else:
-        advice = f"{INSTALL}, or {convert}" if container.demuxer else convert
+        found, advice = container, f"{INSTALL}, or {convert}"
+    if container and suffix in SOUNDS and suffix[1:] not in container.lower():
+        found = found.replace(container, f"{container}, although it is called {suffix}")
     return UsageError(f"{name}: cannot be read as audio: it is {found}; {advice}")
 
 

@@ -32,15 +32,10 @@ class Tempo:
         self._given = self._returned = 0  # samples so far
         self._held = np.zeros(0, np.float32)
         self._graph = Graph()
-        last = self._graph.add_abuffer(
-            format="flt", sample_rate=rate, layout="mono", time_base=Fraction(1, rate)
-        )
-        for factor in _factors(speed):
-            node = self._graph.add("atempo", str(factor))
-            last.link_to(node)
-            last = node
-        last.link_to(self._graph.add("abuffersink"))
-        self._graph.configure()
+        times = Fraction(1, rate)
+        first = self._graph.add_abuffer(format="flt", sample_rate=rate, layout="mono", time_base=times)
+        filters = [self._graph.add("atempo", str(factor)) for factor in _factors(speed)]
+        self._graph.link_nodes(first, *filters, self._graph.add("abuffersink")).configure()
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """samples float32 [n] -> those that are ready, float32 [m]; may be none."""

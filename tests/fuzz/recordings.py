@@ -29,7 +29,6 @@ from support.runtime.media import MEDIA, media
 from fuzz.mutate import mutate_bytes
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio import media_decoder
-from voxport.runtime.audio.containers import container_of
 from voxport.runtime.audio.sources import Recording
 
 SECONDS, PEAK_BYTES = 20.0, 300 * 2**20  # of one case
@@ -88,7 +87,7 @@ def read_in_child(content: bytes, is_own: bool) -> tuple[str, int]:
         source.flush()
         child = os.fork()
         if not child:
-            _run_child(source.fileno(), writing, Path(source.name) if is_own else None, content)
+            _run_child(source.fileno(), writing, Path(source.name) if is_own else None)
         os.close(writing)
         deadline = time.monotonic() + SECONDS
         while not (ended := os.wait4(child, os.WNOHANG))[0]:
@@ -105,7 +104,7 @@ def read_in_child(content: bytes, is_own: bool) -> tuple[str, int]:
     return "crash" if code < 0 and not is_own else f"fault: exit code {code}, {reason[-300:]}", peak
 
 
-def _run_child(source: int, errors: int, path: Path | None, content: bytes) -> NoReturn:
+def _run_child(source: int, errors: int, path: Path | None) -> NoReturn:
     code = 1
     try:
         for number, file in enumerate((source, os.open(os.devnull, os.O_WRONLY), errors)):
@@ -115,8 +114,7 @@ def _run_child(source: int, errors: int, path: Path | None, content: bytes) -> N
         if path:
             _read(path)
         else:
-            container = container_of(content)
-            media_decoder.main(container.demuxer if container and container.demuxer else "mp3")
+            media_decoder.main()
         code = 0
     except UsageError as error:
         code = media_decoder.FAULTY

@@ -122,7 +122,7 @@ def test_a_decoder_that_crashes_is_a_damaged_recording(
     (tmp_path / "decoder.py").write_text(program)
     monkeypatch.setattr(media_module, "DECODER", tmp_path / "decoder.py")
     with (tmp_path / "decoder.py").open("rb") as source, pytest.raises(DamagedSound, match=DECODERS[program]):
-        file = MediaFile(source, "mov")
+        file = MediaFile(source)
         while len(file.read_block(20)):
             pass
 
