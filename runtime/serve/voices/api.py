@@ -76,10 +76,8 @@ def voice_router(models: Models) -> APIRouter:
         page = found[offset : offset + size]
         paging = {"total": len(found), "page": offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
-        items = [
-            entry | {"created_at": datetime.fromtimestamp(entry["created_at"], UTC).isoformat()}
-            for entry in page
-        ]
+        times = [datetime.fromtimestamp(entry["created_at"], UTC).isoformat() for entry in page]
+        items = [entry | {"created_at": time} for entry, time in zip(page, times, strict=True)]
         return {"object": "list", "voices": page, "data": page, "items": items, **pages}
 
     @router.post("/v1/audio/voices")
