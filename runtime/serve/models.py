@@ -97,7 +97,12 @@ class Models:
     def live_worker(self, name: str | None) -> TranscriptionWorker:
         """The one that a request names, or the first one for live audio. Raises ApiError."""
         live = {worker.name: worker for worker in self.transcription_workers.values() if worker.live_slots}
-        return self._find(live, name, TRANSCRIPTION_MODELS, "transcribes live audio")
+        if name is None or self.bundle_of(name) is None:
+            return self._find(live, name, TRANSCRIPTION_MODELS, "transcribes live audio")
+        worker = self.transcription_worker(name)
+        if worker.name not in live:
+            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
+        return worker
 
     def _find(
         self, workers: Mapping[str, AnyWorker], name: str | None, standard: tuple[str, ...], verb: str

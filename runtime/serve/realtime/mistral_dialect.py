@@ -74,7 +74,7 @@ class MistralSession(Session):
             "turn_detection": self._turn_detection and self._turn_detection.model_dump(),
         }
 
-    async def handle(self, message: Message) -> None:
+    async def react(self, message: Message) -> None:
         if self._has_ended:
             raise ApiError(400, "the audio has ended; its text follows", "invalid_event")
         match message["type"]:

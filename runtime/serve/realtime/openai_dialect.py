@@ -131,15 +131,13 @@ class OpenAiSession(Session):
             "include": [],
         }
 
-    async def handle(self, message: Message) -> None:
+    async def react(self, message: Message) -> None:
         match message["type"]:
             case "session.update":
                 await self._update(message)
             case "transcription_session.update":
                 reason = "belongs to the beta of the API; send session.update, with audio.input in session"
-                error = ApiError(400, f"type {message['type']!r}: {reason}", "unknown_event", "type")
-                self.refuse_format(message, error)
-                raise error
+                raise ApiError(400, f"type {message['type']!r}: {reason}", "unknown_event", "type")
             case "input_audio_buffer.append":
                 encoding, delay_ms = ENCODINGS[self._format], self._delay_ms()
                 await self.append(message, encoding, self._rate, delay_ms)

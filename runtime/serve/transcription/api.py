@@ -35,7 +35,6 @@ from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 # Fields of a segment that clients of Whisper read, which the models do not measure
 NOT_MEASURED = dict.fromkeys(("temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0)
-SEGMENT = "transcription_segment"
 
 
 def transcription_router(models: Models) -> APIRouter:
@@ -211,7 +210,7 @@ class Answer:
         return [
             {
                 "id": index,
-                "type": SEGMENT,
+                "type": "transcription_segment",
                 **timed_fields(each, "text"),
                 "seek": 0,
                 "tokens": [],

@@ -77,10 +77,8 @@ def voice_router(models: Models) -> APIRouter:
         page = found[query.offset : query.offset + size]
         paging = {"total": len(found), "page": query.offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
-        items = [
-            entry | {"created_at": datetime.fromtimestamp(entry["created_at"], UTC).isoformat()}
-            for entry in page
-        ]
+        times = [datetime.fromtimestamp(entry["created_at"], UTC).isoformat() for entry in page]
+        items = [entry | {"created_at": time} for entry, time in zip(page, times, strict=True)]
         headers = ignored_headers(query, request.headers.get("user-agent", ""))
         content = {"object": "list", "voices": page, "data": page, "items": items, **pages}
         return JSONResponse(content, headers=headers)

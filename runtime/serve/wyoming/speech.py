@@ -81,38 +81,35 @@ def choose_voice(
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
     wanted = request.voice or VoiceFields()
-    language = wanted.language
-    if wanted.name == DEFAULT_VOICE:
-        workers = [each for each in workers if not each.task.bundle_voices()] or workers
+    name, language = wanted.name, wanted.language
+    if name == DEFAULT_VOICE:
+        name, workers = None, [each for each in workers if not each.task.bundle_voices()] or workers
     voices = [(each, voice) for each in workers for voice in _voices(each.task)]
-    if wanted.name and wanted.name != DEFAULT_VOICE:
-        worker, found = _named(models, workers, wanted.name)
+    if name:
+        worker = _worker_of(name, models, workers)
     else:
         spoken = (each for each in voices if language and _speaks(each[0].task, each[1], language))
         worker, voice = next(spoken, (workers[0], DEFAULT_VOICE))
         name = None if voice == DEFAULT_VOICE else voice
-        found = models.aliases.voice(name, worker, models.voices)
+    found = models.aliases.voice(name, worker, models.voices)
     if language and not _speaks(worker.task, found.voice or DEFAULT_VOICE, language):
         languages = listed(sorted({_language(each.task, voice) for each, voice in voices}))
         request.ignore("voice.language", f"expected one of {languages}", "language_not_found")
     return worker, found
 
 
-def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
+def _worker_of(name: str, models: Models, workers: list[SpeechWorker]) -> SpeechWorker:
     """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
     store = models.voices
-    own = [
-        each
-        for each in workers
-        if find_voice(name, each.task.bundle_voices(), store.of(each.name) if store else [])
-    ]
-    worker = next(iter((*own, *workers)))
-    return worker, models.aliases.voice(name, worker, models.voices)
+    for each in workers:
+        if find_voice(name, each.task.bundle_voices(), store.of(each.name) if store else []):
+            return each
+    return workers[0]
 
 
-def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
+def _speaks(task: TextToSpeech, voice: str, language: str) -> bool:
     """Compares languages without their regions, as in `en-US`."""
-    return (language or "").replace("_", "-").partition("-")[0].lower() == _language(task, voice)
+    return language.replace("_", "-").partition("-")[0].lower() == _language(task, voice)
 
 
 class SpeechReply(Reply):

@@ -138,7 +138,7 @@ WRONG = [
     (VLLM, {"type": "input_audio_buffer.commit"}, "model_not_validated"),
     (VLLM, {"type": "input_audio_buffer.commit", "final": True}, "model_not_validated"),
     (VLLM, {"type": "session.update", "model": "other"}, "model_not_found"),
-    (VLLM, {"type": "session.update", "model": "recordings"}, "model_not_found"),
+    (VLLM, {"type": "session.update", "model": "recordings"}, "model_not_live"),
     (MISTRAL, {"type": "input_audio.append", "audio": text_of(b"\0\0" * 131_073)}, 3001),
     (MISTRAL, {"type": "input_audio.end"}, 3001),
     (MISTRAL, {"type": "session.update", "session": {"diarize": True}}, 3001),
