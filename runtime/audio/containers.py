@@ -12,19 +12,9 @@ ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xeb]"  # header of a frame of layer II or III
 XING = rb"(?:Xing|Info)\0\0\0(.)(....)(....)"  # flags, then the number of frames, then the number of bytes
 HAS_FRAMES, HAS_BYTES = 1, 2  # flags
-MPEG_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}  # by version bits
-LAYER_2, LAYER_3 = 2, 1  # bits
-BITRATES = {  # kbit/s of MPEG 1; the others have one table
-    LAYER_2: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
-    LAYER_3: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-}
-LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-MPEG_CHAIN = 3  # frames behind each other that are no accident
 OGG_HEADER = 23  # bytes of a page between its mark and the table of its segments
 MAX_PAGE_BYTES = 4 + OGG_HEADER + 255 + 255 * 255
 SLACK_BYTES = 64  # encoders count the bytes of headers differently
-
-
 MP3, OGG = "MP3", "Ogg, such as Opus"
 CONTAINERS = {  # what begins a file
     rb".{4}ftyp(3g|kdd)": "3GP",
@@ -41,7 +31,6 @@ CONTAINERS = {  # what begins a file
     rb"caff": "CAF",
     rb"\x00\x00\x01\xba|\x47.{187}\x47": "MPEG video",
 }
-LIBSNDFILE = "WAV", "AIFF", "FLAC", "CAF", OGG  # which libsndfile reads, with some codecs
 
 
 def head_of(file: IO[bytes]) -> bytes:
@@ -82,7 +71,7 @@ def rate_of(head: bytes) -> int | None:
 
 
 def is_cut_off(file: IO[bytes]) -> bool:
-    """Whether an Ogg ends within a page, or an MP3 within a frame or before the end that its header says."""
+    """Whether an Ogg ends within a page, or an MP3 before the end that its header says."""
     head, end = head_of(file), file.seek(0, SEEK_END)
     if head.startswith(b"OggS"):
         file.seek(-min(end, MAX_PAGE_BYTES), SEEK_END)
@@ -90,12 +79,9 @@ def is_cut_off(file: IO[bytes]) -> bool:
         segments = page[OGG_HEADER - 1 : OGG_HEADER]
         table = page[OGG_HEADER:][: sum(segments)]
         return not segments or len(page) < OGG_HEADER + sum(segments) + sum(table)
-    if container_of(head) != MP3:
-        return False
-    found = re.search(XING, head[:MAX_FRAME_BYTES], re.DOTALL)
+    found = container_of(head) == MP3 and re.search(XING, head[:MAX_FRAME_BYTES], re.DOTALL)
     if not found or not found[1][0] & HAS_BYTES:
-        file.seek(-min(end, MAX_FRAME_BYTES * (MPEG_CHAIN + 1)), SEEK_END)
-        return _ends_within_frame(file.read())
+        return False
     size = found[3] if found[1][0] & HAS_FRAMES else found[2]
     return int.from_bytes(size, "big") > end - _tag_bytes(file) + SLACK_BYTES
 

@@ -90,9 +90,11 @@ def main() -> None:
     stream = container.streams.audio[0]
     length = stream.duration * stream.time_base if stream.duration else (container.duration or 0) / 1e6
     output = _Output(None if warnings.has_estimate or not length else float(length))
-    lost, is_last_lost = 0, False
+    lost, is_last_lost, sizes = 0, False, list[int]()  # bytes of packets
     try:
         for packet in container.demux(stream):
+            if packet.size:
+                sizes.append(packet.size)
             try:
                 for frame in packet.decode():
                     output.write(frame)
@@ -104,10 +106,17 @@ def main() -> None:
     if output.resampler is None:
         _fail("damaged, truncated or empty")
     sys.stdout.buffer.flush()
-    if warnings.is_cut_off or is_last_lost:
+    ends_early = stream.codec.canonical_name in ("mp2", "mp3") and _ends_within_frame(sizes)
+    if warnings.is_cut_off or is_last_lost or ends_early:
         _fail("truncated")
     if lost > MAX_LOST:
         _fail("damaged")
+
+
+def _ends_within_frame(sizes: list[int]) -> bool:
+    """Whether the last frame is shorter than the others, which have a constant bit rate."""
+    *others, last = sizes
+    return bool(others) and last < min(others) and max(others) - min(others) <= 1
 
 
 def _limit() -> None:

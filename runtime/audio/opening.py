@@ -18,7 +18,6 @@ import soundfile
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.bundle.errors import UsageError, first_line
 from voxport.runtime.audio.containers import (
-    LIBSNDFILE,
     MP3,
     MPEG_FRAME,
     OGG,
@@ -42,7 +41,7 @@ UNKNOWN_FORMAT = 1  # an error of libsndfile
 SHORTER = r"^\s*(.*\S)\s*: (\d+) \(should be (\d+)\)"  # in its log: chunk, length in the header, length
 OUTER = "RIFF", "FORM"  # chunks around the samples and their tags
 EXPECTED = "expected audio, such as WAV, FLAC, MP3, M4A, Ogg or WebM"
-INSTALL = "reading it needs the package av: run pip install '.[media]' in the folder of voxport"
+INSTALL = "if it is whole, the package av reads it: run pip install '.[media]' in the folder of voxport"
 RIFF_SIZE, TO_THE_END = 4, b"\x08\0\0\0"  # with this size libsndfile reads data of the size 0 to the end
 log = logging.getLogger(__name__)
 
@@ -159,9 +158,6 @@ def _not_read(name: str, container: str | None, fault: str | None) -> UsageError
         found, advice = fault or "in no known format", EXPECTED
     elif fault:
         found, advice = f"{container}, {fault}", "record or send it again"
-    elif container in LIBSNDFILE:
-        found = f"{container}, damaged or with an unknown codec"
-        advice = f"record or send it again, or {convert}"
     else:
         found, advice = container, f"{INSTALL}, or {convert}"
     if container and suffix in SOUNDS and suffix[1:] not in container.lower():

@@ -12,6 +12,7 @@ from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 RATE = 16000
+SAMPLES = "audio is 16-bit PCM at 16000 Hz"
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'
 
 
@@ -20,9 +21,7 @@ class ModelUpdate(RequestFields):
 
     type: str
     model: str
-    input_audio_format: Annotated[str, only(("pcm16",), "audio is 16-bit PCM at 16000 Hz", UNSUPPORTED)] = (
-        "pcm16"
-    )
+    input_audio_format: Annotated[str, only(("pcm16",), SAMPLES, UNSUPPORTED)] = "pcm16"
 
 
 class VllmSession(Session):
