@@ -12,6 +12,14 @@ ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xeb]"  # header of a frame of layer II or III
 XING = rb"(?:Xing|Info)\0\0\0(.)(....)(....)"  # flags, then the number of frames, then the number of bytes
 HAS_FRAMES, HAS_BYTES = 1, 2  # flags
+MPEG_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}  # by version bits
+LAYER_2, LAYER_3 = 2, 1  # bits
+BITRATES = {  # kbit/s of MPEG 1; the others have one table
+    LAYER_2: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    LAYER_3: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+}
+LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+MPEG_CHAIN = 3  # frames behind each other that are no accident
 OGG_HEADER = 23  # bytes of a page between its mark and the table of its segments
 MAX_PAGE_BYTES = 4 + OGG_HEADER + 255 + 255 * 255
 SLACK_BYTES = 64  # encoders count the bytes of headers differently
