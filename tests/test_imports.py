@@ -36,6 +36,7 @@ DATA = (  # one of each kind of file that is no module
     "export/evaluation/held_out/held-out.trans.txt",
     "export/evaluation/held_out/held-out-000.opus",
     "runtime/audio/silero_vad.safetensors",
+    "runtime/audio/silero_vad.license",
 )
 
 

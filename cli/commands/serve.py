@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
     _add_access(parser)
-    _add_wyoming(parser)
     _add_features(parser)
-    _add_requests(parser)
     parser.add_argument(
         "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
     )
@@ -91,9 +89,6 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
-
-
-def _add_wyoming(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wyoming",
         metavar="URI",
@@ -122,9 +117,6 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
         f"with other engines (default: {DEFAULT_SLOTS})",
     )
-
-
-def _add_requests(parser: argparse.ArgumentParser) -> None:
     for option, (metavar, text) in REPEATED.items():
         kind = _pair if "=" in metavar else str
         text = f"{text}; repeat it for several"

@@ -20,9 +20,11 @@ from voxport.bundle.errors import UsageError, first_line
 from voxport.runtime.audio.containers import (
     MP3,
     MPEG_FRAME,
+    OGG,
     SLACK_BYTES,
     container_of,
     head_of,
+    is_chained,
     rate_of,
     wav_lengths,
 )
@@ -119,11 +121,14 @@ class SndFile:
 def open_audio(source: IO[bytes], name: str) -> SndFile | MediaFile:
     """Opens what `source_of` returned; `name` is for messages. Raises UsageError.
 
-    libsndfile is the first choice, but not for MP3, because its decoder writes to standard error.
+    libsndfile is the first choice, but not for MP3, because its decoder writes to standard error, and not for
+    an Ogg of several streams.
     """
     head, has_av, fault = head_of(source), find_spec("av") is not None, None
     container = container_of(head)
-    if not (has_av and container == MP3 and re.match(MPEG_FRAME, head)):
+    if container == OGG and is_chained(source):
+        container = "Ogg of several streams"
+    elif not (has_av and container == MP3 and re.match(MPEG_FRAME, head)):
         # libsndfile takes each file that is called .mp3 for an MP3
         is_mp3 = container == MP3 and not has_av and name.lower().endswith(".mp3")
         try:

@@ -5,7 +5,8 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, Self, TypeVar, get_origin
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -90,6 +91,7 @@ class RequestFields(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    null_resets: ClassVar[bool] = False  # whether null is a value of the fields that have it as one
     _ignored: dict[str, None] = PrivateAttr(default_factory=dict)
     _is_strict: bool = PrivateAttr(False)
 
@@ -98,7 +100,14 @@ class RequestFields(BaseModel):
     def _without_empty(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        return {name: value for name, value in data.items() if value is not None and value != ""}
+        given = {name: value for name, value in data.items() if value != ""}
+        return {name: value for name, value in given.items() if value is not None or cls._resets(name)}
+
+    @classmethod
+    def _resets(cls, name: str) -> bool:
+        """Whether null is a value of the field."""
+        field = cls.model_fields.get(name) if cls.null_resets else None
+        return field is not None and NoneType in get_args(field.annotation)
 
     @property
     def ignored(self) -> tuple[str, ...]:

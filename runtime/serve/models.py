@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -118,7 +118,8 @@ class Models:
         reason = f"{bundle} is no model that {verb}"
         if bundle is None:
             reason = f"no bundle {verb}" if name is None else f"no model {name[:100]!r}"
-        raise _not_found(reason, workers)
+        reason = f"{reason}; this server has: {listed(workers)}"
+        raise ApiError(404, reason, "model_not_found", "model")
 
     def bundle_of(self, name: str) -> str | None:
         """The bundle with the name or with the alias, in any case; None if there is none."""
@@ -138,10 +139,6 @@ class Models:
             time.sleep(0.05)
         for worker in self.workers:
             worker.stop()
-
-
-def _not_found(reason: str, names: Iterable[str]) -> ApiError:
-    return ApiError(404, f"{reason}; this server has: {listed(names)}", "model_not_found", "model")
 
 
 def open_bundles(

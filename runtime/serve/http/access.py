@@ -145,7 +145,7 @@ class AccessMiddleware:
         if "host" in headers:  # HTTP/1.0 may lack it, browsers always send it
             self._check_host(headers["host"])
         self._check_origin(scope, headers)
-        if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE):
+        if scope["path"] in OPEN_PATHS or f"{scope['path']}/".startswith(PAGE):
             return ANONYMOUS
         for key in (*_keys_of_request(scope, headers), None):
             if (name := self._keys.name(key)) is not None:

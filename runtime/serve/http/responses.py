@@ -1,6 +1,7 @@
 """Responses that end when the client leaves, and requests whose bodies have limits."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import NoReturn, TypeVar
@@ -9,6 +10,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, failure
 
 LEAST_RATE = 1024  # bytes per second of a body, after the time in which its first part has to arrive
@@ -52,8 +54,8 @@ async def _disconnected(receive: Receive) -> NoReturn:
 class StreamedResponse(Response):
     """Sends pieces of bytes as they are made.
 
-    An error before the first piece is answered as such. After it, `final_bytes` turns the error into a last
-    piece. Without `final_bytes` the connection is closed before the end of the body is marked.
+    An error before the first piece is answered as such. After it, an event of the type `error_type` has the
+    error. Without `error_type` the connection is closed before the end of the body is marked.
     """
 
     def __init__(
@@ -61,12 +63,12 @@ class StreamedResponse(Response):
         pieces: AsyncIterator[bytes],
         media_type: str,
         cancel: Callable[[], None],
-        final_bytes: Callable[[ApiError], bytes] | None = None,
+        error_type: str | None = None,
     ):
         """`cancel` is called in the end, in every case."""
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._pieces, self._cancel, self._final_bytes = pieces, cancel, final_bytes
+        self._pieces, self._cancel, self._error_type = pieces, cancel, error_type
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +89,9 @@ class StreamedResponse(Response):
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Exception as raised:
-            if not self._has_begun or self._final_bytes is None:
+            if not self._has_begun or self._error_type is None:
                 raise
-            final = self._final_bytes(failure(raised))
+            final = event({"type": self._error_type, "error": failure(raised).fields})
             await send({"type": "http.response.body", "body": final, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -121,3 +123,8 @@ def with_body_limits(request: Request, size: int, what: str, seconds: float) -> 
         return part
 
     return Request(request.scope, receive_counted)
+
+
+def event(content: Json) -> bytes:
+    """One server-sent event."""
+    return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

@@ -1,12 +1,13 @@
-// Live transcription of the microphone over a socket of the realtime API.
+// The microphone: why there is none, its samples, and their live transcription over a socket.
 
 import { ApiError, describe, getJson, readKey } from "/page/api.js";
 import { element, seconds } from "/page/elements.js";
-import { MicrophoneInput, RATE } from "/page/input.js";
 import { toBase64, toPcm } from "/page/pcm.js";
 import { addText, addWords, NO_SPEECH, setText, showStatus } from "/page/transcript.js";
 import { Waveform } from "/page/waveform.js";
 
+export const RATE = 24000;
+const AUDIO = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
 const LEAST_SAMPLES = 0.1 * RATE; // that the API transcribes
 const MOST_UNSENT = 2 ** 20; // bytes: about 16 s of audio
 const TEXT = "conversation.item.input_audio_transcription";
@@ -14,6 +15,62 @@ const KEY_CHARACTERS = /^[\w!#$%&'*+.^`|~-]*$/; // that the name of a subprotoco
 const canvas = element("microphone-wave");
 const time = element("transcription-time");
 const waveform = new Waveform(canvas);
+
+/** Why this page has no microphone, or an empty text. */
+export function microphoneObstacle() {
+  if (!isSecureContext) {
+    return (
+      "The browser allows the microphone only at localhost or over TLS, " +
+      `and this page comes from ${location.origin}. ` +
+      "Open the page at http://localhost on the server's machine, " +
+      "or start the server with --tls-cert and --tls-key."
+    );
+  }
+  return navigator.mediaDevices?.getUserMedia ? "" : "This browser has no access to microphones.";
+}
+
+export class MicrophoneInput {
+  /** Throws ApiError. */
+  static async open() {
+    const input = new MicrophoneInput();
+    try {
+      await input._open();
+      return input;
+    } catch (error) {
+      input.close();
+      const reasons = { NotAllowedError: "The browser does not allow it.", NotFoundError: "There is none." };
+      throw new ApiError(`The microphone cannot be used: ${reasons[error.name] ?? error.message}`);
+    }
+  }
+
+  async _open() {
+    this._stream = await navigator.mediaDevices.getUserMedia({ audio: AUDIO });
+    this._context = new AudioContext({ sampleRate: RATE });
+    await this._context.audioWorklet.addModule("/page/capture.js");
+    const source = this._context.createMediaStreamSource(this._stream);
+    const options = { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" };
+    this._node = new AudioWorkletNode(this._context, "capture", options);
+    source.connect(this._node);
+  }
+
+  /** Calls `take` with blocks of samples, Float32Array, also with those since the microphone is open. */
+  start(take) {
+    this._drained = new Promise((resolve) => {
+      this._node.port.onmessage = ({ data }) => (data ? take(data) : resolve());
+    });
+  }
+
+  /** Ends the sound. Returns after the last block. */
+  async end() {
+    this._node.port.postMessage(null);
+    await this._drained;
+  }
+
+  close() {
+    for (const track of this._stream?.getTracks() ?? []) track.stop();
+    this._context?.close();
+  }
+}
 
 export class Microphone {
   constructor(model) {

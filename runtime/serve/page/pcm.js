@@ -1,6 +1,10 @@
-// Samples as 16-bit integers, in the forms that the API and files take.
+// Samples as 16-bit integers, in the forms that the API and files take, and recordings that become these.
+
+import { ApiError } from "/page/api.js";
 
 const FULL_SCALE = 32768;
+const MIB = 2 ** 20;
+const OTHER_PARTS = 4096; // bytes of an upload besides its file
 
 /** Turns pieces of bytes of any length into samples; an odd byte waits for the next piece. */
 export class PcmReader {
@@ -53,4 +57,41 @@ export function toWav(pieces, rate) {
   text(36, "data");
   view.setUint32(40, size, true);
   return new Blob([view, ...pieces], { type: "audio/wav" });
+}
+
+/** Sends a recording by `send(file)`, which returns a response. If the server cannot read it, or it is too
+ * large, the browser decodes it and sends a WAV of `rate` Hz.
+ *
+ * Returns the response, and a text about the file if the browser decoded it. Throws ApiError or AbortError.
+ */
+export async function sendRecording(file, rate, mostMib, send) {
+  const most = mostMib * MIB - OTHER_PARTS;
+  const size = (file.size / MIB).toFixed(1);
+  let refusal = new ApiError(`The recording has ${size} MiB, expected at most ${mostMib} MiB. Cut it.`);
+  if (file.size <= most) {
+    try {
+      return { response: await send(file), note: "" };
+    } catch (error) {
+      if (error.code !== "invalid_audio") throw error;
+      refusal = error;
+    }
+  }
+  const wav = await decoded(file, rate);
+  if (!wav || wav.size > most) throw refusal;
+  return { response: await send(wav), note: ` The browser decoded the recording. ${refusal.message}` };
+}
+
+/** A mono WAV, or null if the browser cannot decode the file. */
+async function decoded(file, rate) {
+  try {
+    const audio = await new OfflineAudioContext(1, 1, rate).decodeAudioData(await file.arrayBuffer());
+    const count = audio.numberOfChannels;
+    const samples = new Float32Array(audio.length);
+    for (let channel = 0; channel < count; channel += 1) {
+      audio.getChannelData(channel).forEach((sample, at) => (samples[at] += sample / count));
+    }
+    return new File([toWav([toPcm(samples)], rate)], "decoded.wav", { type: "audio/wav" });
+  } catch {
+    return null;
+  }
 }

@@ -1,10 +1,9 @@
 // Speech to text: recordings, and the controls that start a transcription.
 
 import { events, request } from "/page/api.js";
-import { sendRecording } from "/page/decoding.js";
 import { element, fill, seconds } from "/page/elements.js";
-import { microphoneObstacle } from "/page/input.js";
-import { Microphone } from "/page/microphone.js";
+import { Microphone, microphoneObstacle } from "/page/microphone.js";
+import { sendRecording } from "/page/pcm.js";
 import { addText, addWords, NO_SPEECH, runTranscription, setText } from "/page/transcript.js";
 
 const RATE = 16000; // of the models

@@ -1,10 +1,9 @@
 // Voices of recordings: made from a file or the microphone, listed and deleted.
 
 import { ApiError, events, request } from "/page/api.js";
-import { sendRecording } from "/page/decoding.js";
 import { describeVoice, element, fill, seconds, showError } from "/page/elements.js";
-import { microphoneObstacle, MicrophoneInput, RATE } from "/page/input.js";
-import { toPcm, toWav } from "/page/pcm.js";
+import { microphoneObstacle, MicrophoneInput, RATE } from "/page/microphone.js";
+import { sendRecording, toPcm, toWav } from "/page/pcm.js";
 import { transcribe } from "/page/transcription.js";
 import { NO_SPEECH } from "/page/transcript.js";
 

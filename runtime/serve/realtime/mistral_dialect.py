@@ -7,7 +7,7 @@ from pydantic import Field
 from voxport.bundle.bounds import MAX_RATE, MIN_RATE
 from voxport.runtime.audio.turns import TurnAudio, TurnSettings
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, Unsupported, only
+from voxport.runtime.serve.fields import UNSUPPORTED, RequestFields, Unsupported, only
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
@@ -28,9 +28,6 @@ class TurnDetection(RequestFields):
 
     start_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     min_silence_ms: Annotated[int, Field(ge=0, le=60_000)] = 500
-    eager_end_threshold: Annotated[float, HINT] = 0.5
-    end_threshold: Annotated[float, HINT] = 0.33
-    end_timeout_ms: Annotated[int | None, HINT] = None
 
 
 class SessionFields(RequestFields):
@@ -77,7 +74,7 @@ class MistralSession(Session):
             "turn_detection": self._turn_detection and self._turn_detection.model_dump(),
         }
 
-    async def handle(self, message: Message) -> None:
+    async def react(self, message: Message) -> None:
         if self._has_ended:
             raise ApiError(400, "the audio has ended; its text follows", "invalid_event")
         match message["type"]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -21,7 +20,6 @@ from voxport.runtime.speech_to_text import TranscriptDelta
 
 MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
-TRANSCRIPTION = "session.audio.input.transcription"
 BUFFER = "input_audio_buffer"
 ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
 TURN_MODELS = ("gpt-4o-", "gpt-transcribe", "whisper-")  # begin names of models whose default is `server_vad`
@@ -39,19 +37,9 @@ def _beta(name: str) -> AfterValidator:
 
 
 class SessionPart(RequestFields):
-    """Fields of an update. Null resets those that have it as a value."""
+    """Fields of an update."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, data: object) -> object:
-        if not isinstance(data, dict):
-            return data
-        nullable = {
-            name for name, field in cls.model_fields.items() if NoneType in get_args(field.annotation)
-        }
-        return {
-            name: each for name, each in data.items() if each != "" and (each is not None or name in nullable)
-        }
+    null_resets = True
 
 
 class AudioFormat(SessionPart):
@@ -143,15 +131,13 @@ class OpenAiSession(Session):
             "include": [],
         }
 
-    async def handle(self, message: Message) -> None:
+    async def react(self, message: Message) -> None:
         match message["type"]:
             case "session.update":
                 await self._update(message)
             case "transcription_session.update":
                 reason = "belongs to the beta of the API; send session.update, with audio.input in session"
-                error = ApiError(400, f"type {message['type']!r}: {reason}", "unknown_event", "type")
-                self.refuse_format(message, error)
-                raise error
+                raise ApiError(400, f"type {message['type']!r}: {reason}", "unknown_event", "type")
             case "input_audio_buffer.append":
                 encoding, delay_ms = ENCODINGS[self._format], self._delay_ms()
                 await self.append(message, encoding, self._rate, delay_ms)
@@ -180,8 +166,8 @@ class OpenAiSession(Session):
         given = audio.transcription.model_dump(exclude_unset=True)
         language, model = given.get("language", self._language), given.get("model")
         if language is not None:
-            worker = self.models.transcription_worker(model) if model is not None else self._only_worker()
-            name = f"{TRANSCRIPTION}.language"
+            worker = self.models.live_worker(model) if model or not self.worker else self.worker
+            name = "session.audio.input.transcription.language"
             is_known = update.is_taken(name, partial(worker.check_language, language, name))
             language = language if is_known else None
         if model is not None:
@@ -210,22 +196,10 @@ class OpenAiSession(Session):
         self._has_turn_choice = self._has_turn_choice or has_choice
         self.detect_turns(rate, settings)
 
-    def _only_worker(self) -> TranscriptionWorker:
-        """The model of the session; without one the only live model. Raises ApiError if there are several."""
-        if self.worker:
-            return self.worker
-        live = [worker for worker in self.models.transcription_workers.values() if worker.live_slots]
-        if len(live) != 1:
-            names, where = ", ".join(worker.name for worker in live), f"{TRANSCRIPTION}.model"
-            raise ApiError(400, f"{where}: expected one of {names or 'none'}", "model_not_found", where)
-        return live[0]
-
-    def _ready(self) -> TranscriptionWorker:
-        """A session that names no model has the only one there is."""
-        return self.worker or self.use(self._only_worker().name)
-
     def _delay_ms(self) -> int | None:
-        return delay_of(self._delay, self._ready().task.delays_ms)
+        """A session that names no model has the first live one from its first audio on."""
+        worker = self.worker or self.use(self.models.live_worker(None).name)
+        return delay_of(self._delay, worker.task.delays_ms)
 
     async def _commit(self) -> None:
         self.check_refused()

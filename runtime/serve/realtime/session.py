@@ -14,7 +14,7 @@ from voxport.runtime.audio.silero import RATE
 from voxport.runtime.audio.sources import Converter
 from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.fields import RequestFields, parse_message
+from voxport.runtime.serve.fields import UNSUPPORTED, RequestFields, parse_message
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
@@ -27,6 +27,7 @@ NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
 UpdateFields = TypeVar("UpdateFields", bound=RequestFields)
 FORMAT_WORDS = re.compile("format|encoding|rate|channel|codec")
+UPDATES = "session.update", "transcription_session.update"
 log = logging.getLogger(__name__)
 
 
@@ -65,6 +66,20 @@ class Session(SocketSession):
         self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
         self._parts = self._events = 0  # so far
 
+    async def handle(self, message: Message) -> None:
+        """If an update with a format of audio is refused, audio is refused until a later update is right."""
+        try:
+            await self.react(message)
+        except ApiError as error:
+            if message["type"] in UPDATES and _names_format(message):
+                reason = f"audio is refused until its format is right. {error.message}"
+                self._format_error = ApiError(400, reason, error.code, error.param)
+            raise
+
+    @abstractmethod
+    async def react(self, message: Message) -> None:
+        """Does what the message says. Raises ApiError if it is wrong."""
+
     @abstractmethod
     async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
         """Sends new text."""
@@ -79,11 +94,9 @@ class Session(SocketSession):
 
     async def on_turn_start(self, audio: InputAudio, start_ms: int) -> None:
         """Speech was found."""
-        log.debug("part %d: speech from %d ms on", audio.number, start_ms)
 
     async def on_turn_end(self, audio: InputAudio, turn: TurnAudio) -> None:
         """A pause was found, or no speech for a time that the client sets."""
-        log.debug("part %d: ends at %s ms", audio.number, turn.end_ms)
 
     @property
     def is_busy(self) -> bool:
@@ -109,23 +122,13 @@ class Session(SocketSession):
         return worker
 
     def parse_update(self, kind: type[UpdateFields], message: Message) -> UpdateFields:
-        """The fields of an update. Raises ApiError.
-
-        If a format of audio was refused, audio is refused until a later update is right.
-        """
-        try:
-            fields = parse_message(kind, message, self.models.is_strict)
-        except ApiError as error:
-            self.refuse_format(message, error)
-            raise
+        """The fields of an update. Raises ApiError."""
+        fields = parse_message(kind, message, self.models.is_strict)
+        for name in fields.ignored:
+            if FORMAT_WORDS.search(name):
+                raise ApiError(400, f"{name}: is not known; leave it out", UNSUPPORTED, name)
         self._format_error = self._refusal = None
         return fields
-
-    def refuse_format(self, update: Message, error: ApiError) -> None:
-        """Refuses audio from now on if the update names its format."""
-        if _names_format(update):
-            reason = f"audio is refused until its format is right. {error.message}"
-            self._format_error = ApiError(400, reason, error.code, error.param)
 
     def detect_turns(self, rate: int, settings: TurnSettings | None) -> None:
         """Looks for turns in audio at `rate` from now on; None ends that."""

@@ -18,9 +18,8 @@ from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.realtime.connection import Connection, Message, SocketClosed
 from voxport.runtime.serve.realtime.mistral_dialect import CODES
 from voxport.runtime.serve.realtime.session import NORMAL, SocketSession
-from voxport.runtime.serve.speech.answers import encoded, mistral_delta, mistral_done
-from voxport.runtime.serve.speech.arriving_text import ArrivingText
-from voxport.runtime.serve.speech.job import SpeechJob
+from voxport.runtime.serve.speech.api import encoded, speech_delta, speech_done
+from voxport.runtime.serve.speech.job import ArrivingText, SpeechJob
 from voxport.runtime.serve.speech.settings import SpeechSettings, settings_of
 
 
@@ -37,7 +36,7 @@ class SpeechSession(SocketSession):
         self.texts = -1  # number of the last one
         self._text: ArrivingText | None = None  # of which more is to come
         self._speaking: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._has_ended = False  # the last text
         self._stack = ExitStack()  # deletes the voice of a recording
 
     @abstractmethod
@@ -92,13 +91,6 @@ class SpeechSession(SocketSession):
         (self._text or await self._begin()).finish()
         self._text = None
 
-    def close_when_spoken(self) -> None:
-        async def wait_and_close() -> None:
-            await self._wait_until_spoken()
-            await self.connection.close(NORMAL)
-
-        self._closing = asyncio.create_task(wait_and_close())
-
     async def _wait_until_spoken(self) -> None:
         if self._speaking:
             await asyncio.wait((self._speaking,))
@@ -128,11 +120,12 @@ class SpeechSession(SocketSession):
                 await self.on_failure(failure(raised))
         finally:
             text.finish()  # what follows of it is dropped
+        if self._has_ended:
+            await self.connection.close(NORMAL)
 
     def close(self) -> None:
-        for task in (self._speaking, self._closing):
-            if task:
-                task.cancel()
+        if self._speaking:
+            self._speaking.cancel()
         if self._text:
             self._text.finish()
         self._stack.close()
@@ -231,7 +224,6 @@ class MistralSpeechSession(SpeechSession):
         """Raises ApiError on an unknown model."""
         self._model = models.speech_worker(model).name
         super().__init__(connection, models, threads, model=self._model)
-        self._has_ended = False
 
     def description(self) -> Message:
         """The effective configuration of the session."""
@@ -261,7 +253,8 @@ class MistralSpeechSession(SpeechSession):
                 self._has_ended = True
                 if self.is_incomplete or self.texts < 0:
                     await self.finish()
-                self.close_when_spoken()
+                elif not self.is_busy:
+                    await self.connection.close(NORMAL)
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
@@ -272,8 +265,8 @@ class MistralSpeechSession(SpeechSession):
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
         async for piece in encoded(job, settings.encoder(has_float_pcm=True)):
-            await self.connection.send(mistral_delta(piece))
-        await self.connection.send(mistral_done(job, text.characters, settings.body.seed))
+            await self.connection.send(speech_delta(piece))
+        await self.connection.send(speech_done(job, text.characters, settings.body))
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = CODES.get(error.status, 3000)

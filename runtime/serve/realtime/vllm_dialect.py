@@ -1,15 +1,18 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
+from typing import Annotated
+
 from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import RequestFields
+from voxport.runtime.serve.fields import UNSUPPORTED, RequestFields, only
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 RATE = 16000
+SAMPLES = "audio is 16-bit PCM at 16000 Hz"
 NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'
 
 
@@ -18,12 +21,13 @@ class ModelUpdate(RequestFields):
 
     type: str
     model: str
+    input_audio_format: Annotated[str, only(("pcm16",), SAMPLES, UNSUPPORTED)] = "pcm16"
 
 
 class VllmSession(Session):
     """A commit begins a part, and a final one ends it. Errors are strings."""
 
-    async def handle(self, message: Message) -> None:
+    async def react(self, message: Message) -> None:
         if message["type"] != "session.update" and self.worker is None:
             raise ApiError(400, NO_MODEL, "model_not_validated")
         match message["type"]:

@@ -12,20 +12,6 @@ from voxport.runtime.audio.tempo import Tempo
 from voxport.runtime.serve.fields import SpeechFormat
 
 
-class Encoder:
-    """Sends mono 16-bit samples as they are."""
-
-    media_type = "audio/pcm"
-
-    async def encode(self, block: bytes) -> bytes:
-        """16-bit little-endian samples -> the bytes that are complete; may be none."""
-        return block
-
-    async def finish(self) -> bytes:
-        """The rest."""
-        return b""
-
-
 @dataclass(frozen=True)
 class FileFormat:
     """`container` and `codec` are names of FFmpeg, and `bit_rate` is in bits per second.
@@ -48,11 +34,12 @@ class _Stream(io.BytesIO):
         return False
 
 
-class FileEncoder(Encoder):
-    """Compresses with FFmpeg. Threads call it: an encoder may take milliseconds for a frame."""
+class Encoder:
+    """Encodes with FFmpeg. Threads compress, because that may take milliseconds for a frame."""
 
     def __init__(self, rate: int, file_format: FileFormat):
         self.media_type, self._is_whole = file_format.media_type, file_format.is_whole
+        self._is_plain = file_format.codec.startswith("pcm_")
         self._content = io.BytesIO() if self._is_whole else _Stream()
         # the same samples are the same bytes: no random serial number of a stream, no name of a version
         options = {"fflags": "bitexact", **file_format.options}
@@ -65,10 +52,15 @@ class FileEncoder(Encoder):
         self._stream.codec_context.flags |= av.codec.context.Flags.bitexact
 
     async def encode(self, block: bytes) -> bytes:
-        await asyncio.to_thread(self._write, block)
+        """16-bit little-endian samples -> the bytes that are complete; may be none."""
+        if self._is_plain:
+            self._write(block)
+        else:
+            await asyncio.to_thread(self._write, block)
         return b"" if self._is_whole else self._taken()
 
     async def finish(self) -> bytes:
+        """The rest."""
         await asyncio.to_thread(self._close)
         return self._taken()
 
@@ -90,23 +82,25 @@ class FileEncoder(Encoder):
 
 
 class TempoEncoder(Encoder):
-    """Changes the speed of the samples that `encoder` takes."""
+    """Changes the speed of the sound first."""
 
-    def __init__(self, encoder: Encoder, tempo: Tempo):
-        self.media_type, self._encoder, self._tempo = encoder.media_type, encoder, tempo
+    def __init__(self, rate: int, file_format: FileFormat, tempo: Tempo):
+        super().__init__(rate, file_format)
+        self._tempo = tempo
 
     async def encode(self, block: bytes) -> bytes:
         return await self._passed(self._tempo.feed(from_pcm16(block)))
 
     async def finish(self) -> bytes:
-        return await self._passed(self._tempo.finish()) + await self._encoder.finish()
+        return await self._passed(self._tempo.finish()) + await super().finish()
 
     async def _passed(self, samples: np.ndarray) -> bytes:
-        return await self._encoder.encode(pcm16(samples)) if len(samples) else b""
+        return await super().encode(pcm16(samples)) if len(samples) else b""
 
 
 FLOAT_PCM = FileFormat("audio/pcm", "f32le", "pcm_f32le")  # what clients of Mistral expect as `pcm`
 FILE_FORMATS = {
+    "pcm": FileFormat("audio/pcm", "s16le", "pcm_s16le"),
     "mp3": FileFormat("audio/mpeg", "mp3", "libmp3lame", 64_000, {"write_xing": "0", "id3v2_version": "0"}),
     "opus": FileFormat("audio/ogg", "ogg", "libopus", 40_000, {"page_duration": "100000"}),  # µs
     "aac": FileFormat("audio/aac", "adts", "aac", 64_000),
@@ -117,6 +111,5 @@ FILE_FORMATS = {
 
 def make_encoder(name: SpeechFormat, rate: int, speed: float = 1, has_float_pcm: bool = False) -> Encoder:
     """The encoder of a format. `rate` in Hz. Raises UsageError if the speed cannot be changed."""
-    file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS.get(name)
-    encoder = FileEncoder(rate, file_format) if file_format else Encoder()
-    return encoder if speed == 1 else TempoEncoder(encoder, Tempo(rate, speed))
+    file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS[name]
+    return Encoder(rate, file_format) if speed == 1 else TempoEncoder(rate, file_format, Tempo(rate, speed))

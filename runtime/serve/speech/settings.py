@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.aliases import ChosenVoice
-from voxport.runtime.serve.errors import ApiError, from_exception
+from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import SpeechFields
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import Encoder, make_encoder
@@ -36,12 +36,9 @@ class SpeechSettings(NamedTuple):
     options: SpeechOptions
 
     def encoder(self, has_float_pcm: bool = False) -> Encoder:
-        """Makes an encoder. Raises ApiError."""
-        try:
-            rate = self.worker.task.sample_rate
-            return make_encoder(self.body.response_format, rate, self.body.speed, has_float_pcm)
-        except UsageError as error:
-            raise from_exception(error) from None
+        """Makes an encoder. Raises UsageError if the speed cannot be changed."""
+        rate = self.worker.task.sample_rate
+        return make_encoder(self.body.response_format, rate, self.body.speed, has_float_pcm)
 
     async def submit(self, text: str | Iterable[str], threads: Executor | None = None) -> SpeechJob:
         """Queues a text. Raises ApiError. `threads` as in `SpeechWorker.prepare`."""

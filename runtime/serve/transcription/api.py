@@ -1,21 +1,25 @@
-"""POST /v1/audio/transcriptions."""
+"""POST /v1/audio/transcriptions. Answers are those of OpenAI, with what clients of Mistral read."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import UploadFile
 
+from voxport.bundle.bounds import FRAME_SECONDS
+from voxport.bundle.json_types import Json
+from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import TranscriptionBody, ignored_headers, parse_form
-from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, while_connected
+from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, event, while_connected
 from voxport.runtime.serve.http.uploads import (
     in_upload_thread,
     path_hidden,
@@ -25,12 +29,12 @@ from voxport.runtime.serve.http.uploads import (
 )
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.answers import event
-from voxport.runtime.serve.transcription.answers import Answer
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
+# Fields of a segment that clients of Whisper read, which the models do not measure
+NOT_MEASURED = dict.fromkeys(("temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0)
 
 
 def transcription_router(models: Models) -> APIRouter:
@@ -57,7 +61,7 @@ def transcription_router(models: Models) -> APIRouter:
         answer = Answer(job, body, worker.name, language)
         headers = ignored_headers(body, request.headers.get("user-agent", ""))
         if body.stream:
-            streamed = StreamedResponse(answer.events(), "text/event-stream", end, _error_event)
+            streamed = StreamedResponse(answer.events(), "text/event-stream", end, "error")
             streamed.headers.update(headers)
             return streamed
         try:
@@ -70,21 +74,13 @@ def transcription_router(models: Models) -> APIRouter:
             response.headers[NO_TEXT_HEADER] = job.reason_without_text
         return response
 
-    @router.post("/v1/audio/translations")
-    async def translate() -> None:
-        reason = "the models do not translate; POST /v1/audio/transcriptions gives the text as it is spoken"
-        raise ApiError(400, f"translations: {reason}", "unsupported_value")
-
     return router
 
 
 def _language(body: TranscriptionBody, worker: TranscriptionWorker) -> str | None:
     """The code of the language of the recording, if it is known."""
-    languages = worker.task.languages
-    if body.is_taken("language", lambda: worker.check_language(body.language)):
-        found = worker.check_language(body.language)
-    else:
-        found = None
+    languages, check = worker.task.languages, partial(worker.check_language, body.language)
+    found = check() if body.is_taken("language", check) else None
     return languages[0] if found is None and len(languages) == 1 else found
 
 
@@ -161,5 +157,91 @@ async def _read_all(job: TranscriptionJob) -> None:
         pass
 
 
-def _error_event(error: ApiError) -> bytes:
-    return event({"type": "error", "error": error.fields})
+class Answer:
+    """The text of a job in the form that a request asks for.
+
+    `model` is the name of the bundle; `language` an ISO 639 code, or None if it is not known.
+    """
+
+    def __init__(self, job: TranscriptionJob, body: TranscriptionBody, model: str, language: str | None):
+        self._job, self._body, self._model, self._language = job, body, model, language
+
+    def response(self) -> Response:
+        """The answer, once the job has ended."""
+        job = self._job
+        match self._body.response_format:
+            case "text":
+                return PlainTextResponse(f"{job.transcript}\n")
+            case "srt":
+                return PlainTextResponse(as_srt(job.words))
+            case "vtt":
+                return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
+            case "json":
+                return JSONResponse(self._content() | self._captions())
+        wanted = self._body.timestamp_granularities or ("segment",)
+        content = self._content() | {"task": "transcribe", "duration": round(job.seconds, 3)}
+        if "word" in wanted:
+            content["words"] = [timed_fields(word) for word in job.words]
+        if "segment" in wanted:
+            content["segments"] = self._segments(cues(job.words))
+        return JSONResponse(content)
+
+    def _content(self) -> Json:
+        seconds = self._job.seconds
+        usage = {
+            "type": "duration",
+            "seconds": round(seconds, 3),
+            "prompt_audio_seconds": round(seconds),
+            **self._tokens("prompt_tokens", "completion_tokens"),
+        }
+        return {
+            "text": self._job.transcript,
+            "model": self._model,
+            "language": self._language,
+            "usage": usage,
+        }
+
+    def _captions(self) -> Json:
+        """The segments of Mistral's API, which are words or captions, if a request wants them."""
+        wanted, words = self._body.timestamp_granularities, self._job.words
+        return {"segments": self._segments(words if "word" in wanted else cues(words))} if wanted else {}
+
+    def _segments(self, texts: Iterable[Word]) -> list[Json]:
+        return [
+            {
+                "id": index,
+                "type": "transcription_segment",
+                **timed_fields(each, "text"),
+                "seek": 0,
+                "tokens": [],
+                **NOT_MEASURED,
+            }
+            for index, each in enumerate(texts)
+        ]
+
+    def _tokens(self, heard: str, written: str) -> Json:
+        """Numbers of tokens, one per 80 ms of audio and one per word, by the names of a dialect."""
+        audio, words = round(self._job.seconds / FRAME_SECONDS), len(self._job.words)
+        return {heard: audio, written: words, "total_tokens": audio + words}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events while the job runs."""
+        kind, name = "transcript.text", "delta"
+        if self._body.is_mistral:
+            kind, name = "transcription.text", "text"
+        while (delta := await self._job.read()) is not None:
+            words = [timed_fields(word) for word in delta.words]  # extends both APIs
+            yield event({"type": f"{kind}.delta", name: delta.text, "words": words})
+        if self._body.is_mistral:
+            captions = self._captions()
+            for segment in captions.get("segments", ()):
+                yield event({**segment, "type": "transcription.segment"})
+            yield event({"type": "transcription.done", **self._content(), **captions})
+            return
+        tokens = self._tokens("input_tokens", "output_tokens")
+        details = {"text_tokens": 0, "audio_tokens": tokens["input_tokens"]}
+        usage = {"type": "tokens", **tokens, "input_token_details": details}
+        own: Json = {"duration": round(self._job.seconds, 3)}  # extends the API
+        if not self._job.transcript:
+            own["reason"] = self._job.reason_without_text
+        yield event({"type": "transcript.text.done", "text": self._job.transcript, "usage": usage, **own})

@@ -77,7 +77,8 @@ def voice_router(models: Models) -> APIRouter:
         page = found[query.offset : query.offset + size]
         paging = {"total": len(found), "page": query.offset // size + 1, "page_size": size}
         pages = {**paging, "total_pages": -(-len(found) // size)}
-        items = [entry | {"created_at": _iso_time(entry["created_at"])} for entry in page]
+        times = [datetime.fromtimestamp(entry["created_at"], UTC).isoformat() for entry in page]
+        items = [entry | {"created_at": time} for entry, time in zip(page, times, strict=True)]
         headers = ignored_headers(query, request.headers.get("user-agent", ""))
         content = {"object": "list", "voices": page, "data": page, "items": items, **pages}
         return JSONResponse(content, headers=headers)
@@ -121,10 +122,6 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
             return worker
     reason = "no bundle of this server makes" if model is None else f"{model} does not make"
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
-
-
-def _iso_time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _entries(worker: SpeechWorker, models: Models) -> list[Json]:

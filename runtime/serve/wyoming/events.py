@@ -22,7 +22,6 @@ HEADER_BYTES, PART_BYTES = 65_536, MIB  # limits of an event; its parts are its 
 LINGER_S = 2.0  # for which input is read and dropped before a close
 DROPPED_BYTES = 65_536  # at a time
 INVALID = "invalid_event"
-VOXPORT = Attribution("voxport", "")
 ROUTE = "wyoming"  # in the metrics
 Parsed = TypeVar("Parsed")
 log = logging.getLogger(__name__)
@@ -78,6 +77,12 @@ def parse(kind: type[Parsed], event: Event, is_strict: bool = False, **more: obj
         wrong = wrong_field(error, is_nested=True)
         raise ApiError(400, f"{event.type}: {wrong.message}", INVALID, wrong.param) from None
     return found.with_hints(is_strict) if isinstance(found, RequestFields) else found
+
+
+def artifact(name: str, description: str) -> dict[str, Any]:
+    """The fields that programs, models and voices have in common. Any: values of several types."""
+    common = {"name": name, "description": description, "version": None}
+    return {**common, "attribution": Attribution("voxport", ""), "installed": True}
 
 
 def error_event(error: ApiError) -> Error:

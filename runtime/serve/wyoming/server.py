@@ -179,10 +179,8 @@ class WyomingSession:
 
     def _transcription_worker(self, name: str | None) -> TranscriptionWorker:
         """The worker of the model `name`, else of the selected one, else the first. Raises ApiError."""
-        found = self._models.transcription_workers
-        if not found:
-            raise ApiError(404, "this server has no model that transcribes", "model_not_found")
-        return self._models.transcription_worker(name or self._transcription_model or next(iter(found)))
+        first = next(iter(self._models.transcription_workers), None)
+        return self._models.transcription_worker(name or self._transcription_model or first)
 
 
 def describe(models: Models) -> Info:

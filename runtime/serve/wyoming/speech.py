@@ -12,21 +12,20 @@ from wyoming.info import TtsProgram, TtsVoice
 from wyoming.tts import SynthesizeStopped
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.names import find_name
 from voxport.runtime.audio.files import SAMPLE_BYTES
 from voxport.runtime.serve.aliases import ChosenVoice, find_voice, listed
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import RequestFields, check_length
 from voxport.runtime.serve.models import Models
-from voxport.runtime.serve.speech.arriving_text import ArrivingText
+from voxport.runtime.serve.speech.job import ArrivingText
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.wyoming.events import (
     INVALID,
-    VOXPORT,
     Connection,
     Replies,
     Reply,
     RequestEvents,
+    artifact,
     parse,
 )
 from voxport.runtime.speech_request import SpeechOptions
@@ -42,13 +41,11 @@ CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 def tts_program(worker: SpeechWorker) -> TtsProgram:
     voices = [
-        TtsVoice(voice, VOXPORT, True, f"{voice} of {worker.name}", None, [_language(worker.task, voice)])
+        TtsVoice(**artifact(voice, f"{voice} of {worker.name}"), languages=[_language(worker.task, voice)])
         for voice in _voices(worker.task)
     ]
-    description = f"Text to speech of {worker.name}"
-    return TtsProgram(
-        worker.name, VOXPORT, True, description, None, voices, supports_synthesize_streaming=True
-    )
+    common = artifact(worker.name, f"Text to speech of {worker.name}")
+    return TtsProgram(**common, voices=voices, supports_synthesize_streaming=True)
 
 
 def _voices(task: TextToSpeech) -> list[str]:
@@ -84,34 +81,35 @@ def choose_voice(
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
     wanted = request.voice or VoiceFields()
-    language = wanted.language
-    if wanted.name == DEFAULT_VOICE:
-        workers = [each for each in workers if not each.task.bundle_voices()] or workers
+    name, language = wanted.name, wanted.language
+    if name == DEFAULT_VOICE:
+        name, workers = None, [each for each in workers if not each.task.bundle_voices()] or workers
     voices = [(each, voice) for each in workers for voice in _voices(each.task)]
-    if wanted.name and wanted.name != DEFAULT_VOICE:
-        worker, found = _named(models, workers, wanted.name)
+    if name:
+        worker = _worker_of(name, models, workers)
     else:
         spoken = (each for each in voices if language and _speaks(each[0].task, each[1], language))
         worker, voice = next(spoken, (workers[0], DEFAULT_VOICE))
         name = None if voice == DEFAULT_VOICE else voice
-        found = models.aliases.voice(name, worker, models.voices)
+    found = models.aliases.voice(name, worker, models.voices)
     if language and not _speaks(worker.task, found.voice or DEFAULT_VOICE, language):
         languages = listed(sorted({_language(each.task, voice) for each, voice in voices}))
         request.ignore("voice.language", f"expected one of {languages}", "language_not_found")
     return worker, found
 
 
-def _named(models: Models, workers: list[SpeechWorker], name: str) -> tuple[SpeechWorker, ChosenVoice]:
+def _worker_of(name: str, models: Models, workers: list[SpeechWorker]) -> SpeechWorker:
     """Prefers voices of any bundle to names of other services, which mean voices of the first bundle."""
-    own = [each for each in workers if find_name(name, voices := each.task.bundle_voices()) in voices]
-    stored = [each for each in workers if models.voices and find_voice(name, [], models.voices.of(each.name))]
-    worker = next(iter((*own, *stored, *workers)))
-    return worker, models.aliases.voice(name, worker, models.voices)
+    store = models.voices
+    for each in workers:
+        if find_voice(name, each.task.bundle_voices(), store.of(each.name) if store else []):
+            return each
+    return workers[0]
 
 
-def _speaks(task: TextToSpeech, voice: str, language: str | None) -> bool:
+def _speaks(task: TextToSpeech, voice: str, language: str) -> bool:
     """Compares languages without their regions, as in `en-US`."""
-    return (language or "").replace("_", "-").partition("-")[0].lower() == _language(task, voice)
+    return language.replace("_", "-").partition("-")[0].lower() == _language(task, voice)
 
 
 class SpeechReply(Reply):

@@ -13,7 +13,7 @@ from voxport.runtime.serve.fields import RequestFields
 from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.serve.wyoming.events import INVALID, VOXPORT, Connection, Reply, RequestEvents, parse
+from voxport.runtime.serve.wyoming.events import INVALID, Connection, Reply, RequestEvents, artifact, parse
 
 MAX_CHANNELS = 8
 RATES = (8000, 48000)
@@ -21,17 +21,10 @@ ENDINGS = (asr.Transcript(""), asr.TranscriptStop())
 
 
 def asr_program(worker: TranscriptionWorker) -> info.AsrProgram:
-    description = f"Speech to text of {worker.name}"
-    model = info.AsrModel(worker.name, VOXPORT, True, description, None, list(worker.task.languages))
+    common = artifact(worker.name, f"Speech to text of {worker.name}")
+    model = info.AsrModel(**common, languages=list(worker.task.languages))
     return info.AsrProgram(
-        worker.name,
-        VOXPORT,
-        True,
-        description,
-        None,
-        [model],
-        supports_transcript_streaming=True,
-        requires_external_vad=True,
+        **common, models=[model], supports_transcript_streaming=True, requires_external_vad=True
     )
 
 

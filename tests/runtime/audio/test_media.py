@@ -160,3 +160,12 @@ def test_a_forgotten_recording_leaves_no_process(tmp_path: Path) -> None:
 def children_of_this_process() -> set[str]:
     listed = (path.read_text() for path in Path("/proc/self/task").glob("*/children"))
     return {number for each in listed for number in re.findall(r"\d+", each)}
+
+
+def test_streams_of_an_ogg_behind_each_other_are_read(tmp_path: Path) -> None:
+    """As radio stations send them."""
+    path = tmp_path / "chained.ogg"
+    path.write_bytes(2 * contents("OGG"))
+    assert len(read(path)[1]) / RATE == pytest.approx(2 * SECONDS, abs=0.06)
+    path.write_bytes(2 * media("ogg of Firefox", TONE, RATE))
+    assert len(read(path)[1]) / RATE == pytest.approx(2 * SECONDS, abs=0.06)

@@ -89,7 +89,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
         text = httpx2.get(f"{server.url}/metrics").text
         assert server.metric("requests_total", route="/v1/audio/speech", code="200") == 1
         assert server.metric("requests_total", route="/v1/audio/speech", code="400") == 1
-        assert server.metric("requests_total", route="/v1/models/{name}", code="404") == 1
+        assert server.metric("requests_total", route="/v1/models/{name:path}", code="404") == 1
         assert server.metric("requests_total", route="other", code="404") == 1
         assert "some" not in text  # no label comes from a request
 

@@ -43,7 +43,6 @@ def test_every_file_is_served_without_a_key_and_with_a_policy(server: RunningSer
 @pytest.mark.parametrize(
     "path",
     [
-        "page/",
         "page/x.js",
         "page/../app.py",
         "page/%2e%2e/app.py",

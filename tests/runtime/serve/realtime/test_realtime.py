@@ -163,6 +163,16 @@ def test_a_language_of_the_model_is_taken_and_shown(server: RunningServer) -> No
     talk(server, conversation, OPENAI)
 
 
+@pytest.mark.parametrize("session", [{"audio": None}, update(format=None, transcription=None)["session"]])
+def test_null_is_like_a_missing_field(server: RunningServer, session: dict[str, Any]) -> None:
+    async def conversation(socket: Socket) -> None:
+        await socket.receive()
+        await socket.send("session.update", session=session)
+        assert (await socket.receive())["type"] == "session.updated"
+
+    talk(server, conversation, OPENAI)
+
+
 @pytest.mark.parametrize("path, message, code", WRONG)
 def test_a_wrong_message_is_named_and_the_session_goes_on(
     server: RunningServer, path: str, message: bytes | str | dict[str, Any], code: str | int

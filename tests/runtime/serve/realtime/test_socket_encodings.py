@@ -105,8 +105,11 @@ def test_binary_messages_and_audio_files_have_an_error_that_says_what_to_send(se
         await socket.receive()
         for _ in range(20):
             await socket.post(b"\0" * 4800)
-        await append(socket, [b"RIFF" + bytes(2000)])
-        first, second = await socket.receive(), await socket.receive()
-        assert "base64" in first["error"]["message"] and "raw samples" in second["error"]["message"]
+        assert "base64" in (await socket.receive())["error"]["message"]
+        for start in (b"RIFF", b"\0\0\0\x18ftypiso5", b"\x1a\x45\xdf\xa3"):
+            await append(socket, [start + bytes(2000)])
+            assert "raw samples" in (await socket.receive())["error"]["message"]
+        await socket.send("input_audio_buffer.append", audio=text_of(bytes(100)), sample_rate=8000)
+        assert "sample_rate" in (await socket.receive())["error"]["message"]
 
     talk(server, conversation, OPENAI)

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.speech.arriving_text import ArrivingText
+from voxport.runtime.serve.speech.job import ArrivingText
 
 OMNI, MISTRAL = "/v1/audio/speech/stream", "/v1/audio/speech/realtime?model=tone"
 FIRST = "The first sentence of this text is long enough to be spoken without the next one."
@@ -74,7 +74,8 @@ def test_each_part_of_a_text_is_a_file(server: RunningServer, is_streamed: bool)
     assert starts[0]["sample_rate"] == RATE and starts[0]["format"] == "pcm"
     sizes = [each["total_bytes"] for each in events(answers) if each["type"] == "audio.done"]
     assert sizes == [2 * FRAME * len(FIRST), len(PAUSE) + 2 * FRAME * len(SECOND)]
-    assert answers[-1] == {"type": "session.done", "utterance_index": 0, "total_sentences": 2}
+    done = {"type": "session.done", "utterance_index": 0, "total_sentences": 2}
+    assert answers[-1] == done | {"seed": 0, "voice": "bob"}
 
 
 def test_a_part_is_spoken_before_the_next_one_arrives(server: RunningServer) -> None:

@@ -13,7 +13,7 @@ from support.serve.tone_speech import FRAME, RATE, tone
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.fields import SpeechBody
-from voxport.runtime.serve.speech.answers import is_of_mistral
+from voxport.runtime.serve.speech.api import is_of_mistral
 
 WORDLESS_BYTES = 2 * FRAME  # 80 ms
 
@@ -93,6 +93,7 @@ MARKS = [
     ({"model": "voxtral-mini-tts-2603"}, "*/*", False),
     ({"model": "tone", "stream": False}, "*/*", False),
     ({"voice": "bob"}, "application/json", False),
+    ({"stream_format": "sse"}, "text/event-stream", False),
     ({"voice": "bob", "voice_id": "bob"}, "*/*", False),
     ({"ref_audio": "data:audio/wav;base64,UklGRg=="}, "*/*", False),
     ({}, "application/json, text/plain, */*", False),

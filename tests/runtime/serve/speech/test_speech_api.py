@@ -121,10 +121,12 @@ WRONG = [
     ({"input": "Привет, мир"}, 400, "invalid_value", "input"),
     ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
     ({"input": 5}, 400, "invalid_value", "input"),
-    ({"seed": "3"}, 400, "invalid_value", "seed"),
+    ({"seed": 3.5}, 400, "invalid_value", "seed"),
     ({"n": 2}, 400, "unsupported_value", "n"),
     ({"sample_rate": 48000}, 400, "unsupported_value", "sample_rate"),
-    ({"output_format": "mp3_44100"}, 400, "unsupported_value", "output_format"),
+    ({"output_format": "mp3_44100"}, 400, "invalid_value", "output_format"),
+    ({"num_channels": 2}, 400, "unsupported_value", "num_channels"),
+    ({"word_timestamps": True}, 400, "unsupported_value", "word_timestamps"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
 ]
 
