@@ -1,5 +1,6 @@
 """Containers of sound: what a file is by its content, and what its header says of its length."""
 
+import mmap
 import re
 from io import SEEK_CUR, SEEK_END
 from typing import IO
@@ -14,7 +15,7 @@ HAS_FRAMES, HAS_BYTES = 1, 2  # flags
 OGG_HEADER = 23  # bytes of a page between its mark and the table of its segments
 MAX_PAGE_BYTES = 4 + OGG_HEADER + 255 + 255 * 255
 SLACK_BYTES = 64  # encoders count the bytes of headers differently
-MP3 = "MP3"
+MP3, OGG = "MP3", "Ogg, such as Opus"
 CONTAINERS = {  # what begins a file
     rb".{4}ftyp(3g|kdd)": "3GP",
     rb".{4}(ftyp|moov|moof|mdat|wide|free|skip|styp)": "MP4, M4A or MOV",
@@ -22,7 +23,7 @@ CONTAINERS = {  # what begins a file
     rb"#!AMR": "AMR",
     rb"\xff[\xf0\xf1\xf8\xf9]": "ADTS AAC",
     rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "WMA or another ASF file",
-    rb"OggS": "Ogg, such as Opus",
+    rb"OggS": OGG,
     rb"RIFF.{4}AVI ": "AVI",
     rb"RIFF|RIFX|RF64": "WAV",
     rb"FORM": "AIFF",
@@ -83,6 +84,13 @@ def is_cut_off(file: IO[bytes]) -> bool:
         return False
     size = found[3] if found[1][0] & HAS_FRAMES else found[2]
     return int.from_bytes(size, "big") > end - _tag_bytes(file) + SLACK_BYTES
+
+
+def is_chained(file: IO[bytes]) -> bool:
+    """Whether an Ogg has streams one behind another, of which libsndfile reads the first."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        page = re.search(rb"OggS\0[\0\1\4\5]", content)  # not the first of a stream
+        return page is not None and content.find(b"OggS\0\2", page.end()) > 0
 
 
 def wav_lengths(file: IO[bytes]) -> tuple[int, int]:
