@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from io import BufferedReader, FileIO
 from typing import Any, NoReturn
 
 FAULTY = 3  # exit code
@@ -24,6 +25,15 @@ MEMORY_BYTES = 2**30  # of addresses; FFmpeg itself takes 150 MB
 MAX_LOST = 2  # packets that cannot be decoded, as at the cut of a radio programme
 CUT = re.compile(r"ended prematurely|partial file|Packet corrupt|incomplete frame")  # warnings of demuxers
 ESTIMATE = "Estimating duration"
+
+
+class _Source(BufferedReader):
+    """FFmpeg seeks to a place before the start of some damaged files."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with suppress(OSError, ValueError):
+            return super().seek(offset, whence)
+        return super().seek(0)
 
 
 class _Warnings(logging.Handler):
@@ -78,7 +88,7 @@ def main() -> None:
     av.logging.set_level(av.logging.WARNING)
     av.logging.set_skip_repeated(False)
     _limit()
-    source = open(0, "rb", closefd=False)  # noqa: SIM115  open until the process ends
+    source = _Source(FileIO(0, closefd=False))
     source.seek(0)
     try:
         container: Any = av.open(source, container_options=FORMATS, metadata_errors="replace")
