@@ -12,14 +12,6 @@ ID3 = rb"ID3...(....)"  # a tag, and its size in four times 7 bits
 MPEG_FRAME = rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xeb]"  # header of a frame of layer II or III
 XING = rb"(?:Xing|Info)\0\0\0(.)(....)(....)"  # flags, then the number of frames, then the number of bytes
 HAS_FRAMES, HAS_BYTES = 1, 2  # flags
-MPEG_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}  # by version bits
-LAYER_2, LAYER_3 = 2, 1  # bits
-BITRATES = {  # kbit/s of MPEG 1; the others have one table
-    LAYER_2: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
-    LAYER_3: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-}
-LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-MPEG_CHAIN = 3  # frames behind each other that are no accident
 OGG_HEADER = 23  # bytes of a page between its mark and the table of its segments
 MAX_PAGE_BYTES = 4 + OGG_HEADER + 255 + 255 * 255
 SLACK_BYTES = 64  # encoders count the bytes of headers differently
@@ -99,36 +91,6 @@ def is_chained(file: IO[bytes]) -> bool:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         page = re.search(rb"OggS\0[\0\1\4\5]", content)  # not the first of a stream
         return page is not None and content.find(b"OggS\0\2", page.end()) > 0
-
-
-def _ends_within_frame(content: bytes) -> bool:
-    """Whether MPEG frames that follow each other end in one that is not whole."""
-    at, frames, kind = 0, 0, b""
-    while at < len(content):
-        size = _mpeg_frame_bytes(content[at : at + 4])
-        if size and (not frames or content[at : at + 2] == kind):
-            at, frames, kind = at + size, frames + 1, content[at : at + 2]
-        elif frames > MPEG_CHAIN:
-            return False  # a tag
-        else:
-            at, frames = at + 1, 0
-    return at > len(content) and frames > MPEG_CHAIN
-
-
-def _mpeg_frame_bytes(header: bytes) -> int:
-    """Size of the frame of layer II or III that the header begins; 0 if it is no such header.
-
-    Source: ISO/IEC 11172-3 and 13818-3.
-    """
-    if len(header) < 4 or not re.match(MPEG_FRAME, header):
-        return 0
-    version, layer = header[1] >> 3 & 3, header[1] >> 1 & 3
-    bitrate, rate, padding = header[2] >> 4, header[2] >> 2 & 3, header[2] >> 1 & 1
-    if version not in MPEG_RATES or rate == 3:
-        return 0
-    kbits = (BITRATES[layer] if version == 3 else LOW_BITRATES)[bitrate - 1]
-    samples = 576 if version != 3 and layer == LAYER_3 else 1152
-    return samples * kbits * 125 // MPEG_RATES[version][rate] + padding
 
 
 def wav_lengths(file: IO[bytes]) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 FAULTY = 3  # exit code
-# formats that name no other file
-DEMUXERS = "aac,ac3,aiff,amr,asf,avi,caf,flv,matroska,mov,mp3,mpeg,mpegts,ogg,wav,wv"
+# containers that name no other file
+FORMATS = {"format_whitelist": "aac,ac3,aiff,amr,asf,avi,caf,flv,matroska,mov,mp3,mpeg,mpegts,ogg,wav,wv"}
 STALLED_S, CPU_S = 30, 1800  # seconds without a sample, and of the whole work
 MEMORY_BYTES = 2**30  # of addresses; FFmpeg itself takes 150 MB
 MAX_LOST = 2  # packets that cannot be decoded, as at the cut of a radio programme
@@ -81,8 +81,7 @@ def main() -> None:
     source = open(0, "rb", closefd=False)  # noqa: SIM115  open until the process ends
     source.seek(0)
     try:
-        options = {"format_whitelist": DEMUXERS}
-        container: Any = av.open(source, container_options=options, metadata_errors="replace")
+        container: Any = av.open(source, container_options=FORMATS, metadata_errors="replace")
     except av.FFmpegError:
         _fail("damaged or truncated")
     if not container.streams.audio:

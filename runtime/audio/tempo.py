@@ -2,7 +2,9 @@
 
 from fractions import Fraction
 
+import av
 import numpy as np
+from av.filter import Graph
 
 from voxport.bundle.errors import UsageError
 
@@ -19,16 +21,10 @@ class Tempo:
     """
 
     def __init__(self, rate: int, speed: float):
-        """`rate` in Hz. Raises UsageError if `speed` is out of range, or without the package `av`."""
+        """`rate` in Hz. Raises UsageError if `speed` is out of range."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise UsageError(f"speed {speed:g}: expected {MIN_SPEED:g} to {MAX_SPEED:g}", field="speed")
-        try:
-            import av
-            from av.filter import Graph
-        except ImportError:
-            message = "speed: needs the package av, which is not installed; run `pip install av`"
-            raise UsageError(message, field="speed") from None
-        self._av, self._rate, self._speed = av, rate, speed
+        self._rate, self._speed = rate, speed
         self._given = self._returned = 0  # samples so far
         self._held = np.zeros(0, np.float32)
         self._graph = Graph()
@@ -55,7 +51,7 @@ class Tempo:
         if len(joined) < MIN_SAMPLES:
             self._held = joined
             return np.zeros(0, np.float32)
-        frame = self._av.AudioFrame.from_ndarray(joined.reshape(1, -1), format="flt", layout="mono")
+        frame = av.AudioFrame.from_ndarray(joined.reshape(1, -1), format="flt", layout="mono")
         frame.sample_rate = self._rate
         self._graph.push(frame)
         return self._pulled()
@@ -65,9 +61,9 @@ class Tempo:
         while True:
             try:
                 frame = self._graph.pull()
-            except (self._av.BlockingIOError, self._av.EOFError):  # until more is given, or for good
+            except (av.BlockingIOError, av.EOFError):  # until more is given, or for good
                 break
-            assert isinstance(frame, self._av.AudioFrame)
+            assert isinstance(frame, av.AudioFrame)
             found.append(frame.to_ndarray()[0])
         samples = np.concatenate(found)
         self._returned += len(samples)
