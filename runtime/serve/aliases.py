@@ -93,7 +93,7 @@ class Aliases:
         for wanted in (name, self.voices.get(find_name(name, self.voices))):
             if wanted is not None and (found := find_voice(wanted, voices, stored)):
                 return found
-        index, known = _standard_index(name), [*voices, *(each.id for each in stored)]
+        index, known = _standard_index(name), [*voices, *(each.name for each in stored)]
         if index is not None and voices:
             chosen = voices[index % len(voices)]
             return ChosenVoice(chosen, chosen)

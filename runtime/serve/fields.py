@@ -36,6 +36,7 @@ TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 OTHER_FORMATS = {"ogg": "opus"}  # other names
 FORMAT_NAMES = "response_format", "output_format", "format", "audio_format", "encoding", "download_format"
+NO_SPEAKERS = "the models name no speakers"
 MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
 HINT = "hint"  # marks a field without an effect whose value is checked
@@ -71,6 +72,12 @@ def _drawn_if_negative(seed: int) -> int:
 def _words(texts: object) -> object:
     """The words of all texts: clients repeat a list's field, or write it with commas or as JSON."""
     return [word for text in texts for word in WORD.findall(text)] if isinstance(texts, list) else texts
+
+
+def _without_speakers(name: object) -> object:
+    if name == "diarized_json":
+        raise PydanticCustomError(UNSUPPORTED, "{reason}", {"reason": NO_SPEAKERS})
+    return name
 
 
 LowerCase = BeforeValidator(_lower)
@@ -218,14 +225,14 @@ class TranscriptionBody(RequestFields):
 
     model_config = ConfigDict(frozen=True)
     model: str | None = None
-    response_format: Annotated[TranscriptFormat, LowerCase] = "json"
+    response_format: Annotated[TranscriptFormat, BeforeValidator(_without_speakers), LowerCase] = "json"
     timestamp_granularities: Annotated[tuple[Literal["word", "segment"], ...], BeforeValidator(_words)] = ()
     stream: bool = False
     delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     language: str | None = None
     temperature: Annotated[float, HINT] = 0
     # without these fields a client would get another answer than it asks for
-    diarize: Annotated[bool, only((False,), "the models name no speakers", UNSUPPORTED)] = False
+    diarize: Annotated[bool, only((False,), NO_SPEAKERS, UNSUPPORTED)] = False
     translate: Annotated[bool, only((False,), "the models do not translate", UNSUPPORTED)] = False
     task: Annotated[str, only(("transcribe",), "expected transcribe", UNSUPPORTED)] = "transcribe"
     target_language: Unsupported = None
