@@ -124,7 +124,6 @@ WRONG = [
     ({"seed": 3.5}, 400, "invalid_value", "seed"),
     ({"n": 2}, 400, "unsupported_value", "n"),
     ({"sample_rate": 48000}, 400, "unsupported_value", "sample_rate"),
-    ({"output_format": "mp3_44100"}, 400, "invalid_value", "output_format"),
     ({"num_channels": 2}, 400, "unsupported_value", "num_channels"),
     ({"word_timestamps": True}, 400, "unsupported_value", "word_timestamps"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),

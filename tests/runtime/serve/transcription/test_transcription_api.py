@@ -101,7 +101,7 @@ def test_a_bundle_for_recordings_takes_recordings(client: openai.OpenAI) -> None
 
 WRONG = [
     ({"model": "other"}, 404, "model_not_found", "model"),
-    ({"response_format": "diarized_json"}, 400, "invalid_value", "response_format"),
+    ({"response_format": "diarized_json"}, 400, "unsupported_value", "response_format"),
     ({"timestamp_granularities[]": "letter"}, 400, "invalid_value", "timestamp_granularities"),
     ({"stream": "maybe"}, 400, "invalid_value", "stream"),
     ({"stream": "true", "response_format": "srt"}, 400, "invalid_value", "response_format"),
