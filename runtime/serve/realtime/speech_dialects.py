@@ -4,7 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.fields import (
@@ -160,17 +160,19 @@ class OmniSession(SpeechSession):
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
         part, count, result = None, 0, await job.read_marked()
-        while result is not None:
-            if part is None and result:
-                part = OmniPart(self, settings, count)
-                count += 1
-                await part.start(result if isinstance(result, str) else "")
-            if part and isinstance(result, bytes):
-                await part.send(await part.encoder.encode(result))
-            result = await job.read_marked()
-            if part and not isinstance(result, bytes):
-                await part.end()
-                part = None
+        with ExitStack() as stack:
+            while result is not None:
+                if part is None and result:
+                    part = OmniPart(self, settings, count)
+                    stack.callback(part.encoder.close)
+                    count += 1
+                    await part.start(result if isinstance(result, str) else "")
+                if part and isinstance(result, bytes):
+                    await part.send(await part.encoder.encode(result))
+                result = await job.read_marked()
+                if part and not isinstance(result, bytes):
+                    await part.end()
+                    part = None
         done = self._done(count) | {"seed": settings.body.seed, "voice": settings.voice.name}
         await self.connection.send(done, settings.body.ignored or None)
 
@@ -264,8 +266,9 @@ class MistralSpeechSession(SpeechSession):
         await self.connection.send(answer, settings.body.ignored)
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
-        async for piece in encoded(job, settings.encoder(has_float_pcm=True)):
-            await self.connection.send(speech_delta(piece))
+        with closing(settings.encoder(has_float_pcm=True)) as encoder:
+            async for piece in encoded(job, encoder):
+                await self.connection.send(speech_delta(piece))
         await self.connection.send(speech_done(job, text.characters, settings.body))
 
     async def send_error(self, error: ApiError, message: Message) -> None:

@@ -53,6 +53,7 @@ def speech_router(models: Models) -> APIRouter:
             settings = await settings_of(body, models, stack)
             settings.options["max_frames"] = body.max_frames
             encoder = settings.encoder(is_mistral)  # it may fail, so it is made before there is a job
+            stack.callback(encoder.close)
             job = await settings.submit(body.input)
             stack.callback(job.cancel)
             response = _response(job, encoder, body, is_mistral, stack.pop_all().close)

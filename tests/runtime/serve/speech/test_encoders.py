@@ -11,7 +11,7 @@ import soundfile
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.fields import SpeechFormat
-from voxport.runtime.serve.speech.encoders import make_encoder
+from voxport.runtime.serve.speech.encoders import FILE_FORMATS, make_encoder
 
 RATE, FRAME = 24000, 1920
 SOUND = (0.3 * np.sin(2 * np.pi * 440 * np.arange(4 * RATE) / RATE)).astype(np.float32)
@@ -57,3 +57,12 @@ def test_a_page_of_opus_has_at_most_100_ms() -> None:
 def test_the_header_of_a_wav_says_that_its_length_is_unknown() -> None:
     content = b"".join(pieces("wav"))
     assert content[4:8] == content[40:44] == b"\xff\xff\xff\xff" and content[44:] == pcm16(SOUND)
+
+
+@pytest.mark.parametrize("name", FILE_FORMATS)
+def test_a_closed_encoder_leaves_nothing_to_collect(name: SpeechFormat) -> None:
+    """A request that is refused later has one. FFmpeg's memory would stay until a collection of garbage."""
+    for _ in range(2):  # the first one makes objects that stay
+        gc.collect()
+        make_encoder(name, RATE).close()
+    assert gc.collect() == 0
