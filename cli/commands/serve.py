@@ -187,11 +187,20 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
-    aliases = Aliases(dict(arguments.alias), dict(arguments.voice_alias))
+    aliases = Aliases(_unique(arguments.alias, "alias"), _unique(arguments.voice_alias, "voice_alias"))
     if arguments.bundle:
         aliases.check(map(link_name, arguments.bundle))
     voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
     return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming, aliases)
+
+
+def _unique(pairs: list[tuple[str, str]], field: str) -> dict[str, str]:
+    """Raises UsageError on a name with two meanings."""
+    found: dict[str, str] = {}
+    for name, meant in pairs:
+        if found.setdefault(name, meant) != meant:
+            raise UsageError(f"{field}: {name}: means {found[name]} and {meant}", field=field)
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -78,6 +78,15 @@ class Aliases:
                 reason = f"expected another name, and one of {', '.join(known)} behind it"
                 raise UsageError(f"alias: {alias}={bundle}: {reason}", field="alias")
 
+    def unknown_voices(self, workers: Iterable[SpeechWorker], store: VoiceStore | None) -> list[str]:
+        """The aliases of voices that no bundle has, and no client has made."""
+        known = [(worker.task.bundle_voices(), store.of(worker.name) if store else []) for worker in workers]
+        return [
+            alias
+            for alias, voice in self.voices.items()
+            if not any(find_voice(voice, voices, stored) for voices, stored in known)
+        ]
+
     def voice(self, name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> ChosenVoice:
         """The voice that a request means. Private voices of the operator are not among them.
 

@@ -1,10 +1,9 @@
 """The fields of requests: those that have an effect, hints without one, and those that are refused."""
 
-import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
@@ -26,8 +25,8 @@ from starlette.datastructures import FormData
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.tempo import MAX_SPEED, MIN_SPEED
 from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.ignored import UNKNOWN, as_header, at_most
 
-UNKNOWN = "unknown_field"
 UNSUPPORTED = "unsupported_value"
 CODES = {"extra_forbidden": UNKNOWN, UNSUPPORTED: UNSUPPORTED}
 LIST = "[]"  # the end of the names of form fields that may be repeated
@@ -40,10 +39,6 @@ NO_SPEAKERS = "the models name no speakers"
 MAX_DRAWN_SEED = 2**31  # every language reads smaller integers
 Fields = TypeVar("Fields", bound="RequestFields")
 HINT = "hint"  # marks a field without an effect whose value is checked
-IGNORED_HEADER = "x-voxport-ignored"  # names the fields of a request that had no effect
-MAX_IGNORED, MAX_NAME = 20, 60  # names in an answer, and characters of a name
-UNSAFE = re.compile(r"[^!-+\--~]")  # characters of a name that a list in a header cannot have
-log = logging.getLogger(__name__)
 
 
 def only(allowed: tuple[object, ...], reason: str, code: str = "invalid_value") -> AfterValidator:
@@ -119,9 +114,7 @@ class RequestFields(BaseModel):
     @property
     def ignored(self) -> tuple[str, ...]:
         """Names of the fields without effect, those of nested objects with their paths."""
-        names = tuple(self._ignored)
-        more = (f"and {len(names) - MAX_IGNORED} more",) if len(names) > MAX_IGNORED else ()
-        return names[:MAX_IGNORED] + more
+        return at_most(tuple(self._ignored))
 
     def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
         """Counts a field as one without effect. Raises ApiError if the server is strict."""
@@ -129,6 +122,12 @@ class RequestFields(BaseModel):
         if self._is_strict:
             raise ApiError(400, f"{name}: {reason}", code, name)
         self._ignored[name] = None
+
+    def ignore_all(self, names: Iterable[str]) -> Self:
+        """Counts each of the fields as one without effect. Raises ApiError if the server is strict."""
+        for name in names:
+            self.ignore(name)
+        return self
 
     def is_taken(self, name: str, check: Callable[[], object]) -> bool:
         """Whether the check of a field passes; else the field has no effect. Raises what `check` raises if
@@ -146,9 +145,7 @@ class RequestFields(BaseModel):
     def with_hints(self, is_strict: bool) -> Self:
         """Looks for fields without effect. Raises ApiError if the server is strict."""
         self._is_strict = is_strict
-        for name in self._hints(""):
-            self.ignore(name)
-        return self
+        return self.ignore_all(self._hints(""))
 
     def _hints(self, path: str) -> Iterator[str]:
         for name in self.model_extra or ():
@@ -159,24 +156,6 @@ class RequestFields(BaseModel):
                 yield from value._hints(f"{path}{name}.")
             elif HINT in field.metadata and value != field.default:
                 yield f"{path}{name}"
-
-
-def as_header(name: str) -> str:
-    """The name in printable ASCII, of at most `MAX_NAME` characters."""
-    return UNSAFE.sub("?", name)[:MAX_NAME]
-
-
-def ignored_headers(body: RequestFields, client: str) -> dict[str, str]:
-    """The header that names the fields without effect; none if all had one. `client` is named in the log."""
-    log_ignored(client, body.ignored)
-    return {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else {}
-
-
-@lru_cache(1024)
-def log_ignored(client: str, names: tuple[str, ...]) -> None:
-    """Logs once per client and fields."""
-    if names:
-        log.info("fields without effect from %.80r: %s", client, ", ".join(names))
 
 
 class VoiceId(RequestFields):

@@ -67,6 +67,8 @@ class Models:
         if voices:
             workers = self.speech_workers.values()
             voices.assign({worker.name: worker.task.voice_checkpoint() for worker in workers})
+        for alias in aliases.unknown_voices(self.speech_workers.values(), voices):
+            log.warning("voice alias %s=%s: no bundle has this voice", alias, aliases.voices[alias])
         self.workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:
@@ -118,6 +120,8 @@ class Models:
         reason = f"{bundle} is no model that {verb}"
         if bundle is None:
             reason = f"no bundle {verb}" if name is None else f"no model {name[:100]!r}"
+        if "diarize" in (name or ""):
+            reason += ", and none that names speakers"
         reason = f"{reason}; this server has: {listed(workers)}"
         raise ApiError(404, reason, "model_not_found", "model")
 

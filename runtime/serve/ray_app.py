@@ -17,10 +17,11 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.json_types import Json
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.serve.address import check_hosts, check_origins
-from voxport.runtime.serve.fields import UNKNOWN, wrong_field
+from voxport.runtime.serve.fields import wrong_field
 from voxport.runtime.serve.http.access import Keys, read_keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import leave_out_loaded_objects
+from voxport.runtime.serve.ignored import UNKNOWN
 from voxport.runtime.serve.limits import LIMITS, Limits
 from voxport.runtime.serve.models import Models, open_bundles
 from voxport.runtime.speech_request import DEFAULT_SLOTS

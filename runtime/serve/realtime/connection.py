@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.fields import log_ignored
+from voxport.runtime.serve.ignored import UnknownFields, log_ignored
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock, SessionState
@@ -33,6 +33,7 @@ class Connection:
     def __init__(self, socket: WebSocket, models: Models):
         self._socket, self.limits, self.number = socket, models.limits, uuid.uuid4().hex[:12]
         self._clock = SessionClock(models.limits, lambda: models.is_draining)
+        self.unknown = UnknownFields(models.is_strict)
         self._sending, self._has_refused_binary = asyncio.Lock(), False
 
     async def receive(self, state: SessionState) -> Message:
@@ -68,10 +69,15 @@ class Connection:
             raise SessionEnds(ApiError(413, message, "message_too_large"))
 
     async def send(self, message: Message | bytes, ignored: tuple[str, ...] | None = None) -> None:
-        """Raises SocketClosed. `ignored`: fields of the client without effect, which the message names."""
-        if ignored is not None and isinstance(message, dict):
-            log_ignored(self._socket.headers.get("user-agent", ""), ignored)
-            message = {**message, "ignored": list(ignored)}
+        """Raises SocketClosed. `ignored`: fields of an update without effect.
+
+        An object also names the unknown fields of the messages before.
+        """
+        if isinstance(message, dict):
+            names = (ignored or ()) + self.unknown.take()
+            log_ignored(self._socket.headers.get("user-agent", ""), names)
+            if names or ignored is not None:
+                message = {**message, "ignored": list(names)}
         try:
             async with self._sending:
                 if isinstance(message, bytes):

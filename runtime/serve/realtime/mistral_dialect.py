@@ -1,6 +1,6 @@
 """The realtime transcription of Mistral's API."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -52,6 +52,12 @@ class MistralSession(Session):
     """
 
     max_append = 262_144
+    events: ClassVar = {
+        "session.update": None,
+        "input_audio.append": ("audio",),
+        "input_audio.flush": (),
+        "input_audio.end": (),
+    }
 
     def __init__(self, connection: Connection, models: Models, model: str):
         super().__init__(connection, models)
@@ -89,8 +95,6 @@ class MistralSession(Session):
                 if not self._parts:
                     raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
                 await self._end_segment(is_last=True)
-            case other:
-                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def _update(self, message: Message) -> None:
         if self.current:

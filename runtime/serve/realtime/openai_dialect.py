@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -106,6 +106,13 @@ class OpenAiSession(Session):
     `words` of the events with text extends the API: the words that are complete, with their times.
     """
 
+    events: ClassVar = {
+        "session.update": None,
+        "transcription_session.update": None,
+        f"{BUFFER}.append": ("audio",),
+        f"{BUFFER}.commit": (),
+        f"{BUFFER}.clear": (),
+    }
     _format: FormatName = "audio/pcm"
     _rate = 24000
     _has_turn_choice = False  # whether the client has set `turn_detection`
@@ -146,10 +153,6 @@ class OpenAiSession(Session):
             case "input_audio_buffer.clear":
                 self.clear()
                 await self._send("input_audio_buffer.cleared")
-            case other:
-                raise ApiError(
-                    400, f"type {other[:50]!r}: is no event of this session", "unknown_event", "type"
-                )
 
     def use(self, model: str) -> TranscriptionWorker:
         """Also sets the default of turn detection, which depends on the name of a model of OpenAI."""

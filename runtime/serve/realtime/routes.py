@@ -27,7 +27,7 @@ def realtime_router(models: Models) -> APIRouter:
         model = socket.query_params.get("model") or None
         if model:
             models.live_worker(model)
-        connection = await _accept(socket, models)
+        connection = await _accept(socket, models, ("model", "intent"))
         openai, vllm = OpenAiSession(connection, models), VllmSession(connection, models)
         if model:
             openai.use(model)
@@ -47,7 +47,7 @@ def realtime_router(models: Models) -> APIRouter:
     @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
         worker = models.live_worker(socket.query_params.get("model") or None)
-        session = MistralSession(await _accept(socket, models), models, worker.name)
+        session = MistralSession(await _accept(socket, models, ("model",)), models, worker.name)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
     _add_speech(router, models)
@@ -67,18 +67,20 @@ def _add_speech(router: APIRouter, models: Models) -> None:
     async def mistral_speech(socket: WebSocket) -> None:
         model = socket.query_params.get("model") or None
         models.speech_worker(model)
-        connection = await _accept(socket, models)
+        connection = await _accept(socket, models, ("model",))
         session = MistralSpeechSession(connection, models, threads, model)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
 
-async def _accept(socket: WebSocket, models: Models) -> Connection:
-    """Raises ApiError if the server shuts down."""
+async def _accept(socket: WebSocket, models: Models, query: tuple[str, ...] = ()) -> Connection:
+    """`query`: names of the fields of the address that are read. Raises ApiError if the server shuts down."""
     if models.is_draining:
         raise draining()
+    connection = Connection(socket, models)
+    connection.unknown.add(name for name in socket.query_params if name not in query)
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    return Connection(socket, models)
+    return connection
 
 
 async def _refuse_request() -> None:

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class SocketSession(SessionState, Protocol):
     """What a client and the server say on a socket."""
 
     connection: Connection
+    events: ClassVar[Mapping[str, tuple[str, ...] | None]]  # fields of each event; None: it checks its own
 
     async def handle(self, message: Message) -> None:
         """Raises ApiError on a message that is wrong."""
@@ -60,7 +61,6 @@ class Session(SocketSession):
         self.worker: TranscriptionWorker | None = None
         self.current: InputAudio | None = None
         self.turns: TurnDetector | None = None  # None if the client alone ends its audio
-        self.ignored: tuple[str, ...] = ()  # fields of the session without effect
         self._format_error: ApiError | None = None  # of an update that was refused
         self._pending: list[InputAudio] = []  # whose text is not sent yet
         self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
@@ -149,7 +149,6 @@ class Session(SocketSession):
                 self._refusal = self._format_error
                 raise self._refusal
             return
-        check_append(message)
         await self._add(decode_audio(message.get("audio"), encoding, self.max_append), rate, delay_ms)
 
     async def _add(self, samples: np.ndarray, rate: int, delay_ms: int | None) -> None:
@@ -158,8 +157,9 @@ class Session(SocketSession):
                 await self._feed(audio, samples)
             return
         errors: list[ApiError] = []
-        for start in range(0, len(samples), rate):  # a second at a time: other sockets have their turn
-            for turn in self.turns.feed(samples[start : start + rate]):
+        step = rate // 10  # seconds: the detector of a socket must not delay the others
+        for start in range(0, len(samples), step):
+            for turn in self.turns.feed(samples[start : start + step]):
                 try:
                     await self._take_turn(turn, delay_ms)
                 except ApiError as error:
@@ -268,12 +268,21 @@ class Session(SocketSession):
                 self.current = None
 
 
-def check_append(message: Message) -> None:
-    """Raises ApiError if a message with audio names its format, which belongs to an update."""
-    for name in message.keys() - {"type", "audio", "event_id"}:
-        if FORMAT_WORDS.search(name):
-            reason = "has no effect here; the update of the session sets the format of audio"
-            raise ApiError(400, f"{name}: {reason}", "invalid_value", name)
+def check_event(session: SocketSession, message: Message) -> None:
+    """Notes the unknown fields of a message. Raises ApiError on an unknown event.
+
+    A format of audio is refused, because it belongs to an update.
+    """
+    if message["type"] not in session.events:
+        reason = f"type {message['type'][:50]!r}: is no event of this session"
+        raise ApiError(400, reason, "unknown_event", "type")
+    if (fields := session.events[message["type"]]) is None:
+        return
+    unknown = [name for name in message if name not in ("type", "event_id", *fields)]
+    if wrong := next(filter(FORMAT_WORDS.search, unknown), None):
+        reason = "has no effect here; the update of the session sets the format of audio"
+        raise ApiError(400, f"{wrong}: {reason}", "invalid_value", wrong)
+    session.connection.unknown.add(unknown)
 
 
 def _names_format(value: object) -> bool:
@@ -301,6 +310,7 @@ async def run_session(
                 message = await connection.receive(session)
                 if choose:
                     session, choose = choose(message), None
+                check_event(session, message)
                 await session.handle(message)
             except ApiError as error:
                 await session.send_error(error, message)

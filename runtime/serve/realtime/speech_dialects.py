@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, suppress
+from typing import ClassVar
 
 from voxport.runtime.serve.errors import ApiError, failure
 from voxport.runtime.serve.fields import (
@@ -144,6 +145,12 @@ class OmniSession(SpeechSession):
     """vLLM-Omni's dialect. A text has several parts, and each of them is a file of its own."""
 
     fields = OmniFields
+    events: ClassVar = {
+        "session.config": None,
+        "input.text": ("text",),
+        "input.done": (),
+        "session.close": (),
+    }
 
     async def handle(self, message: Message) -> None:
         match message["type"]:
@@ -155,8 +162,6 @@ class OmniSession(SpeechSession):
                 await self.finish()
             case "session.close":
                 await self.connection.close(NORMAL)
-            case other:
-                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def speak(self, settings: SpeechSettings, job: SpeechJob, text: ArrivingText) -> None:
         part, count, result = None, 0, await job.read_marked()
@@ -221,6 +226,12 @@ class MistralSpeechSession(SpeechSession):
     """Mistral's dialect. `input_text.flush` ends a text, `input_text.end` the session too."""
 
     fields = MistralSpeechFields
+    events: ClassVar = {
+        "session.update": ("session",),
+        "input_text.append": ("text",),
+        "input_text.flush": ("text",),
+        "input_text.end": (),
+    }
 
     def __init__(self, connection: Connection, models: Models, threads: Executor, model: str | None):
         """Raises ApiError on an unknown model."""
@@ -257,8 +268,6 @@ class MistralSpeechSession(SpeechSession):
                     await self.finish()
                 elif not self.is_busy:
                     await self.connection.close(NORMAL)
-            case other:
-                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def _update(self, fields: object) -> None:
         settings = await self.configure({} if fields is None else fields)

@@ -1,6 +1,6 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
@@ -27,6 +27,12 @@ class ModelUpdate(RequestFields):
 class VllmSession(Session):
     """A commit begins a part, and a final one ends it. Errors are strings."""
 
+    events: ClassVar = {
+        "session.update": None,
+        "input_audio_buffer.append": ("audio",),
+        "input_audio_buffer.commit": ("final",),
+    }
+
     async def react(self, message: Message) -> None:
         if message["type"] != "session.update" and self.worker is None:
             raise ApiError(400, NO_MODEL, "model_not_validated")
@@ -36,7 +42,7 @@ class VllmSession(Session):
                     raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
                 update = self.parse_update(ModelUpdate, message)
                 self.use(update.model)
-                self.ignored = update.ignored
+                self.connection.unknown.add(update.ignored)
             case "input_audio_buffer.append":
                 await self.append(message, "pcm_s16le", RATE, None)
             case "input_audio_buffer.commit":
@@ -45,20 +51,17 @@ class VllmSession(Session):
                     raise ApiError(400, "final: expected true or false", "invalid_event")
                 if is_final:  # else audio is transcribed as it arrives
                     self.finish()
-            case other:
-                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
     async def on_delta(self, audio: InputAudio, delta: TranscriptDelta) -> None:
         if delta.text:
             await self.connection.send({"type": "transcription.delta", "delta": delta.text})
 
     async def on_end(self, audio: InputAudio) -> None:
-        """The protocol has no answer to an update, so the last event names the fields without effect."""
         # the model generates a token for each 80 ms, most of them padding
         tokens = round(audio.seconds * FRAME_RATE)
         usage: Json = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": 2 * tokens}
         done: Json = {"type": "transcription.done", "text": audio.job.transcript, "usage": usage}
-        await self.connection.send(done, self.ignored or None)
+        await self.connection.send(done)
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = error.code or "processing_error"

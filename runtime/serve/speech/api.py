@@ -13,12 +13,11 @@ from voxport.runtime.serve.aliases import is_one_of
 from voxport.runtime.serve.fields import (
     SpeechBody,
     SpeechFields,
-    as_header,
     check_length,
-    ignored_headers,
     parse_json,
 )
 from voxport.runtime.serve.http.responses import StreamedResponse, event, with_body_limits
+from voxport.runtime.serve.ignored import as_header, ignored_headers
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import Encoder
@@ -45,6 +44,7 @@ def speech_router(models: Models) -> APIRouter:
     async def speech(request: Request) -> Response:
         limited = with_body_limits(request, size, "body", limits.body_s)
         body = parse_json(SpeechBody, await limited.body(), models.is_strict)
+        body.ignore_all(request.query_params)
         check_length(len(body.input), limits.text_characters, "input")
         is_mistral = is_of_mistral(body, request.headers)
         if body.stream and not is_mistral:
@@ -57,7 +57,7 @@ def speech_router(models: Models) -> APIRouter:
             job = await settings.submit(body.input)
             stack.callback(job.cancel)
             response = _response(job, encoder, body, is_mistral, stack.pop_all().close)
-        response.headers.update(ignored_headers(body, request.headers.get("user-agent", "")))
+        response.headers.update(ignored_headers(body.ignored, request.headers.get("user-agent", "")))
         response.headers[SEED_HEADER] = str(body.seed)
         if settings.voice.name is not None:
             response.headers[VOICE_HEADER] = as_header(settings.voice.name)

@@ -18,7 +18,7 @@ from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fie
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import TranscriptionBody, ignored_headers, parse_form
+from voxport.runtime.serve.fields import TranscriptionBody, parse_form
 from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, event, while_connected
 from voxport.runtime.serve.http.uploads import (
     in_upload_thread,
@@ -27,6 +27,7 @@ from voxport.runtime.serve.http.uploads import (
     stored_upload,
     upload_of,
 )
+from voxport.runtime.serve.ignored import ignored_headers
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.transcription.job import TranscriptionJob
@@ -44,6 +45,7 @@ def transcription_router(models: Models) -> APIRouter:
     async def transcribe(request: Request) -> Response:
         form = await read_form(request, "file", limits)
         body = parse_form(TranscriptionBody, form, models.is_strict)
+        body.ignore_all(request.query_params)
         upload = upload_of(form, "file")
         _check_combination(body)
         worker = models.transcription_worker(body.model)
@@ -59,7 +61,7 @@ def transcription_router(models: Models) -> APIRouter:
             job.cancel()
 
         answer = Answer(job, body, worker.name, language)
-        headers = ignored_headers(body, request.headers.get("user-agent", ""))
+        headers = ignored_headers(body.ignored, request.headers.get("user-agent", ""))
         if body.stream:
             streamed = StreamedResponse(answer.events(), "text/event-stream", end, "error")
             streamed.headers.update(headers)

@@ -15,12 +15,12 @@ from voxport.runtime.serve.fields import (
     VoiceBody,
     VoicePage,
     check_length,
-    ignored_headers,
     parse_form,
     parse_message,
 )
 from voxport.runtime.serve.http.responses import while_connected
 from voxport.runtime.serve.http.uploads import path_hidden, read_form, stored_upload, upload_of
+from voxport.runtime.serve.ignored import ignored_headers
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.voices.store import StoredVoice, VoiceStore
@@ -79,7 +79,7 @@ def voice_router(models: Models) -> APIRouter:
         pages = {**paging, "total_pages": -(-len(found) // size)}
         times = [datetime.fromtimestamp(entry["created_at"], UTC).isoformat() for entry in page]
         items = [entry | {"created_at": time} for entry, time in zip(page, times, strict=True)]
-        headers = ignored_headers(query, request.headers.get("user-agent", ""))
+        headers = ignored_headers(query.ignored, request.headers.get("user-agent", ""))
         content = {"object": "list", "voices": page, "data": page, "items": items, **pages}
         return JSONResponse(content, headers=headers)
 
@@ -96,7 +96,7 @@ def voice_router(models: Models) -> APIRouter:
             making = MAKER.make(worker, path, body.transcript)
             content = await while_connected(request.receive, making)
         voice = await asyncio.to_thread(store.add, worker.name, body.name, content)
-        headers = ignored_headers(body, request.headers.get("user-agent", ""))
+        headers = ignored_headers(body.ignored, request.headers.get("user-agent", ""))
         return JSONResponse({**_list_entry(voice), "object": "audio.voice", "type": FILE}, headers=headers)
 
     @router.delete("/v1/audio/voices/{voice}")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -13,8 +14,9 @@ from wyoming.event import Event, Eventable, async_read_event, async_write_event
 from wyoming.info import Attribution
 
 from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
-from voxport.runtime.serve.fields import RequestFields, log_ignored, wrong_field
+from voxport.runtime.serve.fields import RequestFields, wrong_field
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
+from voxport.runtime.serve.ignored import UnknownFields, log_ignored
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 
@@ -66,17 +68,21 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # Any: a class of the package `wyo
     return TypeAdapter(kind)
 
 
-def parse(kind: type[Parsed], event: Event, is_strict: bool = False, **more: object) -> Parsed:
+def parse(kind: type[Parsed], event: Event, unknown: UnknownFields, **more: object) -> Parsed:
     """The data of an event as a class of the package `wyoming`, or of `RequestFields`.
 
-    Raises ApiError that names the field.
+    `unknown` takes the names of fields that a class of the package does not have. Raises ApiError.
     """
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
     except ValidationError as error:
         wrong = wrong_field(error, is_nested=True)
         raise ApiError(400, f"{event.type}: {wrong.message}", INVALID, wrong.param) from None
-    return found.with_hints(is_strict) if isinstance(found, RequestFields) else found
+    if isinstance(found, RequestFields):
+        return found.with_hints(unknown.is_strict)
+    names = {field.name for field in fields(cast(Any, kind))}
+    unknown.add(name for name in event.data if name not in names)
+    return found
 
 
 def artifact(name: str, description: str) -> dict[str, Any]:
@@ -92,7 +98,8 @@ def error_event(error: ApiError) -> Error:
 class Connection:
     """`send` may be called by several tasks; events are sent whole and in order."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_strict: bool):
+        self.unknown = UnknownFields(is_strict)
         self._reader, self._writer = reader, writer
         self.client = str(writer.get_extra_info("peername")[0])  # its address
         self._sending = asyncio.Lock()
@@ -102,11 +109,14 @@ class Connection:
         return await read_event(self._reader)
 
     async def send(self, event: Eventable, ignored: tuple[str, ...] = ()) -> None:
-        """`ignored`: names of fields of the request that had no effect. Raises ClientLeft."""
+        """`ignored`: names of fields of the request that had no effect. Raises ClientLeft.
+
+        The event also names the unknown fields of the events before.
+        """
         sent = event.event()
-        if ignored:
-            log_ignored(self.client, ignored)
-            sent.data["ignored"] = list(ignored)
+        if names := ignored + self.unknown.take():
+            log_ignored(self.client, names)
+            sent.data["ignored"] = list(names)
         try:
             async with self._sending:
                 await async_write_event(sent, self._writer)

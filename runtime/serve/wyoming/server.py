@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Self
 
 from wyoming.event import Event
-from wyoming.info import Info, SelectProgram
+from wyoming.info import Describe, Info, SelectProgram
 from wyoming.ping import Ping, Pong
 from zeroconf import Error
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -87,7 +87,7 @@ class WyomingServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Runs a session, and sends the error that ends it."""
-        connection, task = Connection(reader, writer), asyncio.current_task()
+        connection, task = Connection(reader, writer, self.models.is_strict), asyncio.current_task()
         assert task is not None
         if not any(ip_address(connection.client) in network for network in self._networks):
             log.warning("wyoming: %s is in no network of --wyoming-allow", connection.client)
@@ -154,11 +154,12 @@ class WyomingSession:
     async def _handle(self, event: Event) -> None:
         match event.type:
             case "describe":
+                parse(Describe, event, self._connection.unknown)
                 await self._connection.send(describe(self._models))
             case "ping":
-                await self._connection.send(Pong(parse(Ping, event).text))
+                await self._connection.send(Pong(parse(Ping, event, self._connection.unknown).text))
             case "select-program":
-                self._select(parse(SelectProgram, event).name)
+                self._select(parse(SelectProgram, event, self._connection.unknown).name)
             case "synthesize" | "synthesize-start" | "synthesize-chunk" | "synthesize-stop":
                 await self._speech.handle(event, self._speech_workers())
             case "transcribe" | "audio-start" | "audio-chunk" | "audio-stop":

@@ -63,10 +63,15 @@ class VoiceFields(RequestFields):
     language: str | None = None
 
 
-class SpeechFields(RequestFields):
-    """`synthesize` and `synthesize-start`."""
+class TextFields(RequestFields):
+    """`synthesize-chunk` and `synthesize-stop`."""
 
     text: str = ""
+
+
+class SpeechFields(TextFields):
+    """`synthesize` and `synthesize-start`."""
+
     voice: VoiceFields | None = None
     text_format: Literal["text"] = "text"
 
@@ -168,14 +173,17 @@ class SpeechEvents(RequestEvents):
 
     async def take(self, event: Event, workers: list[SpeechWorker]) -> None:
         """`workers` are those that may speak, the preferred one first."""
-        request = parse(SpeechFields, event, self._models.is_strict)
+        if event.type in ("synthesize-chunk", "synthesize-stop"):
+            await self._take_rest(event)
+            return
+        request = parse(SpeechFields, event, self._connection.unknown)
         match event.type:
             case "synthesize":
                 if self._reply is None:  # else it repeats a text for servers that do not stream
                     check_length(len(request.text), self._max_characters, "text")
                     choice = choose_voice(self._models, workers, request)
                     self._replies.add(SpeechReply(self._connection, choice, request.ignored, request.text))
-            case "synthesize-start":
+            case _:
                 if self._reply is not None:
                     raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
                 choice = choose_voice(self._models, workers, request)
@@ -183,10 +191,14 @@ class SpeechEvents(RequestEvents):
                 reply = SpeechReply(self._connection, choice, request.ignored, self._text, self._threads)
                 self._replies.add(reply)
                 self._reply = reply
-            case _ if self._reply is None:
-                raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
-            case "synthesize-chunk":
-                await self._text.add(request.text)
-            case _:
-                self._text.finish()
-                self._reply = None
+
+    async def _take_rest(self, event: Event) -> None:
+        rest = parse(TextFields, event, self._connection.unknown)
+        self._connection.unknown.add(rest.ignored)
+        if self._reply is None:
+            raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
+        if event.type == "synthesize-chunk":
+            await self._text.add(rest.text)
+        else:
+            self._text.finish()
+            self._reply = None

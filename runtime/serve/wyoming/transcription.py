@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from wyoming import asr, info
-from wyoming.audio import AudioChunk, AudioFormat, AudioStart
+from wyoming.audio import AudioChunk, AudioFormat, AudioStart, AudioStop
 from wyoming.event import Event, Eventable
 
 from voxport.runtime.audio.files import SAMPLE_BYTES, from_pcm16
@@ -65,24 +65,26 @@ class AudioEvents(RequestEvents):
 
     async def take(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
         """`worker` returns the model of a name, or the preferred one."""
+        unknown = self._connection.unknown
         match event.type:
             case "transcribe":
                 self._request = TranscribeFields()
-                request = parse(TranscribeFields, event, self._models.is_strict)
+                request = parse(TranscribeFields, event, unknown)
                 worker(request.name)
                 self._request = request
             case "audio-start":
                 if self._reply is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
-                self._begin(parse(AudioStart, event), worker)
+                self._begin(parse(AudioStart, event, unknown), worker)
             case "audio-chunk":
-                chunk = parse(AudioChunk, event, audio=event.payload or b"")
+                chunk = parse(AudioChunk, event, unknown, audio=event.payload or b"")
                 if self._reply is None:
                     self._begin(chunk, worker)
                 if _format(chunk) != _format(self._form):
                     raise ApiError(400, "audio-chunk: its format differs from audio-start", INVALID)
                 await self._feed(chunk.audio)
             case _:
+                parse(AudioStop, event, unknown)
                 if self._reply is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()

@@ -106,6 +106,7 @@ def test_other_files_and_addresses_are_checked_first(tmp_path: Path) -> None:
     assert refused("--wyoming", "http://127.0.0.1:80").field == "wyoming"
     assert "missing" in str(refused("--alias", "tts-1=other")) and refused("--alias", "a=b").field == "alias"
     for option in ("--alias", "--voice-alias"):
+        assert "tts-1: means a and b" in str(refused(option, "tts-1=a", option, "tts-1=b"))
         with pytest.raises(UsageError, match="expected two names as in tts-1=TTS, found 'tts-1='"):
             parse(option, "tts-1=")
 

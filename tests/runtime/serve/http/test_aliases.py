@@ -9,11 +9,14 @@ import openai
 import pytest
 from support.serve.http_server import RunningServer, Tasks, running
 from support.serve.loud_to_text import LoudToText
+from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech, tone
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.aliases import VOICES, Aliases
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models
 
 ALIASES = Aliases({"reader": "second"}, {"Narrator": "bob"})
 SPEAKS = (
@@ -82,6 +85,20 @@ def test_the_operator_names_bundles_and_voices(server: RunningServer) -> None:
         with pytest.raises(UsageError, match=r"alias: .*tone, second") as raised:
             Aliases(wrong).check(["tone", "second"])
         assert raised.value.field == "alias"
+
+
+def test_an_alias_of_a_voice_that_no_bundle_has_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    aliases = Aliases(voices={"narrator": "bob", "reader": "bop"})
+    Models({"tone": ToneSpeech(), "loud": LoudToText()}, Limits(), aliases=aliases)
+    assert [line for line in caplog.messages if "alias" in line] == [
+        "voice alias reader=bop: no bundle has this voice"
+    ]
+
+
+def test_a_model_that_names_speakers_is_refused_with_the_reason(server: RunningServer) -> None:
+    files, fields = {"file": ("a.flac", three_words())}, {"model": "gpt-4o-transcribe-diarize"}
+    answer = httpx2.post(f"{server.url}/v1/audio/transcriptions", data=fields, files=files)
+    assert answer.status_code == 404 and "none that names speakers" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

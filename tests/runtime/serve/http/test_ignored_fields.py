@@ -1,5 +1,7 @@
 """Fields without effect: ignored and named by a server, refused by a strict one."""
 
+import base64
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,8 @@ from support.serve.http_server import RunningServer, running
 from support.serve.loud_to_text import LoudToText
 from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 SPEECH: dict[str, Any] = {"model": "tone", "input": "Hi.", "voice": "anna", "response_format": "pcm"}
 HINTS: list[tuple[str, dict[str, Any]]] = [
@@ -59,7 +63,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 def send(server: RunningServer, path: str, fields: dict[str, Any]) -> httpx2.Response:
     url = f"{server.url}/v1/audio/{path}"
-    if path == "speech":
+    if path.startswith("speech"):
         return httpx2.post(url, json=SPEECH | fields)
     return httpx2.post(url, data={"model": "loud", **fields}, files={"file": ("a.flac", three_words())})
 
@@ -136,7 +140,7 @@ def test_names_in_a_header_are_printable_and_few() -> None:
 def test_fields_without_effect_are_logged_once_per_client(caplog: pytest.LogCaptureFixture) -> None:
     with (
         running({"tone": ToneSpeech()}) as server,
-        caplog.at_level(logging.INFO, "voxport.runtime.serve.fields"),
+        caplog.at_level(logging.INFO, "voxport.runtime.serve.ignored"),
     ):
         for agent in ("first", "first", "second"):
             body = SPEECH | {"once": agent}
@@ -145,3 +149,91 @@ def test_fields_without_effect_are_logged_once_per_client(caplog: pytest.LogCapt
     assert [line for line in caplog.messages if "once" in line] == [
         f"fields without effect from {agent!r}: once" for agent in ("first", "second")
     ]
+
+
+@pytest.mark.parametrize("path", ["speech", "transcriptions"])
+def test_a_field_of_the_address_without_effect_is_named(server: RunningServer, path: str) -> None:
+    answer = send(server, f"{path}?api-version=2026-01-01", {})
+    if server.models.is_strict:
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "api-version"
+    else:
+        assert answer.status_code == 200 and answer.headers["x-voxport-ignored"] == "api-version"
+
+
+SOUND = base64.b64encode(bytes(3200)).decode()
+MODEL = {"type": "session.update", "model": "loud"}
+SOCKETS: list[tuple[str, list[dict[str, Any]], str]] = [
+    # the path of a socket, messages whose last one has the field `extra`, and the event that names it
+    ("realtime?intent=transcription", [{"type": "input_audio_buffer.clear"}], "input_audio_buffer.cleared"),
+    ("realtime?intent=transcription", [{"type": "input_audio_buffer.commit"}], "error"),
+    ("realtime", [MODEL], "transcription.done"),
+    ("realtime", [MODEL, {"type": "input_audio_buffer.append", "audio": SOUND}], "transcription.done"),
+    ("realtime", [MODEL, {"type": "input_audio_buffer.commit", "final": False}], "transcription.done"),
+    ("audio/transcriptions/realtime?model=loud", [{"type": "input_audio.flush"}], "transcription.done"),
+    ("audio/speech/stream", [{"type": "input.text", "text": "Hi."}], "audio.start"),
+    ("audio/speech/realtime?model=tone", [{"type": "session.update", "session": {}}], "session.updated"),
+    (
+        "audio/speech/realtime?model=tone",
+        [{"type": "input_text.append", "text": "Hi."}],
+        "speech.audio.delta",
+    ),
+]
+ENDS: dict[str, list[dict[str, Any]]] = {  # what makes the server send the event
+    "transcription.done": [
+        {"type": "input_audio_buffer.append", "audio": SOUND},
+        {"type": "input_audio_buffer.commit", "final": True},
+    ],
+    "audio.start": [{"type": "input.done"}],
+    "speech.audio.delta": [{"type": "input_text.end"}],
+}
+
+
+@pytest.mark.parametrize("path, messages, event", SOCKETS)
+def test_an_unknown_field_of_a_socket_is_named_once(
+    server: RunningServer, path: str, messages: list[dict[str, Any]], event: str
+) -> None:
+    sent = [*messages[:-1], messages[-1] | {"extra": 1}]
+    if "transcriptions" not in path:
+        sent += ENDS.get(event, [])
+    with connect(f"{server.url.replace('http', 'ws')}/v1/{path}") as socket:
+        for message in sent:
+            socket.send(json.dumps(message))
+        found = answer_of(socket, "error" if server.models.is_strict else event)
+        if server.models.is_strict:
+            assert "extra" in json.dumps(found)
+            return
+        assert found["ignored"] == ["extra"]
+        if event == "input_audio_buffer.cleared":
+            socket.send(json.dumps(sent[-1]))
+            assert "ignored" not in answer_of(socket, event)
+
+
+def answer_of(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    """The next event of the kind. Events before it name no fields."""
+    while True:
+        message = socket.recv(timeout=10)
+        event: dict[str, Any] = json.loads(message) if isinstance(message, str) else {"type": "binary"}
+        if event["type"] == kind:
+            return event
+        assert "ignored" not in event, event
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "realtime?model=loud&",
+        "audio/transcriptions/realtime?model=loud&",
+        "audio/speech/stream?",
+        "audio/speech/realtime?model=tone&",
+    ],
+)
+def test_a_field_of_the_address_of_a_socket_is_named(server: RunningServer, path: str) -> None:
+    url = f"{server.url.replace('http', 'ws')}/v1/{path}api-version=2026-01-01"
+    if server.models.is_strict:
+        with pytest.raises(InvalidStatus, match="HTTP 400"), connect(url):
+            pass
+        return
+    with connect(url) as socket:
+        if path == "audio/speech/stream?":  # the server does not speak first
+            socket.send("{}")
+        assert json.loads(socket.recv(timeout=10))["ignored"] == ["api-version"]

@@ -202,6 +202,51 @@ def test_hints_are_ignored_and_named(name: str) -> None:
         assert (first.type == "error") == (ignored is not None)
 
 
+UNKNOWN_FIELDS: dict[str, list[Event]] = {
+    "ping": [Event("ping", {"extra": 1})],
+    "describe": [Event("describe", {"extra": 1})],
+    "select-program": [Event("select-program", {"name": "stt", "extra": 1}), Event("ping")],
+    "a piece of a text": [
+        Event("synthesize-start"),
+        Event("synthesize-chunk", {"text": TEXT, "extra": 1}),
+        Event("synthesize-stop"),
+    ],
+    "the end of a text": [
+        Event("synthesize-start"),
+        Event("synthesize-chunk", {"text": TEXT}),
+        Event("synthesize-stop", {"extra": 1}),
+    ],
+    "the start of audio": [
+        Event("audio-start", {"rate": 16000, "width": 2, "channels": 1, "extra": 1}),
+        Event("audio-stop"),
+    ],
+    "the end of audio": [
+        AudioStart(16000, 2, 1).event(),
+        Event("audio-stop", {"timestamp": 1, "extra": 1}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_FIELDS)
+def test_an_unknown_field_of_an_event_is_named(name: str) -> None:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
+            for event in UNKNOWN_FIELDS[name]:
+                await client.write_event(event)
+            event = await client.read_event()
+            while event and event.type != "error" and "ignored" not in event.data:
+                event = await client.read_event()
+            assert event
+            if fixture.models.is_strict:
+                assert event.type == "error" and "extra" in event.data["text"]
+            else:
+                assert event.data["ignored"] == ["extra"]
+
+    with wyoming_fixture() as fixture:
+        for fixture.models.is_strict in (False, True):
+            asyncio.run(scenario(fixture))
+
+
 LENGTHS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3)
 FIELDS = {
     "type": st.sampled_from(("describe", "synthesize", "audio-chunk")) | st.none() | st.integers(),
