@@ -1,7 +1,7 @@
 """`Aliases`: names of models and voices of other services, and what they mean on this server."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,14 +78,16 @@ class Aliases:
                 reason = f"expected another name, and one of {', '.join(known)} behind it"
                 raise UsageError(f"alias: {alias}={bundle}: {reason}", field="alias")
 
-    def unknown_voices(self, workers: Iterable[SpeechWorker], store: VoiceStore | None) -> list[str]:
+    def unknown_voices(self, workers: Collection[SpeechWorker], store: VoiceStore | None) -> list[str]:
         """The aliases of voices that no bundle has, and no client has made."""
-        known = [(worker.task.bundle_voices(), store.of(worker.name) if store else []) for worker in workers]
-        return [
-            alias
-            for alias, voice in self.voices.items()
-            if not any(find_voice(voice, voices, stored) for voices, stored in known)
-        ]
+
+        def is_known(voice: str) -> bool:
+            return any(
+                find_voice(voice, each.task.bundle_voices(), store.of(each.name) if store else [])
+                for each in workers
+            )
+
+        return [alias for alias, voice in self.voices.items() if not is_known(voice)]
 
     def voice(self, name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> ChosenVoice:
         """The voice that a request means. Private voices of the operator are not among them.
