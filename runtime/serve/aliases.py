@@ -79,13 +79,16 @@ class Aliases:
                 raise UsageError(f"alias: {alias}={bundle}: {reason}", field="alias")
 
     def unknown_voices(self, workers: Collection[SpeechWorker], store: VoiceStore | None) -> list[str]:
-        """The aliases of voices that no bundle has, and no client has made."""
+        """The aliases of voices that no bundle has and no client has made, or several clients."""
 
         def is_known(voice: str) -> bool:
-            return any(
-                find_voice(voice, each.task.bundle_voices(), store.of(each.name) if store else [])
-                for each in workers
-            )
+            try:
+                return any(
+                    find_voice(voice, each.task.bundle_voices(), store.of(each.name) if store else [])
+                    for each in workers
+                )
+            except ApiError:
+                return False
 
         return [alias for alias, voice in self.voices.items() if not is_known(voice)]
 
