@@ -55,7 +55,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     for name in FILES + FOLDERS:
         for output in paths.get(name, []):
             check_apart(output, name, paths.get("bundle", []), inputs)
-            if name in FILES:
+            if name in FILES and str(output) != "-":
                 check_writable(output)
 
 

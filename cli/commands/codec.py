@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "output",
         type=Path,
-        help="file to write, through links; encode: an .npz; decode: one of .wav .flac .mp3 .ogg .pcm",
+        help="file to write, through links; encode: an .npz; decode: one of .wav .flac .mp3 .ogg .opus .pcm",
     )
     add_task_arguments(parser)
 
