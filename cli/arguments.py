@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
 FILES = "output", "report"  # names of the arguments that are files to write
-FOLDERS = ("voices",)  # the same for folders
+FOLDERS = "voices", "transcripts"  # those that may be folders
+TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 Task = TypeVar("Task")
 
 
@@ -48,7 +49,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
     values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
     paths = {
-        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        name: [Path(each) for each in found if isinstance(each, Path) or (name in TEXTS and each)]
         for name, found in values.items()
     }
     inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
