@@ -139,11 +139,17 @@ def engine_options(arguments: argparse.Namespace) -> EngineOptions:
     return EngineOptions(getattr(arguments, "threads", None), **chosen)
 
 
-def add_task_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_task_arguments(
+    parser: argparse.ArgumentParser, default: str | None = None, required: bool = True
+) -> None:
     """Arguments of the commands that run a task. `default` says which bundle runs if none is given."""
     exported = f" (default: {default}, exported on first use, which takes minutes)" if default else ""
     parser.add_argument(
-        "--bundle", type=Path, required=not default, metavar="DIR", help=f"folder of the bundle{exported}"
+        "--bundle",
+        type=Path,
+        required=required and not default,
+        metavar="DIR",
+        help=f"folder of the bundle{exported}",
     )
     parser.add_argument(
         "--no-check",

@@ -194,7 +194,7 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     parser.description = module.__doc__
     module.add_arguments(parser)
     add_verbosity(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)  # several files may stand on both sides of options
     set_up_logging(arguments.verbosity)
     check_outputs(arguments)
     with shown_by(Progress):
