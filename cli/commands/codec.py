@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         type=Path,
         help="encode: a recording of at most 30 s; decode: an .npz that encode wrote, with codes int64 "
-        "[frames, codes of a frame] and sample_rate",
+        "[frames, codes of a frame] and sample_rate, or an .npy of codes alone",
     )
     parser.add_argument(
         "output",

@@ -106,7 +106,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="?", help="text to speak; - reads it from stdin")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="speak the text of a UTF-8 file")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="speak the text of a file, in UTF-8, or UTF-16 with a byte order mark",
+    )
     parser.add_argument(
         "--verbatim",
         action="store_true",
