@@ -1,11 +1,14 @@
-"""Plays a file of sound: with the package sounddevice, or with a program that is on PATH."""
+"""Plays sound, with the package sounddevice or a program that is on PATH, or copies it to stdout."""
 
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from voxport.bundle.errors import UsageError, VoxportError, first_line
@@ -35,6 +38,25 @@ def find_player() -> Player:
         "say: no output, and no player was found on this machine; write a file with -o hello.wav, "
         "or install the package sounddevice or one of the programs " + ", ".join(PROGRAMS)
     )
+
+
+@contextmanager
+def played() -> Iterator[Path]:
+    """A WAV to write, which is played at the end. Raises UsageError, or VoxportError if the player fails."""
+    play = find_player()
+    with TemporaryDirectory(prefix="voxport-") as folder:
+        yield (path := Path(folder, "speech.wav"))
+        play(path)
+
+
+@contextmanager
+def written_to_stdout() -> Iterator[Path]:
+    """A WAV to write, which is copied to stdout at the end: its header has its length."""
+    with TemporaryDirectory(prefix="voxport-") as folder:
+        yield (path := Path(folder, "speech.wav"))
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
 
 
 def _play_on_device(sounddevice: Any, path: Path) -> None:

@@ -6,13 +6,12 @@ import argparse
 import json
 import logging
 import math
-import shutil
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 from voxport.bundle.errors import UsageError
@@ -22,6 +21,7 @@ from voxport.runtime.speech_request import SAMPLING, TEXT_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from contextlib import AbstractContextManager
     from io import BufferedIOBase
 
     import numpy as np
@@ -95,6 +95,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write raw 16-bit mono PCM to stdout while it is generated; with the text -, speak each "
         "sentence when the next one begins, or an empty line ends its paragraph",
+    )
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="with --stream and the text -: speak each line when it ends (default: if stdin is a terminal)",
     )
     parser.add_argument(
         "--chunk-frames",
@@ -182,8 +187,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = await_speakable if is_arriving else read_speakable
     text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments)
-    pieces = task.speak(
-        text,
+    speak = partial(
+        task.speak,
         voice=arguments.voice,
         instruct=arguments.instruct,
         text_layout=arguments.text_layout,
@@ -196,10 +201,26 @@ def run(arguments: argparse.Namespace) -> int:
         pause=arguments.pause,
         budget=arguments.budget or None,
     )
+    if is_arriving and (arguments.lines or sys.stdin.isatty()):
+        from numpy import zeros
+
+        from voxport.cli.speaking_lines import by_line
+
+        silence = zeros(round(arguments.pause * task.sample_rate), "float32")
+        pieces = by_line(text, speak, silence)
+    else:
+        pieces = speak(text)
     total = None if is_arriving else task.estimated_seconds("".join(text)) / arguments.speed
-    with _place(arguments) as place:
+    has_place = arguments.stream or arguments.output not in (None, STDOUT)
+    with nullcontext(arguments.output) if has_place else _temporary_file(arguments.output) as place:
         _write(pieces, task.sample_rate, total, place, arguments)
     return 0
+
+
+def _temporary_file(output: Path | None) -> AbstractContextManager[Path]:
+    from voxport.cli.player import played, written_to_stdout
+
+    return written_to_stdout() if output else played()
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -211,6 +232,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --stream, --json and -o - write to stdout; give one of them")
     if arguments.chunk_frames is not None and not arguments.stream:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
+    if arguments.lines and not (arguments.stream and arguments.text == "-"):
+        raise UsageError("say: --lines needs --stream and the text -; give all or none")
     if (arguments.text is None) == (arguments.file is None):
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
     if (arguments.stream or is_wav_on_stdout) and sys.stdout is not None and sys.stdout.isatty():
@@ -238,25 +261,6 @@ def _check_speed(speed: float) -> None:
     from voxport.runtime.audio.tempo import check_speed
 
     check_speed(speed)
-
-
-@contextmanager
-def _place(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """The file to write, if there is one. At the end, a temporary file is played or copied to stdout."""
-    if arguments.stream or arguments.output not in (None, STDOUT):
-        yield arguments.output
-        return
-    with TemporaryDirectory(prefix="voxport-") as folder:
-        path = Path(folder, "speech.wav")
-        yield path
-        if arguments.output is None:
-            from voxport.cli.player import find_player
-
-            find_player()(path)
-            return
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:

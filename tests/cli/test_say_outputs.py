@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,6 +59,21 @@ def test_a_wav_goes_to_stdout(
     assert len(written) == 4 * 0.08 * rate and not list(tmp_path.iterdir())
 
 
+def test_each_line_is_spoken_when_it_ends(bundles: Path, tmp_path: Path) -> None:
+    """The pipe stays open until the line was heard. A line without a word is left out."""
+    command = ["-m", "voxport", "say", "-", "--stream", "--lines", "--max-frames", "2", "--bundle"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *command, bundles / "onnx"], stdin=pipe, stdout=pipe) as process:
+        assert process.stdin and process.stdout
+        for text, frames in ((b"Hi.\n", 2), (b"...\n\nYes\n", 2)):
+            process.stdin.write(text)
+            process.stdin.flush()
+            size = round((frames * 0.08 + 0.2) * 24000) * 2
+            assert len(process.stdout.read(size)) == size
+        process.stdin.close()
+        assert process.stdout.read() == b"" and process.wait(60) == 0
+
+
 @pytest.mark.parametrize(("speed", "seconds"), [("2", 0.16), ("0.5", 0.64)])
 def test_speed_changes_the_length(speak: list[str], speed: str, seconds: float) -> None:
     assert runtime([*speak, "--speed", speed, "-o", "out.opus"]) == 0
@@ -69,6 +85,7 @@ def test_speed_changes_the_length(speak: list[str], speed: str, seconds: float) 
     ("more", "says"),
     [
         (["-o", "-", "--stream"], "--stream, --json and -o - write to stdout; give one of them"),
+        (["-o", "a.wav", "--lines"], "--lines needs --stream and the text -"),
         (["-o", "-", "--json"], "give one of them"),
         (["-o", "a.wav", "--speed", "5"], "--speed 5: expected 0.25 to 4"),
         (["-o", "a.wav", "--speed", "nan"], "--speed nan: expected 0.25 to 4"),
