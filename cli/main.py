@@ -63,12 +63,12 @@ COMMANDS = (
     Command("say", "speak a text", f'"Hello there." --bundle {BUNDLE} -o hello.wav'),
     Command(
         "transcribe",
-        "transcribe a recording or live audio",
+        "transcribe recordings or live audio",
         "talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
     ),
     Command(
         "voice",
-        "make a voice from a recording or from other voices",
+        "make a voice from a recording or other voices, list and remove voices",
         "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command("voices", "list the voices of a bundle", BUNDLE, "info:Voices"),
