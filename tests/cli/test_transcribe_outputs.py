@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,13 @@ def test_several_recordings_are_printed_below_their_names(
     for name in ("a.wav", "b.wav"):
         assert runtime([*transcribe, name]) == 0
         alone.append(capsys.readouterr().out)
-    opened, open_task = [], opening.open_task
-    monkeypatch.setattr(opening, "open_task", lambda *given: opened.append(1) or open_task(*given))
+    opened, open_task = list[Any](), opening.open_task
+
+    def counted(*given: Any) -> Any:
+        opened.append(open_task(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(opening, "open_task", counted)
     assert runtime([*transcribe, "a.wav", "b.wav"]) == 0
     assert capsys.readouterr().out == f"==> a.wav <==\n{alone[0]}==> b.wav <==\n{alone[1]}"
     assert len(opened) == 1

@@ -21,14 +21,14 @@ class Slow(io.BytesIO):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
 def test_text_is_utf_8_or_has_a_byte_order_mark(encoding: str, source: type[io.BytesIO]) -> None:
     content = (("\ufeff" if "16" in encoding else "") + TEXT).encode(encoding)
-    assert "".join(read_text(source(content), "stdin")) == TEXT  # type: ignore[arg-type]
+    assert "".join(read_text(source(content), "stdin")) == TEXT
 
 
 @pytest.mark.parametrize("content", [b"", b"a"])
 def test_a_short_text_is_whole(content: bytes) -> None:
-    assert "".join(read_text(io.BytesIO(content), "stdin")) == content.decode()  # type: ignore[arg-type]
+    assert "".join(read_text(io.BytesIO(content), "stdin")) == content.decode()
 
 
 def test_utf_16_that_ends_early_is_refused() -> None:
     with pytest.raises(UsageError, match="ends in the middle of a character at byte 4; expected UTF-8"):
-        list(read_text(io.BytesIO("\ufeffab".encode("utf-16-le")[:-1]), "a.txt"))  # type: ignore[arg-type]
+        list(read_text(io.BytesIO("\ufeffab".encode("utf-16-le")[:-1]), "a.txt"))
