@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
 FILES = "output", "report"  # names of the arguments that are files to write
-FOLDERS = ("voices",)  # the same for folders
+FOLDERS = "voices", "transcripts"  # those that may be folders
+TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 Task = TypeVar("Task")
 
 
@@ -48,14 +49,14 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     """Raises UsageError on an output that cannot be written, is inside of a bundle, or is also read."""
     values = {name: value if isinstance(value, list) else [value] for name, value in vars(arguments).items()}
     paths = {
-        name: [Path(each) for each in found if isinstance(each, Path) or (name == "sources" and each)]
+        name: [Path(each) for each in found if isinstance(each, Path) or (name in TEXTS and each)]
         for name, found in values.items()
     }
     inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
     for name in FILES + FOLDERS:
         for output in paths.get(name, []):
             check_apart(output, name, paths.get("bundle", []), inputs)
-            if name in FILES:
+            if name in FILES and str(output) != "-":
                 check_writable(output)
 
 
@@ -138,11 +139,17 @@ def engine_options(arguments: argparse.Namespace) -> EngineOptions:
     return EngineOptions(getattr(arguments, "threads", None), **chosen)
 
 
-def add_task_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_task_arguments(
+    parser: argparse.ArgumentParser, default: str | None = None, required: bool = True
+) -> None:
     """Arguments of the commands that run a task. `default` says which bundle runs if none is given."""
     exported = f" (default: {default}, exported on first use, which takes minutes)" if default else ""
     parser.add_argument(
-        "--bundle", type=Path, required=not default, metavar="DIR", help=f"folder of the bundle{exported}"
+        "--bundle",
+        type=Path,
+        required=required and not default,
+        metavar="DIR",
+        help=f"folder of the bundle{exported}",
     )
     parser.add_argument(
         "--no-check",

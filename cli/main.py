@@ -63,12 +63,12 @@ COMMANDS = (
     Command("say", "speak a text", f'"Hello there." --bundle {BUNDLE} -o hello.wav'),
     Command(
         "transcribe",
-        "transcribe a recording or live audio",
+        "transcribe recordings or live audio",
         "talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
     ),
     Command(
         "voice",
-        "make a voice from a recording or from other voices",
+        "make a voice from a recording or other voices, list and remove voices",
         "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command("voices", "list the voices of a bundle", BUNDLE, "info:Voices"),
@@ -194,7 +194,7 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     parser.description = module.__doc__
     module.add_arguments(parser)
     add_verbosity(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)  # several files may stand on both sides of options
     set_up_logging(arguments.verbosity)
     check_outputs(arguments)
     with shown_by(Progress):

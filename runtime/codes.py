@@ -1,4 +1,4 @@
-"""Codes of speech: what a codec can decode, and the `.npz` that holds them."""
+"""Codes of speech: what a codec can decode, and the file that holds them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.bounds import MAX_CODE_FRAMES, MAX_RATE
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import UsageError, first_line
 from voxport.runtime.trace import ArraySpec, check_array, read_inputs, write_outputs
 
 CODES, SAMPLE_RATE = "codes", "sample_rate"  # arrays of a file
@@ -21,7 +21,17 @@ def check_codes(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 
 def read_codes(path: Path, sizes: Sequence[int], rate: int) -> np.ndarray:
-    """The codes int64 [T, K] of a file, for a model of samples at `rate` Hz. Raises UsageError."""
+    """The codes int64 [T, K] of an `.npz`, for a model of samples at `rate` Hz, or of an `.npy`.
+
+    Raises UsageError.
+    """
+    if path.suffix == ".npy":
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, EOFError, ValueError, SyntaxError) as error:
+            raise UsageError(f"{path}: not a readable .npy of codes ({first_line(error)})") from None
+        what = f"{path}: array {CODES}"
+        return _checked_length(what, check_array(what, array, _codes_spec(sizes)))
     specs = {CODES: _codes_spec(sizes), SAMPLE_RATE: ArraySpec((), (MAX_RATE + 1,))}
     arrays = read_inputs(path, specs)
     if (found := int(arrays[SAMPLE_RATE])) != rate:

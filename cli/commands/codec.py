@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         type=Path,
         help="encode: a recording of at most 30 s; decode: an .npz that encode wrote, with codes int64 "
-        "[frames, codes of a frame] and sample_rate",
+        "[frames, codes of a frame] and sample_rate, or an .npy of codes alone",
     )
     parser.add_argument(
         "output",
         type=Path,
-        help="file to write, through links; encode: an .npz; decode: one of .wav .flac .mp3 .ogg .pcm",
+        help="file to write, through links; encode: an .npz; decode: one of .wav .flac .mp3 .ogg .opus .pcm",
     )
     add_task_arguments(parser)
 

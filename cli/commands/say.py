@@ -1,4 +1,4 @@
-"""Speak a text, into a file or as raw samples on stdout. Without --bundle, the embedded model speaks."""
+"""Speak a text: play it, write it into a file, or stream it. Without --bundle, the embedded model speaks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +21,7 @@ from voxport.runtime.speech_request import SAMPLING, TEXT_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from contextlib import AbstractContextManager
     from io import BufferedIOBase
 
     import numpy as np
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because nobody waits for the first sound of a file
+STDOUT = Path("-")  # as an output: a WAV
 log = logging.getLogger(__name__)
 
 
@@ -80,12 +84,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    add_output(parser, "FILE", "file to write, through links, one of .wav .flac .mp3 .ogg .pcm")
+    add_output(
+        parser,
+        "FILE",
+        "file to write, through links, one of .wav .flac .mp3 .ogg .opus .pcm; - writes a WAV to stdout "
+        "(default: play)",
+    )
     parser.add_argument(
         "--stream",
         action="store_true",
         help="write raw 16-bit mono PCM to stdout while it is generated; with the text -, speak each "
         "sentence when the next one begins, or an empty line ends its paragraph",
+    )
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="with --stream and the text -: speak each line when it ends (default: if stdin is a terminal)",
     )
     parser.add_argument(
         "--chunk-frames",
@@ -97,7 +111,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="?", help="text to speak; - reads it from stdin")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="speak the text of a UTF-8 file")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="speak the text of a file, in UTF-8, or UTF-16 with a byte order mark",
+    )
     parser.add_argument(
         "--verbatim",
         action="store_true",
@@ -110,6 +129,13 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
         help="language of the text: an ISO 639 code or an English name, as in fr or french, a name that the "
         "model has, or auto, by which the model decides; also decides where sentences end and how amounts "
         "are read (default: the language of the voice)",
+    )
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="speak faster or slower, 0.25 to 4, with the same pitch (default: 1)",
     )
     parser.add_argument(
         "--pause",
@@ -161,8 +187,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = await_speakable if is_arriving else read_speakable
     text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments)
-    pieces = task.speak(
-        text,
+    speak = partial(
+        task.speak,
         voice=arguments.voice,
         instruct=arguments.instruct,
         text_layout=arguments.text_layout,
@@ -175,30 +201,66 @@ def run(arguments: argparse.Namespace) -> int:
         pause=arguments.pause,
         budget=arguments.budget or None,
     )
-    total = None if is_arriving else task.estimated_seconds("".join(text))
-    _write(pieces, task.sample_rate, total, arguments)
+    if is_arriving and (arguments.lines or sys.stdin.isatty()):
+        from numpy import zeros
+
+        from voxport.cli.speaking_lines import by_line
+
+        silence = zeros(round(arguments.pause * task.sample_rate), "float32")
+        pieces = by_line(text, speak, silence)
+    else:
+        pieces = speak(text)
+    total = None if is_arriving else task.estimated_seconds("".join(text)) / arguments.speed
+    has_place = arguments.stream or arguments.output not in (None, STDOUT)
+    with nullcontext(arguments.output) if has_place else _temporary_file(arguments.output) as place:
+        _write(pieces, task.sample_rate, total, place, arguments)
     return 0
+
+
+def _temporary_file(output: Path | None) -> AbstractContextManager[Path]:
+    from voxport.cli.player import played, written_to_stdout
+
+    return written_to_stdout() if output else played()
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other, and on an output that cannot be written."""
     from voxport.runtime.audio.files import check_format
 
-    if not arguments.stream and arguments.output is None:
-        raise UsageError("say: no output; give -o FILE or --stream")
-    if arguments.stream and arguments.json:
-        raise UsageError("say: --stream and --json both write to stdout; give one of them")
+    is_wav_on_stdout = arguments.output == STDOUT
+    if arguments.stream + arguments.json + is_wav_on_stdout > 1:
+        raise UsageError("say: --stream, --json and -o - write to stdout; give one of them")
     if arguments.chunk_frames is not None and not arguments.stream:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
+    if arguments.lines and not (arguments.stream and arguments.text == "-"):
+        raise UsageError("say: --lines needs --stream and the text -; give all or none")
     if (arguments.text is None) == (arguments.file is None):
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
-    if arguments.stream and sys.stdout is not None and sys.stdout.isatty():
-        raise UsageError(
-            "say: --stream writes raw samples, and stdout is a terminal; pipe them into a player, as in "
-            "`| aplay -f S16_LE -r 24000 -c 1`, or write a file with -o in place of --stream"
+    if (arguments.stream or is_wav_on_stdout) and sys.stdout is not None and sys.stdout.isatty():
+        flag, player = (
+            ("--stream", "aplay -f S16_LE -r 24000 -c 1") if arguments.stream else ("-o -", "aplay")
         )
-    if arguments.output:
+        raise UsageError(
+            f"say: {flag} writes samples, and stdout is a terminal; pipe them into a player, as in "
+            f"`| {player}`, or write a file with -o FILE in place of {flag}"
+        )
+    if arguments.speed != 1:
+        _check_speed(arguments.speed)
+    if arguments.output and not is_wav_on_stdout:
         check_format(arguments.output)
+    elif not arguments.output and not arguments.stream:
+        from voxport.cli.player import find_player
+
+        find_player()
+
+
+def _check_speed(speed: float) -> None:
+    if find_spec("av") is None:
+        reason = "needs the package av; run pip install '.[media]' in the folder of voxport"
+        raise UsageError(f"speed: {reason}", field="speed")
+    from voxport.runtime.audio.tempo import check_speed
+
+    check_speed(speed)
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:
@@ -235,9 +297,13 @@ def _keeping_partial(writer: AudioWriter | None) -> Iterator[None]:
 
 
 def _write(
-    pieces: Generator[np.ndarray, None, str], rate: int, total: float | None, arguments: argparse.Namespace
+    pieces: Generator[np.ndarray, None, str],
+    rate: int,
+    total: float | None,
+    place: Path | None,
+    arguments: argparse.Namespace,
 ) -> None:
-    """`total` is about the number of seconds; None if the text still arrives."""
+    """`total` is about the number of seconds; None if the text still arrives. `place` is a file to write."""
     from voxport.runtime.audio.files import audio_writer, pcm16
 
     started, first, seconds = time.perf_counter(), 0.0, 0.0
@@ -247,10 +313,10 @@ def _write(
         nonlocal status
         status = yield from pieces
 
-    output = audio_writer(arguments.output, rate) if arguments.output else nullcontext()
+    output = audio_writer(place, rate) if place else nullcontext()
     with output as writer, nullcontext() if arguments.stream else Progress(total, "s of speech") as progress:
-        with _keeping_partial(writer):
-            for piece in spoken():
+        with _keeping_partial(writer if place == arguments.output else None):
+            for piece in _at_speed(spoken(), rate, arguments.speed):
                 first = first or time.perf_counter() - started
                 seconds += len(piece) / rate
                 if arguments.stream:
@@ -266,7 +332,16 @@ def _write(
         log.warning("%s (after %.2f s)", REASONS[status], seconds)
     log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, after)
     if arguments.json:
-        result = {"output": str(arguments.output), "seconds": seconds, "sample_rate": rate}
+        output_name = str(arguments.output) if arguments.output else None
+        result = {"output": output_name, "seconds": seconds, "sample_rate": rate}
         print(json.dumps(result | {"elapsed": elapsed, "ended": status}))
-    elif not arguments.stream:
+    elif arguments.output not in (None, STDOUT) and not arguments.stream:
         print(arguments.output)
+
+
+def _at_speed(pieces: Iterator[np.ndarray], rate: int, speed: float) -> Iterator[np.ndarray]:
+    if speed == 1:
+        return pieces
+    from voxport.runtime.audio.tempo import Tempo
+
+    return Tempo(rate, speed).changed(pieces)

@@ -1,4 +1,4 @@
-"""Transcribe a recording, or live audio from stdin. Without --bundle, the embedded model listens."""
+"""Transcribe recordings, or live audio from stdin. Without --bundle, the embedded model listens."""
 
 import argparse
 import io
@@ -8,13 +8,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import StagedFile
-from voxport.cli.arguments import add_output, add_task_arguments, integer, open_task
+from voxport.cli.arguments import add_task_arguments, integer, open_task
+from voxport.cli.live_output import print_cues, print_words
 from voxport.cli.terminal import Progress
-from voxport.runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
+from voxport.cli.transcripts import FORMATS, format_of, transcript_files
+from voxport.runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
 from voxport.runtime.audio.gain import (
     SpeechLevel,
     amplified,
@@ -23,13 +26,12 @@ from voxport.runtime.audio.gain import (
     recording_gain_db,
     with_quiet_warning,
 )
-from voxport.runtime.audio.opening import check_exists, raw_stdin
+from voxport.runtime.audio.opening import raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.audio.turns import TurnSettings, turns_of
-from voxport.runtime.speech_to_text import SpeechToText, TranscriptDelta
+from voxport.runtime.speech_to_text import SpeechToText
 
-FORMATS = ("text", "srt", "vtt", "json")
-TEXTS = (".txt", ".srt", ".vtt", ".json", ".md", ".text", "")  # extensions that no recording has
+CAPTIONS = "srt", "vtt"
 # options with --live, and their defaults
 LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False, "blank_penalty": False}
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
@@ -37,7 +39,9 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("audio", type=Path, help="audio file of any rate and number of channels; - is stdin")
+    parser.add_argument(
+        "audio", type=Path, nargs="+", help="audio files of any rate and number of channels; - is stdin"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, help="output format (default: by the extension of FILE, else text)"
     )
@@ -52,13 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="transcribe a truncated or damaged recording up to its damage",
     )
-    add_output(parser, "FILE", "file to write, through links (default: stdout)")
+    _add_output(parser)
     parser.add_argument(
         "--delay-ms",
         type=int,
         metavar="MS",
         help="delay of text behind sound, one of the bundle's delays (default: the first for live sound, the "
         "last for recordings)",
+    )
+    parser.add_argument(
+        "--channel",
+        type=integer(1),
+        metavar="N",
+        help="transcribe only this channel of a recording; the first is 1 (default: all, mixed)",
     )
     parser.add_argument(
         "--gain",
@@ -69,6 +79,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_live_arguments(parser)
     add_task_arguments(parser, default="the embedded model")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        dest="transcripts",
+        metavar="FILE",
+        help="file to write, through links, or a folder with a file for each recording (default: stdout; the "
+        "current folder for several recordings whose format is not text)",
+    )
 
 
 def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,45 +134,66 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
+    files = [] if arguments.live else transcript_files(arguments)
     task = open_task(SpeechToText, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # on every terminal, file and pipe; names of files may have other bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    (_transcribe_live if arguments.live else _transcribe_file)(task, arguments)
+    if arguments.live:
+        _transcribe_live(task, arguments)
+    else:
+        _transcribe_files(task, arguments, files)
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other. Sets the format and defaults of LIVE_ONLY."""
-    ending = arguments.output.suffix[1:].lower() if arguments.output else ""
-    arguments.format = arguments.format or (ending if ending in FORMATS else "text")
-    if arguments.live and str(arguments.audio) != "-":
-        raise UsageError(
-            f"transcribe: --live reads stdin; give - in place of {arguments.audio}, or leave --live out"
-        )
-    if arguments.live and (arguments.format in ("srt", "vtt") or arguments.output):
-        raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
-    if arguments.live and arguments.partial:
-        raise UsageError("transcribe: --partial is for recordings; leave it out with --live")
+    arguments.format = format_of(arguments)
+    if arguments.live and arguments.audio != [Path("-")]:
+        given = " ".join(map(str, arguments.audio))
+        raise UsageError(f"transcribe: --live reads stdin; give - in place of {given}, or leave --live out")
+    if arguments.live and arguments.transcripts not in (None, "-"):
+        raise UsageError("transcribe: --live writes to stdout; leave -o out")
+    for name in ("partial", "channel"):
+        if arguments.live and getattr(arguments, name):
+            raise UsageError(f"transcribe: --{name} is for recordings; leave it out with --live")
     if arguments.live and arguments.gain == "auto":
         raise UsageError("gain: auto measures a whole recording; with --live give decibels", field="gain")
-    if arguments.timestamps and arguments.format in ("srt", "vtt"):
+    if arguments.timestamps and arguments.format in CAPTIONS:
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
         )
-    check_exists(Path(arguments.audio))  # before a bundle is opened, or even exported
     for name, default in LIVE_ONLY.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
-    if arguments.output and arguments.output.suffix.lower() not in TEXTS:
-        names = " ".join(TEXTS).strip()
-        raise UsageError(f"-o {arguments.output}: may be the name of a recording; end it in one of {names}")
+
+
+def _transcribe_files(
+    task: SpeechToText, arguments: argparse.Namespace, files: list[tuple[Path, Path | None]]
+) -> None:
+    """An error of one of several recordings does not stop the others. It is raised at the end."""
+    errors = list[VoxportError]()
+    for recording, output in files:
+        if len(files) > 1 and output is None:
+            print(f"==> {recording} <==", flush=True)
+        try:
+            given = {**vars(arguments), "audio": recording, "output": output}
+            _transcribe_file(task, argparse.Namespace(**given))
+        except VoxportError as error:
+            if len(files) == 1:
+                raise
+            named = "" if str(recording) in str(error) else f"{recording}: "
+            log.error("%s%s", named, error)
+            errors.append(error)
+    if errors:
+        found = f"{len(errors)} of {len(files)} recordings"
+        raise type(errors[0])(f"{found} could not be transcribed; their errors are above")
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
-    source = Recording(arguments.audio, task.sample_rate)
+    source = Recording(arguments.audio, task.sample_rate, arguments.channel)
     started = time.perf_counter()
     text = ""
     words: list[Word] = []
@@ -185,8 +227,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)
-    count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
-    log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
+    found = f"{len(words)} word{'' if len(words) == 1 else 's'}"
+    log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, found)
     if not text.strip():
         log.warning("no text: %s", reason_without_text(source.level, gain, source.damage))
     if arguments.output:
@@ -215,6 +257,9 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if arguments.gain not in (None, "off"):
         blocks = amplified(blocks, arguments.gain)
     blocks = with_quiet_warning(blocks, level)
+    if arguments.format == "vtt":
+        print("WEBVTT\n", flush=True)
+    numbers = count(1)  # of cues
     with _first_interruption(source.end):
         for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
             deltas = task.transcribe(
@@ -224,40 +269,12 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 chunk_tokens=arguments.chunk,
                 blank_penalty=arguments.blank_penalty,
             )
-            has_text = _print(deltas, arguments, start_s) or has_text
+            if arguments.format in CAPTIONS:
+                has_text = print_cues(deltas, arguments.format, start_s, numbers) or has_text
+            else:
+                has_text = print_words(deltas, arguments, start_s) or has_text
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
-
-
-def _print(deltas: Iterator[TranscriptDelta], arguments: argparse.Namespace, start_s: float) -> bool:
-    """Prints text as it arrives, or a line for each word. Returns whether there is text.
-
-    With --turns, the deltas are a turn that begins at `start_s` and becomes one line.
-    """
-    prints_text = arguments.format == "text" and not arguments.timestamps
-    has_text = False
-    for delta in _whole(deltas, start_s) if arguments.turns else deltas:
-        has_text = has_text or bool(delta.text.strip())
-        if prints_text:
-            print(delta.text, end="", flush=True)
-            continue
-        for word in delta.words:
-            is_json, name = arguments.format == "json", "text" if arguments.turns else "word"
-            print(as_json_line(word, name) if is_json else as_text_line(word), flush=True)
-    if prints_text and (has_text or not arguments.turns):
-        print(flush=True)
-    return has_text
-
-
-def _whole(deltas: Iterator[TranscriptDelta], start_s: float) -> Iterator[TranscriptDelta]:
-    """One delta for a turn that begins at `start_s`, with all its text as one word."""
-    found = list(deltas)
-    text, words = (
-        "".join(each.text for each in found).strip(),
-        [word for each in found for word in each.words],
-    )
-    if words:
-        yield TranscriptDelta(text, [Word(text, start_s + words[0].start, start_s + words[-1].end)])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Make a voice: from a recording, from a voice of another program, or from other voices."""
+"""Make a voice from a recording, a voice of another program or other voices; list and remove voices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
 
 NAME = re.compile(r"[\w][\w.-]{0,63}")
-ADD, IMPORT, BLEND = "add", "import", "blend"
+ADD, IMPORT, BLEND, LIST, REMOVE = "add", "import", "blend", "list", "remove"
 log = logging.getLogger(__name__)
 
 
@@ -32,13 +32,14 @@ def voice_name(text: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
-        choices=[ADD, IMPORT, BLEND],
-        help="add: from a recording; import: from a voice of another program; blend: from other voices",
+        choices=[ADD, IMPORT, BLEND, LIST, REMOVE],
+        help="add: from a recording; import: from a voice of another program; blend: from other voices; "
+        "list: voices of a bundle, or your own of all models; remove: delete one of your own",
     )
-    parser.add_argument("name", type=voice_name, help="name of the voice, for `say --voice NAME`")
+    parser.add_argument("name", nargs="?", type=voice_name, help="name of the voice, for `say --voice NAME`")
     parser.add_argument(
         "sources",
-        nargs="+",
+        nargs="*",
         metavar="SOURCE",
         help="add: audio file with 1 to 30 seconds of one speaker, 3 to 15 are best. import: a .pt of the "
         "official demo, or a vector as .npy or .safetensors. blend: VOICE=WEIGHT of two or more voices, as "
@@ -59,19 +60,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place = "file of the voice, .safetensors (default: the user's folder of voices, where say finds it)"
     add_output(parser, "FILE", place)
     parser.add_argument("--replace", action="store_true", help="replace a voice of this name or a file")
-    add_task_arguments(parser)
+    add_task_arguments(parser, required=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from voxport.runtime.text_to_speech import TextToSpeech
+    _check(arguments)
+    if arguments.action == LIST:
+        return _list(arguments)
+    print(_removed(arguments) if arguments.action == REMOVE else _made(arguments))
+    return 0
 
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on arguments that the action does not have, or lacks."""
+    action, makes = arguments.action, arguments.action in (ADD, IMPORT, BLEND)
+    expected = {LIST: "no name", REMOVE: "the name of a voice"}.get(action, "a name, and then a SOURCE")
+    if (action == LIST) != (arguments.name is None) or makes != bool(arguments.sources):
+        raise UsageError(f"voice {action}: expected {expected}")
+    if makes and not arguments.bundle:
+        raise UsageError("bundle: a voice is made by a model; give the folder of a bundle", field="bundle")
+    if not makes and (arguments.output or arguments.replace):
+        raise UsageError(f"voice {action}: makes no voice; leave -o and --replace out")
     if arguments.output and arguments.output.suffix != ".safetensors":
         raise UsageError(f"{arguments.output}: expected a name that ends in .safetensors")
-    if arguments.action != ADD and (arguments.transcript is not None or arguments.transcribe_with):
-        flags = "--transcript and --transcribe-with are"
-        raise UsageError(f"voice {arguments.action}: {flags} for voice add; leave them out")
-    if arguments.action != BLEND and len(arguments.sources) > 1:
-        raise UsageError(f"voice {arguments.action}: expected one file, got {len(arguments.sources)}")
+    if action != ADD and (arguments.transcript is not None or arguments.transcribe_with):
+        raise UsageError(
+            f"voice {action}: --transcript and --transcribe-with are for voice add; leave them out"
+        )
+    if action != BLEND and len(arguments.sources) > 1:
+        raise UsageError(f"voice {action}: expected one file, got {len(arguments.sources)}")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from voxport.runtime.families.qwen3_tts.voices import user_voice_files
+
+    if arguments.bundle:
+        from voxport.cli.commands.info import Voices
+
+        arguments.json = False
+        return Voices.run(arguments)
+    for path in user_voice_files():
+        print(f"{path.stem:<16} {path}")
+    return 0
+
+
+def _removed(arguments: argparse.Namespace) -> Path:
+    """Deletes a voice of the user. Raises UsageError unless exactly one has this name."""
+    from voxport.bundle.manifest import Bundle
+    from voxport.runtime.families.qwen3_tts.voices import user_voice_files
+
+    files = user_voice_files(Bundle(arguments.bundle) if arguments.bundle else None)
+    name = find_name(arguments.name, {path.stem for path in files})
+    found = [path for path in files if path.stem == name]
+    if len(found) > 1:
+        reason = "voices for several models have this name; give the bundle of one of them"
+        raise UsageError(f"bundle: {reason}", field="bundle")
+    if not found:
+        known = ", ".join(sorted({path.stem for path in files})) or "none"
+        raise UsageError(f"name {name}: is no voice that you made; there are: {known}", field="name")
+    found[0].unlink()
+    return found[0]
+
+
+def _made(arguments: argparse.Namespace) -> Path:
+    from voxport.runtime.text_to_speech import TextToSpeech
+
     weights = _weights(arguments.sources) if arguments.action == BLEND else {}
     task = open_task(TextToSpeech, arguments)
     path = arguments.output or task.voice_path(arguments.name)
@@ -85,8 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     check_writable(path)
     write_whole(path, _content(task, arguments, weights))
-    print(path)
-    return 0
+    return path
 
 
 def _content(task: TextToSpeech, arguments: argparse.Namespace, weights: dict[str, float]) -> bytes:

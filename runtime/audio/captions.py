@@ -57,17 +57,20 @@ def as_lines(words: Iterable[Word]) -> str:
 
 def as_srt(words: Iterable[Word]) -> str:
     """SubRip subtitles."""
-    return "\n".join(
-        f"{index}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
-        for index, cue in enumerate(cues(words), 1)
-    )
+    return "\n".join(srt_cue(index, cue) for index, cue in enumerate(cues(words), 1))
+
+
+def srt_cue(number: int, cue: Word) -> str:
+    return f"{number}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
 
 
 def as_vtt(words: Iterable[Word]) -> str:
     """WebVTT subtitles."""
-    return "WEBVTT\n\n" + "\n".join(
-        f"{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n" for cue in cues(words)
-    )
+    return "WEBVTT\n\n" + "\n".join(map(vtt_cue, cues(words)))
+
+
+def vtt_cue(cue: Word) -> str:
+    return f"{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n"
 
 
 def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str:

@@ -34,12 +34,14 @@ class Format:
 
 RAW = Format("RAW", "PCM_16")
 MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
+# Opus, because libsndfile's Vorbis encoder overflows its stack when minutes are written in one call
+OPUS = Format("OGG", "OPUS", (8000, 12000, 16000, 24000, 48000))
 FORMATS = {
     ".wav": Format("WAV", "PCM_16"),
     ".flac": Format("FLAC", "PCM_16"),
     ".mp3": Format("MP3", "MPEG_LAYER_III", MP3_RATES),
-    # Opus, because libsndfile's Vorbis encoder overflows its stack when minutes are written in one call
-    ".ogg": Format("OGG", "OPUS", (8000, 12000, 16000, 24000, 48000)),
+    ".ogg": OPUS,
+    ".opus": OPUS,
     ".pcm": RAW,
 }
 
@@ -105,7 +107,7 @@ def audio_writer(path: Path, rate: int) -> Iterator["AudioWriter"]:
 class AudioWriter:
     """The samples of a file that `audio_writer` writes.
 
-    They are clipped to [-1, 1]. A rate that .mp3 or .ogg (Opus) does not support is resampled.
+    They are clipped to [-1, 1]. A rate that .mp3 or Opus (.ogg, .opus) does not support is resampled.
     """
 
     def __init__(self, staged: StagedFile, audio_format: Format, rate: int):

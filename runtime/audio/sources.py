@@ -62,8 +62,12 @@ class Recording:
     and channels that cancel, log a warning.
     """
 
-    def __init__(self, path: Path, rate: int):
-        """Raises UsageError if there is no such file, it is not audio, or a pipe is longer than the limit."""
+    def __init__(self, path: Path, rate: int, channel: int | None = None):
+        """`channel` counts from 1; None mixes all.
+
+        Raises UsageError if there is no such file or channel, it is not audio, or a pipe is longer than the
+        limit.
+        """
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
         self._source = source_of(path)
         self._is_cut_off = is_cut_off(self._source)
@@ -73,6 +77,10 @@ class Recording:
             raise UsageError(f"{self._name}: {found}; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
             raise wrong_rate(self._name, self._file.samplerate)
+        if channel is not None and not 1 <= channel <= self._file.channels:
+            has = f"{self._name} has {self._file.channels}"
+            raise UsageError(f"channel {channel}: {has}; the first is 1", field="channel")
+        self._channel, self._channels = channel, self._file.channels if channel is None else 1
         # frames in memory at a time: fewer if there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
@@ -100,7 +108,7 @@ class Recording:
         `check` takes the seconds so far after each block; what it raises stops the reading. Raises UsageError
         on a sample that is not finite, and if a damaged file has no other samples.
         """
-        mixer = Mixer(self._file.samplerate, self._file.channels, AHEAD, name=None)
+        mixer = Mixer(self._file.samplerate, self._channels, AHEAD, name=None)
         powers, frames = np.zeros(2), 0
         self.level = SpeechLevel(self._file.samplerate)
         while len(block := self._read_block(frames)):
@@ -120,8 +128,8 @@ class Recording:
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
         file = self._file
-        mixer = Mixer(file.samplerate, file.channels, AHEAD, self._name)
-        converter = Converter(file.samplerate, self._rate, file.channels, mixer)
+        mixer = Mixer(file.samplerate, self._channels, AHEAD, self._name)
+        converter = Converter(file.samplerate, self._rate, self._channels, mixer)
         frames, clipped, peak = 0, 0, 0.0  # samples per channel, samples of all channels, largest one
         while len(block := self._read_block(frames)):
             frames += len(block)
@@ -130,7 +138,7 @@ class Recording:
             self.seconds = frames / file.samplerate
             yield converter.feed(block)
         yield converter.finish()
-        fraction = clipped / max(1, frames * file.channels)
+        fraction = clipped / max(1, frames * self._channels)
         if self.damage:
             log.warning("%s: %s; the text is of the part before", self._name, self.damage)
         file.close()
@@ -153,7 +161,9 @@ class Recording:
                 raise DamagedSound("truncated")
         except DamagedSound as error:
             self.damage = f"{error} after {position / self._file.samplerate:.1f} s"
-            return np.zeros((0, self._file.channels), np.float32)
+            return np.zeros((0, self._channels), np.float32)
+        if self._channel is not None:
+            block = block[:, self._channel - 1 : self._channel]
         finite = np.isfinite(block).all(axis=1)
         if not finite.all():
             at = (position + int(np.argmin(finite))) / self._file.samplerate

@@ -1,5 +1,6 @@
 """`Tempo`: speech that is faster or slower, with the same pitch."""
 
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import av
@@ -14,6 +15,12 @@ MIN_SAMPLES = 64  # of a frame; the filter fails if it makes no sample of one
 TAIL_S = 0.25  # of silence behind the last samples, which the filters need to return them
 
 
+def check_speed(speed: float) -> None:
+    """Raises UsageError if `speed` is out of range."""
+    if not MIN_SPEED <= speed <= MAX_SPEED:
+        raise UsageError(f"speed {speed:g}: expected {MIN_SPEED:g} to {MAX_SPEED:g}", field="speed")
+
+
 class Tempo:
     """Changes the speed of mono samples that arrive in pieces.
 
@@ -22,8 +29,7 @@ class Tempo:
 
     def __init__(self, rate: int, speed: float):
         """`rate` in Hz. Raises UsageError if `speed` is out of range."""
-        if not MIN_SPEED <= speed <= MAX_SPEED:
-            raise UsageError(f"speed {speed:g}: expected {MIN_SPEED:g} to {MAX_SPEED:g}", field="speed")
+        check_speed(speed)
         self._rate, self._speed = rate, speed
         self._given = self._returned = 0  # samples so far
         self._held = np.zeros(0, np.float32)
@@ -45,6 +51,11 @@ class Tempo:
         self._graph.push(None)
         samples: np.ndarray = np.concatenate((rest, self._pulled()))
         return samples[:left]
+
+    def changed(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """All of `pieces` float32 [n], and the rest; no piece is empty."""
+        yield from filter(len, map(self.feed, pieces))
+        yield from filter(len, [self.finish()])
 
     def _filtered(self, samples: np.ndarray) -> np.ndarray:
         joined, self._held = np.concatenate((self._held, samples)), np.zeros(0, np.float32)

@@ -133,14 +133,17 @@ def _nothing_to_speak(verbatim: bool) -> NothingToSpeak:
 
 
 def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
-    """Pieces of a UTF-8 text as they arrive.
+    """Pieces of a UTF-8 text as they arrive, or of a UTF-16 text that begins with a byte order mark.
 
     Raises UsageError, which names the source, on other bytes and behind `MAX_BYTES`.
     """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    block = source.read1(BLOCK_BYTES)
+    if len(block) == 1:  # half of a mark
+        block += source.read1(BLOCK_BYTES)
+    is_wide = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    decoder = codecs.getincrementaldecoder("utf-16" if is_wide else "utf-8-sig")()
     size = 0
     while True:
-        block = source.read1(BLOCK_BYTES)
         try:
             piece = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
@@ -148,7 +151,9 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
             reason = (
                 f"it ends in the middle of a character {where}" if not block else f"{error.reason} {where}"
             )
-            raise UsageError(f"{name}: {reason}; expected UTF-8 text") from None
+            raise UsageError(
+                f"{name}: {reason}; expected UTF-8 text, or UTF-16 with a byte order mark"
+            ) from None
         if not block:
             return
         size += len(block)
@@ -156,6 +161,7 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
             raise UsageError(f"{name}: longer than {MAX_BYTES} bytes, 11 days of speech; split the text")
         if piece:
             yield piece
+        block = source.read1(BLOCK_BYTES)
 
 
 def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> str:

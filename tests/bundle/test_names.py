@@ -7,9 +7,9 @@ import pytest
 from voxport.bundle.errors import RecipeError, UsageError
 from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.names import did_you_mean, find_name
-from voxport.export.targets import parse_targets
+from voxport.export.targets import TARGETS, parse_targets
 from voxport.model.families import find_family
-from voxport.quantize.recipe import find_recipe
+from voxport.quantize.recipe import RECIPES, find_recipe
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,44 @@ def test_the_only_name_that_fits_is_found(name: str, names: list[str], found: st
 
 def test_a_close_name_is_offered() -> None:
     assert did_you_mean("OMNX", ["onnx", "coreml"]) == "; did you mean onnx?"
-    assert did_you_mean("tflite", ["onnx", "coreml"]) == ""
+    assert did_you_mean("ncnn", ["onnx", "coreml"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("nearest", "names"),
+    [
+        ("w8", "int8 INT8 q8 Q8_0 8bit 8-bit w8a16 w8a8 w6 q6_k fp8 mxfp8 q5_k_m"),
+        ("w4", "int4 q4 q4_0 Q4_K_M iq4_xs 4bit 4-bit w4a16 nf4 mxfp4 nvfp4 w3 int2 uint4"),
+        ("8da4w", "w4a8 int4a8 w4a8dynamic"),
+        ("w4g128", "awq gptq gptq-int4"),
+        ("none with the compute precision float16", "fp16 float16 f16 bf16 bfloat16 half"),
+        ("none", "fp32 float32 f32"),
+    ],
+)
+def test_the_nearest_recipe_to_a_name_of_another_program_is_named(nearest: str, names: str) -> None:
+    for name in names.split():
+        assert did_you_mean(name, RECIPES) == f"; the nearest is {nearest}", name
+        assert did_you_mean(name, TARGETS) == "", name
+
+
+@pytest.mark.parametrize(
+    ("nearest", "names"),
+    [
+        ("executorch", "tflite TFLite litert"),
+        ("onnx", "openvino gguf tensorrt"),
+        ("coreml", "mlx mlpackage ios"),
+        ("onnx and the other targets", "all"),
+    ],
+)
+def test_the_nearest_target_to_a_name_of_another_program_is_named(nearest: str, names: str) -> None:
+    for name in names.split():
+        with pytest.raises(RecipeError, match=f"; the nearest is {nearest}"):
+            parse_targets(name)
+
+
+@pytest.mark.parametrize(("name", "close"), [("onx", "onnx"), ("w8g12", "w8g128")])
+def test_a_misspelt_name_is_not_a_name_of_another_program(name: str, close: str) -> None:
+    assert f"did you mean {close}" in did_you_mean(name, [*RECIPES, *TARGETS])
 
 
 def test_a_bundle_beside_with_a_close_name_is_offered(tmp_path: Path) -> None:

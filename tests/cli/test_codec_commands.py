@@ -102,6 +102,22 @@ def test_codes_of_any_integer_type_are_decoded(
     codes = np.full((2, engines.constants.n_codebooks), 7, ">u2")
     np.savez_compressed("in.npz", codes=codes, sample_rate=np.uint16(RATE))
     assert codec("decode", "in.npz", "out.wav")[0] == 0
+    np.save("in.npy", codes)
+    assert codec("decode", "in.npy", "alone.wav")[0] == 0
+    assert Path("alone.wav").read_bytes() == Path("out.wav").read_bytes()
+    np.save("long.npy", np.zeros((10**6, engines.constants.n_codebooks), np.int8))
+    np.save("wide.npy", codes[:, 1:])
+    np.save("other.npy", np.array([{}]))
+    Path("cut.npy").write_bytes(Path("in.npy").read_bytes()[:-1])
+    for name, says in (
+        ("long.npy", "divide it"),
+        ("wide.npy", "has shape [2, "),
+        ("cut.npy", "not a readable .npy"),
+        ("other.npy", "not a readable .npy"),
+        ("none.npy", "No such file"),
+    ):
+        code, error = codec("decode", name, "o.wav")
+        assert code == 2 and f"{name}: " in error and says in error
 
 
 def without(name: str) -> Callable[[Stream], Stream]:

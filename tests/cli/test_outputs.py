@@ -130,3 +130,38 @@ def test_a_stored_voice_is_replaced_only_on_request(
         assert hashlib.sha256(path.read_bytes()).digest() != before
         command[3] = str(first)
     assert os.listdir(path.parent)
+
+
+def test_own_voices_are_listed_and_removed(
+    qwen_bundles: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    bundle, sound = ["--bundle", str(qwen_bundles / "onnx")], tmp_path / "a.wav"
+    write_recording(sound, 0.5 * repeated_sentence(2, 24000), 24000)
+    for command in (
+        ["voice", "add", *bundle, "anna", str(sound)],
+        ["voice", "add", "Ben", *bundle, str(sound)],
+    ):
+        assert runtime(command) == 0
+    anna, ben = map(Path, capsys.readouterr().out.split())
+    assert runtime(["voice", "list"]) == 0
+    assert capsys.readouterr().out.split() == ["Ben", str(ben), "anna", str(anna)]
+    assert runtime(["voice", "list", *bundle]) == 0
+    assert {"anna", "Ben"} <= set(capsys.readouterr().out.split())
+    other = tmp_path / "data" / "voxport" / "voices" / "other" / "anna.safetensors"
+    other.parent.mkdir()
+    other.touch()
+    for arguments, reason in (
+        (["remove", "anna"], "several models have this name"),
+        (["remove", "carl"], "there are: Ben, anna"),
+        (["remove", "anna", "b.wav"], "expected the name of a voice"),
+        (["remove"], "expected the name of a voice"),
+        (["list", "anna"], "expected no name"),
+        (["add", "anna", *bundle], "expected a name, and then a SOURCE"),
+        (["add", "anna", str(sound)], "--bundle: a voice is made by a model"),
+        (["list", "-o", "a.safetensors"], "makes no voice"),
+    ):
+        assert runtime(["voice", *arguments]) == 2
+        assert reason in error_line(capsys), arguments
+    assert runtime(["voice", "remove", "anna", *bundle]) == 0 and runtime(["voice", "remove", "ben"]) == 0
+    assert not anna.exists() and not ben.exists() and other.exists()

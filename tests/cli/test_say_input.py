@@ -31,7 +31,7 @@ def test_a_closed_stdin_is_named() -> None:
 
 
 def test_bytes_that_are_not_text_are_named() -> None:
-    with subprocess.Popen(["printf", r"\377\376"], stdout=subprocess.PIPE) as source:
+    with subprocess.Popen(["printf", r"\377\377"], stdout=subprocess.PIPE) as source:
         assert "expected UTF-8 text" in failed("-", "-o", "x.wav", stdin=source.stdout)
 
 

@@ -187,7 +187,12 @@ def test_conflicting_options_are_usage_errors(
     onnx = ["--bundle", str(realtime_bundles / "onnx")]
     cases = [
         ([str(recording), *onnx, "--live"], "--live reads stdin"),
-        (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
+        (["-", *onnx, "--live", "-o", "live.srt"], "--live writes to stdout"),
+        (["-", *onnx, "--live", "--channel", "1"], "--channel is for recordings"),
+        ([str(recording), *onnx, "--channel", "3"], "talk.flac has 2; the first is 1"),
+        ([str(recording), "-", *onnx], "- reads one recording"),
+        ([str(recording), str(recording), *onnx, "-o", "all.srt"], "is called talk.flac too"),
+        ([str(recording), "b.wav", *onnx, "-o", "all.srt"], "one file for 2 recordings; name a folder"),
         ([str(recording), *onnx, "--rate", "8000"], "--rate needs --live"),
         (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),
         ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt always has times"),

@@ -117,9 +117,16 @@ def user_voices(bundle: Bundle) -> Path:
     return user_data() / "voices" / model_digest(bundle)
 
 
+def user_voice_files(bundle: Bundle | None = None) -> list[Path]:
+    """Files of the user's voices for the checkpoint of a bundle, or for all."""
+    if bundle is None:
+        return sorted(user_data().glob("voices/*/*.safetensors"))
+    return sorted(user_voices(bundle).glob("*.safetensors"))
+
+
 def voice_paths(bundle: Bundle) -> dict[str, Path]:
     """Voice files of the bundle and of the user by name."""
-    own = {path.stem: path for path in sorted(user_voices(bundle).glob("*.safetensors"))}
+    own = {path.stem: path for path in user_voice_files(bundle)}
     return own | {name: bundle.folder / path for name, path in bundle.manifest.voices.items()}
 
 

@@ -106,7 +106,7 @@ def test_writing_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["a.aac", "a", ".wav", "a.wav.txt"])
 def test_an_unknown_extension_lists_the_known_ones(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.pcm"):
+    with pytest.raises(UsageError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.opus, \.pcm"):
         check_format(tmp_path / name)
     with pytest.raises(UsageError):
         write_audio(tmp_path / name, tone(), RATE)

@@ -1,0 +1,51 @@
+"""Prints the transcript of live sound while it is spoken: words, turns or captions."""
+
+import argparse
+from collections.abc import Iterator
+
+from voxport.runtime.audio.captions import Word, as_json_line, as_text_line, cues, srt_cue, vtt_cue
+from voxport.runtime.speech_to_text import TranscriptDelta
+
+
+def print_words(deltas: Iterator[TranscriptDelta], arguments: argparse.Namespace, start_s: float) -> bool:
+    """Prints text as it arrives, or a line for each word. Returns whether there is text.
+
+    With --turns, the deltas are a turn that begins at `start_s` and becomes one line.
+    """
+    prints_text = arguments.format == "text" and not arguments.timestamps
+    has_text = False
+    for delta in _whole(deltas, start_s) if arguments.turns else deltas:
+        if prints_text:
+            print(delta.text if has_text else delta.text.lstrip(), end="", flush=True)
+        has_text = has_text or bool(delta.text.strip())
+        if prints_text:
+            continue
+        for word in delta.words:
+            is_json, name = arguments.format == "json", "text" if arguments.turns else "word"
+            print(as_json_line(word, name) if is_json else as_text_line(word), flush=True)
+    if prints_text and (has_text or not arguments.turns):
+        print(flush=True)
+    return has_text
+
+
+def print_cues(deltas: Iterator[TranscriptDelta], style: str, start_s: float, numbers: Iterator[int]) -> bool:
+    """Prints each caption when it is complete. Returns whether there is one."""
+    words = (
+        Word(word.text, start_s + word.start, start_s + word.end) for delta in deltas for word in delta.words
+    )
+    has_text = False
+    for cue in cues(words):
+        has_text = True
+        print(srt_cue(next(numbers), cue) if style == "srt" else vtt_cue(cue), flush=True)
+    return has_text
+
+
+def _whole(deltas: Iterator[TranscriptDelta], start_s: float) -> Iterator[TranscriptDelta]:
+    """One delta for a turn that begins at `start_s`, with all its text as one word."""
+    found = list(deltas)
+    text, words = (
+        "".join(each.text for each in found).strip(),
+        [word for each in found for word in each.words],
+    )
+    if words:
+        yield TranscriptDelta(text, [Word(text, start_s + words[0].start, start_s + words[-1].end)])
