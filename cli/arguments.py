@@ -168,14 +168,18 @@ def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
 
 
 def embedded_bundle(task: type[object]) -> Path:
-    """The bundle of the embedded model for a task of `runtime`, exported on first use.
+    """The bundle of the embedded model for a task of `runtime`: the installed one, or exported on first use.
 
-    Raises UsageError without the packages that export needs.
+    Raises UsageError if neither is possible.
     """
+    from voxport.runtime.opening import packaged_bundle
+
+    if folder := packaged_bundle(task):
+        return folder
     if find_spec("torch") is None:
         raise UsageError(
-            "bundle: without one, the embedded model is exported, which needs torch; "
-            "give the folder of a bundle, or install the extra [export]",
+            "bundle: the embedded model is not installed, and its export needs torch; "
+            "give the folder of a bundle, or install a wheel of voxport or the extra [export]",
             field="bundle",
         )
     from voxport.export.embedded_bundle import embedded_bundle as find
