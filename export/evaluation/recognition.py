@@ -45,7 +45,7 @@ def open_recogniser(name: str | None) -> Recogniser:
         return WhisperRecogniser()
     if name is None:
         family = DEFAULT_OF_TASK[SPEECH_TO_TEXT]
-        return BundleRecogniser(embedded_bundle(family, trained_checkpoint(family)))
+        return BundleRecogniser(embedded_bundle(family, trained_checkpoint(family), quant="none"))
     return BundleRecogniser(Path(name))
 
 
