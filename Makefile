@@ -6,11 +6,16 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	-n $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) \
 	--dist loadfile --no-loadscope-reorder
 DEMO := artifacts/demo
+SENTENCE := Seven green bottles are standing on the wall.
+# the bundles that a wheel carries; `setup.py` checks that they are there
+BUNDLES := src/voxport/bundles
+SPEAKER := $(BUNDLES)/voxtral-tts-tiny/manifest.json
+LISTENER := $(BUNDLES)/voxtral-realtime-tiny/manifest.json
 
 # modules are compiled once, and not in each of the hundreds of processes that tests start
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all units everything lint fuzz clients install
+.PHONY: demo wheel test test-all units everything lint fuzz clients install
 install: .venv/.installed
 
 # --no-compile: Python compiles a module when it is first imported, and most modules of torch never are
@@ -22,10 +27,25 @@ install: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-demo: install
-	$(BIN)/voxport export --model voxtral-tts --target onnx --quant w8 --out $(DEMO)/voxtral-tts
-	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --out $(DEMO)/voxtral-realtime
-	$(BIN)/python -m tools.demo $(DEMO)/voxtral-tts $(DEMO)/voxtral-realtime -o hello.wav
+$(SPEAKER): | install
+	$(BIN)/voxport export --model voxtral-tts --target onnx --quant w8 --force --out $(@D)
+
+$(LISTENER): | install
+	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --streaming --force --out $(@D)
+
+demo: $(SPEAKER) $(LISTENER)
+	$(BIN)/voxport say "$(SENTENCE)" -o hello.wav
+	$(BIN)/voxport transcribe hello.wav
+	$(BIN)/voxport export --model voxtral-tts --target onnx --quant w4 --out $(DEMO)/voxtral-tts
+	$(BIN)/voxport say "$(SENTENCE)" --bundle $(DEMO)/voxtral-tts -o hello-w4.wav
+	$(BIN)/voxport transcribe hello-w4.wav
+
+# exports again, so that a release has the bundles of its own code
+wheel:
+	rm -rf $(BUNDLES) dist
+	$(MAKE) $(SPEAKER) $(LISTENER)
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 lint: install
 	$(BIN)/ruff format --check .

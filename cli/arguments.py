@@ -103,8 +103,10 @@ def add_json(parser: argparse.ArgumentParser, result: str = "the result") -> Non
     parser.add_argument("--json", action="store_true", help=f"print {result} as JSON on stdout")
 
 
-def add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+def add_bundle(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """`default` says which bundle is used if none is given."""
+    text = f"folder of the bundle{f' (default: {default})' if default else ''}"
+    parser.add_argument("bundle", type=Path, nargs="?" if default else None, help=text)
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, purpose: str, required: bool = False) -> None:
@@ -143,7 +145,7 @@ def add_task_arguments(
     parser: argparse.ArgumentParser, default: str | None = None, required: bool = True
 ) -> None:
     """Arguments of the commands that run a task. `default` says which bundle runs if none is given."""
-    exported = f" (default: {default}, exported on first use, which takes minutes)" if default else ""
+    exported = f" (default: {default}; a clone exports it on first use, for minutes)" if default else ""
     parser.add_argument(
         "--bundle",
         type=Path,
@@ -168,14 +170,18 @@ def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
 
 
 def embedded_bundle(task: type[object]) -> Path:
-    """The bundle of the embedded model for a task of `runtime`, exported on first use.
+    """The bundle of the embedded model for a task of `runtime`: the installed one, or exported on first use.
 
-    Raises UsageError without the packages that export needs.
+    Raises UsageError if neither is possible.
     """
+    from voxport.runtime.opening import packaged_bundle
+
+    if folder := packaged_bundle(task):
+        return folder
     if find_spec("torch") is None:
         raise UsageError(
-            "bundle: without one, the embedded model is exported, which needs torch; "
-            "give the folder of a bundle, or install the extra [export]",
+            "bundle: the embedded model is not installed, and its export needs torch; "
+            "give the folder of a bundle, or install a wheel of voxport or the extra [export]",
             field="bundle",
         )
     from voxport.export.embedded_bundle import embedded_bundle as find

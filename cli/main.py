@@ -242,10 +242,7 @@ def _handle_signals() -> _Interruption:
 
 def _missing_module(name: str) -> str:
     extra = "serve" if name.partition(".")[0] in SERVER_MODULES else "export"
-    return (
-        f"{name} is not installed; install voxport with its extra [{extra}]: "
-        f"pip install '.[{extra}]' in its folder"
-    )
+    return f"{name} is not installed; run pip install 'voxport[{extra}]'"
 
 
 def _fail(message: str, code: int) -> int:

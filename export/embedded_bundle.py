@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from voxport.bundle.errors import VoxportError
@@ -16,25 +15,25 @@ TARGET = "onnx"
 log = logging.getLogger(__name__)
 
 
-def embedded_bundle(family: str, checkpoint: Path) -> Path:
-    """The folder of a family's checkpoint as an ONNX bundle in full precision, with live audio.
+def embedded_bundle(family: str, checkpoint: Path, quant: str = "w8") -> Path:
+    """The folder of a family's checkpoint as an ONNX bundle with a recipe and with live audio.
 
-    The path has a hash of the checkpoint, so another checkpoint has another bundle. A damaged bundle is
+    The path has a hash of all that, so another checkpoint has another bundle. A damaged bundle is
     replaced. Raises VoxportError.
     """
-    options = open_family(family).server_options
+    request = ExportRequest(quant=quant, options={**open_family(family).server_options})
     try:
-        folder = private_folder("bundles") / _digest(checkpoint, options) / checkpoint.name
+        folder = private_folder("bundles") / _digest(checkpoint, request) / checkpoint.name
     except OSError as error:
         raise VoxportError(f"the bundle of the embedded model cannot be stored: {error}") from None
     if not _is_whole(folder):
         log.info("%s: exporting and verifying the embedded model, once; this takes minutes", folder)
-        _export(checkpoint, ExportRequest(options={**options}), folder)
+        _export(checkpoint, request, folder)
     return folder
 
 
-def _digest(checkpoint: Path, options: Mapping[str, bool | int | str]) -> str:
-    about = [package_version("voxport"), SCHEMA_VERSION, TARGET, dict(options)]
+def _digest(checkpoint: Path, request: ExportRequest) -> str:
+    about = [package_version("voxport"), SCHEMA_VERSION, TARGET, request.model_dump()]
     digest = hashlib.sha256(json.dumps(about).encode())
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file():

@@ -41,7 +41,7 @@ class Contents(TypedDict, total=False):
 class Inspection(Contents):
     """The result of `inspect_checkpoint`."""
 
-    loadable: bool
+    loadable: bool | None  # None: not known, without torch
     problems: list[str]
     notes: list[str]
 

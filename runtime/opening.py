@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import NO_LICENCE_NEEDED, Bundle
+from voxport.bundle.manifest import MANIFEST, NO_LICENCE_NEEDED, Bundle
 from voxport.runtime.engines import ENGINES, check_installed, open_engine
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families import open_family, read_constants
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
 
 Task = TypeVar("Task")
+PACKAGED = Path(__file__).parent.parent / "bundles"  # a wheel has them; in a clone, `make wheel` exports them
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +56,26 @@ def open_task(
         log.info("%s: its weights are random, so neither speech nor words mean anything", bundle.folder)
     check_engine(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
+
+
+def open_embedded(task: type[Task], options: EngineOptions = DEFAULT) -> Task:
+    """The embedded model for `TextToSpeech` or `SpeechToText`. Raises UsageError if it is not installed."""
+    folder = packaged_bundle(task)
+    if folder is None:
+        raise UsageError(
+            f"{PACKAGED}: has no bundle for {_words(task)}; run `make wheel`, or install a wheel"
+        )
+    return open_task(task, folder, options)
+
+
+def packaged_bundle(task: type[object]) -> Path | None:
+    """The folder of the bundle for a task that is installed with voxport; None if there is none."""
+    folders = sorted(manifest.parent for manifest in PACKAGED.glob(f"[!.]*/{MANIFEST}"))
+    return next((each for each in folders if issubclass(_task_of(Bundle(each)), task)), None)
+
+
+def _task_of(bundle: Bundle) -> type[object]:
+    return open_family(bundle.job.family).task
 
 
 def check_engine(bundle: Bundle) -> None:

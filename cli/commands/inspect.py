@@ -1,12 +1,14 @@
 """Say whether a checkpoint is loadable, what to do about each problem, and what it holds.
 
-Loads no weights.
+Loads no weights. Without torch, the tensors are not compared with the model that the configuration describes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ from voxport.cli.arguments import add_json
 from voxport.cli.checkpoint import add_weights_argument
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from voxport.model.inspection import Inspection
 
 MAX_PROBLEMS = 20  # in the text; --json has all
@@ -28,19 +32,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from voxport.model.inspection import inspect_checkpoint
+    if find_spec("torch") is None:
+        found = _inspect_files(arguments.checkpoint, arguments.weights)
+    else:
+        from voxport.model.inspection import inspect_checkpoint
 
-    found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
+        found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
     print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
     if found["problems"]:
         raise IntegrityError(*found["problems"])
     return 0
 
 
+def _inspect_files(folder: Path, weights: Collection[str]) -> Inspection:
+    """The contents as far as they are known without torch. Raises UsageError if `folder` is no checkpoint."""
+    from voxport.model.download import missing, read_header, truncated, unfinished
+    from voxport.model.families import family_of, layouts_of
+
+    key = family_of(folder)
+    layout = next(each for each in layouts_of(key) if each.detect(folder))
+    layout = layout.choosing(folder, weights) if weights else layout
+    found: Inspection = {"loadable": None, "problems": [], "notes": [], "family": key}
+    try:
+        config = layout.load_config(folder)
+        found["config"] = config.model_dump(mode="json")
+        layout.check_tokenizer(folder, config)
+        found["tokenizer"] = bool(layout.tokenizer_files(folder))
+        paths = [file.path for file in layout.weight_files(folder)]
+        for path in paths:
+            reason = (unfinished(path) or truncated(path)) if path.is_file() else missing(path)
+            found["problems"] += [f"{path}: {reason}"] if reason else []
+    except IntegrityError as error:
+        found["problems"] += error.faults
+    if found["problems"]:
+        return found | {"loadable": False}
+    entries = [entry for path in paths for entry in read_header(path).values()]
+    return found | {
+        "tensors": len(entries),
+        "bytes": sum(path.stat().st_size for path in paths),
+        "dtypes": sorted({entry["dtype"] for entry in entries}),
+        "parameters": {"in all tensors": sum(prod(entry["shape"]) for entry in entries)},
+    }
+
+
 def _lines(found: Inspection) -> list[str]:
     """Text of a result: the verdict, problems, notes, and a table of the contents."""
     problems = found["problems"]
-    lines = [f"NOT LOADABLE, problems: {len(problems)}" if problems else "loadable"]
+    verdict = "loadable" if found["loadable"] else "whole; its tensors are not compared, which needs torch"
+    lines = [f"NOT LOADABLE, problems: {len(problems)}" if problems else verdict]
     lines += [f"  {number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], 1)]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"  and {len(problems) - MAX_PROBLEMS} more, which --json lists")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from voxport.bundle.json_types import Json
@@ -19,13 +21,18 @@ if TYPE_CHECKING:
     from voxport.export.resolve import Resolved, Source
     from voxport.quantize.schemes import Scheme
 
+log = logging.getLogger(__name__)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "the list")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    sources = {family: open_source(None, family) for family in FAMILIES}
+    families = FAMILIES if find_spec("torch") else ()
+    if not families:
+        log.warning("components, paths and sizes are not listed, which needs torch")
+    sources = {family: open_source(None, family) for family in families}
     resolved = {family: _resolve_in_full(source) for family, source in sources.items()}
     content = {
         "families": {family: row.title for family, row in FAMILIES.items()},

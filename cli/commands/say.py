@@ -256,7 +256,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_speed(speed: float) -> None:
     if find_spec("av") is None:
-        reason = "needs the package av; run pip install '.[media]' in the folder of voxport"
+        reason = "needs the package av; run pip install 'voxport[media]'"
         raise UsageError(f"speed: {reason}", field="speed")
     from voxport.runtime.audio.tempo import check_speed
 

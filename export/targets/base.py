@@ -142,8 +142,7 @@ class Target(ABC):
         missing = [package for package in self.packages if find_spec(package) is None]
         if missing:
             raise ExportError(
-                f"target {self.name}: {', '.join(missing)} not installed; "
-                "install voxport with its extra [export]: pip install '.[export]' in its folder"
+                f"target {self.name}: {', '.join(missing)} not installed; run pip install 'voxport[export]'"
             )
 
     def signature(self, component: Component) -> Signature:

@@ -41,7 +41,7 @@ UNKNOWN_FORMAT = 1  # an error of libsndfile
 SHORTER = r"^\s*(.*\S)\s*: (\d+) \(should be (\d+)\)"  # in its log: chunk, length in the header, length
 OUTER = "RIFF", "FORM"  # chunks around the samples and their tags
 EXPECTED = "expected audio, such as WAV, FLAC, MP3, M4A, Ogg or WebM"
-INSTALL = "if it is whole, the package av reads it: run pip install '.[media]' in the folder of voxport"
+INSTALL = "if it is whole, the package av reads it: run pip install 'voxport[media]'"
 RIFF_SIZE, TO_THE_END = 4, b"\x08\0\0\0"  # with this size libsndfile reads data of the size 0 to the end
 log = logging.getLogger(__name__)
 

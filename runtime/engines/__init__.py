@@ -130,6 +130,5 @@ def check_installed(target: str, path: str) -> None:
     missing = [package for package in ENGINES[target].packages if find_spec(package) is None]
     if missing:
         raise EngineUnavailable(
-            f"{path}: {', '.join(missing)} not installed; "
-            f"in the folder of voxport, run pip install '.[{target}]'"
+            f"{path}: {', '.join(missing)} not installed; run pip install 'voxport[{target}]'"
         )

@@ -71,12 +71,12 @@ def raise_error(error: BaseException) -> Callable[[argparse.Namespace], int]:
         (
             ModuleNotFoundError("no", name="torch.nn"),
             2,
-            "error: torch.nn is not installed; install voxport with its",
+            "error: torch.nn is not installed; run pip install 'voxport[export]'",
         ),
         (
             ModuleNotFoundError("no", name="fastapi.routing"),
             2,
-            "error: fastapi.routing is not installed; install voxport with its extra [serve]: pip install",
+            "error: fastapi.routing is not installed; run pip install 'voxport[serve]'",
         ),
     ],
 )

@@ -87,4 +87,4 @@ def test_without_the_exporter_a_bundle_is_asked_for(
     (tmp_path / "talk.wav").write_bytes(b"sound")
     monkeypatch.setattr("voxport.cli.arguments.find_spec", lambda name: None)
     assert main(command) == 2
-    assert "--bundle: without one, the embedded model is exported" in capsys.readouterr().err
+    assert "--bundle: the embedded model is not installed" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Opening a bundle: read once, and a tokenizer only where the family needs one."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,16 @@ def test_a_family_that_reads_or_writes_text_refuses_a_bundle_without_a_tokenizer
     bundle = stand_in(manifest=stand_in(tokenizer=()), folder=tmp_path)
     with pytest.raises(UsageError, match="the bundle has no tokenizer; export from a checkpoint"):
         tokenizer_paths(bundle)
+
+
+def test_an_installed_bundle_is_found_by_its_task(
+    bundles: Path, realtime_bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "PACKAGED", tmp_path)
+    shutil.copytree(realtime_bundles / "onnx", tmp_path / "a")
+    shutil.copytree(bundles / "onnx", tmp_path / ".b.voxport-partial")
+    with pytest.raises(UsageError, match="no bundle for text to speech; run `make wheel`"):
+        opening.open_embedded(TextToSpeech)
+    shutil.copytree(bundles / "onnx", tmp_path / "b")
+    assert opening.packaged_bundle(TextToSpeech) == tmp_path / "b"
+    assert isinstance(opening.open_embedded(SpeechToText), SpeechToText)

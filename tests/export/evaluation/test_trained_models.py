@@ -1,12 +1,8 @@
 """The embedded trained models: one speaks sentences that it was not trained on, and the other hears them."""
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
 
 from voxport.export.evaluation.recognition import BundleRecogniser
 from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
@@ -31,23 +27,3 @@ def test_held_out_sentences_are_spoken_and_heard(trained_bundles: dict[str, Path
     assert figures["wer"] <= MAX_WER, [row["transcript"] for row in rows]
     assert figures["wer_recordings"] == 0
     assert figures["not_ended"] == figures["stopped_early"] == 0
-
-
-def test_the_demo_prints_both_texts(trained_bundles: dict[str, Path], tmp_path: Path) -> None:
-    out = tmp_path / "hello.wav"
-    folders = [str(trained_bundles[family]) for family in ("voxtral_tts", "voxtral_realtime")]
-    command = [
-        sys.executable,
-        "-m",
-        "tools.demo",
-        *folders,
-        "--text",
-        "It is sunny in Paris today.",
-        "-o",
-        str(out),
-    ]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert "text:       It is sunny in Paris today.\n" in found and "transcript: " in found
-    rate = re.search(r"word error rate: (\d+\.\d)%", found)
-    assert rate and float(rate[1]) <= 50, "of 6 words; noise has 100 %"
-    assert out.stat().st_size > 40_000

@@ -56,7 +56,7 @@ def test_a_container_is_named_by_its_content(
         assert "damaged" in text
     else:
         assert f"ffmpeg -i {shlex.quote(str(path))} OUT.wav" in text
-        assert "pip install '.[media]'" in text
+        assert "pip install 'voxport[media]'" in text
 
 
 @pytest.mark.parametrize("tag", [b"ID3\4\0\0\0\0\0\x0a" + bytes(10)])

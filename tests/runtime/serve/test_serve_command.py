@@ -3,64 +3,19 @@
 import shutil
 import signal
 import ssl
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 from support.serve.certificates import certificate
-from support.serve.http_server import free_port, wait_until
+from support.serve.http_server import wait_until
+from support.serve.server_process import ServerProcess, serving
 
 KEY = "k" * 20
 HEADERS = {"authorization": f"Bearer {KEY}"}
 FRAME_BYTES = 2 * 1920
 LONG = {"model": "voxtral-tts-tiny", "input": "One two three. " * 120, "response_format": "pcm"}
 pytestmark = pytest.mark.slow
-
-
-class Process:
-    """A server on a port of this machine."""
-
-    def __init__(self, log: Path, *arguments: object, scheme: str = "http") -> None:
-        self.port, self._log = free_port(), log
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "voxport", "serve", "--port", self.port, "--threads", 1, *arguments]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(list(map(str, command)), stderr=file, stdout=file)
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def wait(self, client: httpx2.Client) -> None:
-        """Until it is ready. Raises AssertionError if it ends."""
-
-        def is_ready() -> bool:
-            assert self.process.poll() is None, self.output
-            try:
-                return client.get(f"{self.url}/readyz").status_code == 200
-            except httpx2.TransportError:
-                return False
-
-        wait_until(is_ready, 300)
-
-
-@contextmanager
-def serving(
-    log: Path, *arguments: object, scheme: str = "http", **options: Any
-) -> Iterator[tuple[Process, httpx2.Client]]:
-    process = Process(log, *arguments, scheme=scheme)
-    try:
-        with httpx2.Client(base_url=process.url, timeout=60, **options) as client:
-            process.wait(client)
-            yield process, client
-    finally:
-        process.process.kill()
-        process.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +91,13 @@ def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported: Path, tmp
     with (damaged / "backbone.onnx.data").open("r+b") as file:
         file.seek(1000)
         file.write(b"damage")
-    process = Process(tmp_path / "log", "--bundle", damaged)
+    process = ServerProcess(tmp_path / "log", "--bundle", damaged)
     assert process.process.wait(60) == 5
     assert "backbone.onnx.data" in process.output and "Traceback" not in process.output
     assert "serving" not in process.output
 
 
 def test_another_host_needs_keys(tmp_path: Path) -> None:
-    process = Process(tmp_path / "log", "--host", "0.0.0.0", "--bundle", tmp_path)
+    process = ServerProcess(tmp_path / "log", "--host", "0.0.0.0", "--bundle", tmp_path)
     assert process.process.wait(60) == 2
     assert "--host 0.0.0.0: others can reach it, so it needs --keys FILE" in process.output
