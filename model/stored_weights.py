@@ -180,8 +180,8 @@ class StoredWeights:
         return Found(name, shape, stored, layout, dtype)
 
     def _packed_weight(self, name: str, stored: Stored, where: str) -> Found:
-        """A weight that MLX packed: words [N, K * bits / 32] and scales [N, K / group]. Integers have biases as well;
-        floats have scales of 8 bits.
+        """A weight that MLX packed: words [N, K * bits / 32] and scales [N, K / group]. Integers also have
+        biases; floats have scales of 8 bits.
         """
         checkpoint, path = self._checkpoint, name.removesuffix(WEIGHT)
         kinds = {

@@ -271,7 +271,7 @@ def _quantization_faults(folder: Path, packed: Packed) -> Iterator[str]:
     for path, packing in sorted(packed.items()):
         entry = content.get(path, True)
         if isinstance(entry, dict):  # its own mode decides what it leaves out, not the entry for all layers
-            usual = PACKINGS.get(str(entry.get("mode", "affine")), Packing(4, 64)).to_entry()
+            usual = PACKINGS.get(str(entry.get("mode")), PACKINGS["affine"]).to_entry()
             entry = {key: entry.get(key, value) for key, value in usual.items()}
         found = default if entry is True else entry
         if found != packing.to_entry():
