@@ -101,3 +101,23 @@ def test_a_second_conversion_copies_them_and_ours_is_stable(made: Path, tmp_path
         assert name.endswith("inv_freq") or mx.array_equal(first[name], stored[name]), name
     assert convert(tmp_path / "first", tmp_path / "second", "--to", "mlx") == 0
     assert contents(tmp_path / "second") == contents(tmp_path / "first")
+
+
+def test_shards_and_a_file_beside_the_published_weights_are_the_same(made: Path, tmp_path: Path) -> None:
+    """mlx-audio writes shards of 5 GB, and leaves a copy of the published weights in the folder."""
+    assert convert(made, tmp_path / "expected", "--to", "published") == 0
+    folder, named = tmp_path / made.name, ("--weights", "model.safetensors")
+    shutil.copytree(made, folder)
+    shutil.copy(made.parent / "source" / WEIGHTS, folder)
+    assert convert(folder, tmp_path / "named", "--to", "published", *named) == 0
+    (folder / WEIGHTS).unlink()
+    stored: Any = mx.load(str(folder / "model.safetensors"))
+    places = {name: f"model-{1 + index % 2:05}-of-00002.safetensors" for index, name in enumerate(stored)}
+    for shard in {*places.values()}:
+        part = {name: stored[name] for name in stored if places[name] == shard}
+        mx.save_safetensors(str(folder / shard), part, metadata={"format": "mlx"})
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert convert(folder, tmp_path / "shards", "--to", "published") == 0
+    for out in ("named", "shards"):
+        assert_equal(tensors(tmp_path / out), tensors(tmp_path / "expected"))
