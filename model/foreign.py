@@ -82,11 +82,10 @@ def _quantised(folder: Path) -> str | None:
 def _method(section: Any) -> str | None:
     for key in ("quantization_config", "quantization"):
         found = section.get(key) if isinstance(section, dict) else None
-        if isinstance(found, dict):
-            if name := found.get("quant_method") or ("qformat_weight" in found and "fp8"):  # Mistral's key
-                return METHODS.get(str(name), str(name))
-            if (mode := found.get("mode", "affine")) != "affine":
-                return f"{mode} of MLX"
+        if not isinstance(found, dict):
+            continue
+        if name := found.get("quant_method") or ("qformat_weight" in found and "fp8"):  # Mistral's key
+            return METHODS.get(str(name), str(name))
     return None
 
 

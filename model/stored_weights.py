@@ -15,13 +15,10 @@ from voxport.bundle.errors import CheckpointError, IntegrityError
 from voxport.model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
 from voxport.model.config import Config
 from voxport.model.family import Family
-from voxport.model.mlx.layout import MlxLayout, config_faults
+from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, MlxLayout, Packing, config_faults
 from voxport.model.mlx.tensor_layouts import (
-    BITS,
     COMPUTED,
-    GROUPS,
     LAYOUT_KEY,
-    WORD,
     Layout,
     Pair,
     Stored,
@@ -31,25 +28,22 @@ from voxport.model.mlx.tensor_layouts import (
     tagged_layout,
 )
 
-PACKED = "U32"  # dtype of integers that MLX packs
-BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # bytes of a value in a file
+PACKED, BYTE = "U32", "U8"  # dtypes of words that MLX packs, and of scales of packed floats
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4, BYTE: 1}  # bytes of a value in a file
 RECIPE_KEY = "voxport_recipe"  # key in a weight file's metadata: the recipe of its integers
 SCALES, BIASES, WEIGHT = ".scales", ".biases", ".weight"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A tensor in a file: its name and shape there, layout and dtype. `bits` and `group` are those of MLX
-    integers.
-    """
+    """A tensor in a file: its name and shape there, layout and dtype. MLX may have packed it."""
 
     name: str
     shape: tuple[int, ...]
     stored: Stored
     layout: Layout
     dtype: str
-    bits: int | None = None
-    group: int | None = None
+    packing: Packing | None = None
 
 
 class StoredWeights:
@@ -143,16 +137,14 @@ class StoredWeights:
         return Stored(shape)
 
     @property
-    def _packed(self) -> dict[str, tuple[int, int]]:
-        """Bits and group of the layers with integers, by path in the file."""
+    def _packed(self) -> dict[str, Packing]:
+        """The packed layers by path in the file."""
         return {
-            found.name.removesuffix(WEIGHT): (found.bits, found.group)
-            for found in self.tensors.values()
-            if found.bits and found.group
+            each.name.removesuffix(WEIGHT): each.packing for each in self.tensors.values() if each.packing
         }
 
     def _published_names(self) -> tuple[dict[str, str], list[str]]:
-        """Names in the files by published name, and faults. Scales and biases of integers are left out."""
+        """Names in the files by published name, and faults. Scales and biases are left out."""
         checkpoint, names, faults = self._checkpoint, defaultdict[str, list[str]](list), []
         for name in checkpoint.names:
             path = name.removesuffix(SCALES).removesuffix(BIASES)
@@ -174,7 +166,7 @@ class StoredWeights:
         shape, dtype = checkpoint.shape(name), checkpoint.dtype(name)
         where = f"{checkpoint.path(name)}: tensor {name}"
         if dtype == PACKED:
-            return self._integers(name, stored, where)
+            return self._packed_weight(name, stored, where)
         layouts = stored.layouts(shape)
         if not layouts:
             other = "" if stored.order is None else f", or {list(stored.mlx_shape)} as MLX stores it"
@@ -187,38 +179,41 @@ class StoredWeights:
         layout = tagged_layout(checkpoint, name, self._mlx) if stored.is_ambiguous else layouts[0]
         return Found(name, shape, stored, layout, dtype)
 
-    def _integers(self, name: str, stored: Stored, where: str) -> Found:
-        """Integers of MLX: a packed weight [N, K * bits / 32], and scales and biases [N, K / group]."""
+    def _packed_weight(self, name: str, stored: Stored, where: str) -> Found:
+        """A weight that MLX packed: words [N, K * bits / 32] and scales [N, K / group]. Integers also have
+        biases; floats have scales of 8 bits.
+        """
         checkpoint, path = self._checkpoint, name.removesuffix(WEIGHT)
-        for end in (SCALES, BIASES):
-            if path + end not in checkpoint.names:
+        kinds = {
+            end: checkpoint.dtype(path + end) for end in (SCALES, BIASES) if path + end in checkpoint.names
+        }
+        is_float = kinds == {SCALES: BYTE}
+        for end in () if is_float else (SCALES, BIASES):
+            if end not in kinds:
                 raise CheckpointError(
                     f"{where}: packed integers without {path + end}; convert the model again"
                 )
-            if (dtype := checkpoint.dtype(path + end)) not in DTYPES:
+            if kinds[end] not in DTYPES:
                 raise CheckpointError(
-                    f"{where}: {path + end} has dtype {dtype}, expected one of {', '.join(DTYPES)}; "
+                    f"{where}: {path + end} has dtype {kinds[end]}, expected one of {', '.join(DTYPES)}; "
                     "convert the model again"
                 )
-        shape, scales = checkpoint.shape(name), checkpoint.shape(path + SCALES)
-        rows, columns = stored.shape if len(stored.shape) == 2 else (0, 0)
-        is_matrix = (
-            columns > 0 and len(shape) == len(scales) == 2 and scales == checkpoint.shape(path + BIASES)
-        )
-        dtypes = [checkpoint.dtype(path + end) for end in (SCALES, BIASES)]
-        if dtypes[0] != dtypes[1]:  # one of them would be rounded when they are written again
+        if len({*kinds.values()}) > 1:  # one of them would be rounded when they are written again
             raise CheckpointError(
-                f"{where}: scales are {dtypes[0]} and biases {dtypes[1]}, expected one dtype; convert the "
-                "model again"
+                f"{where}: scales are {kinds[SCALES]} and biases {kinds[BIASES]}, expected one dtype; "
+                "convert the model again"
             )
-        bits = shape[1] * WORD / columns if is_matrix else 0
-        group = columns / scales[1] if is_matrix and scales[1] else 0
-        if bits not in BITS or group not in GROUPS or shape[0] != rows or scales[0] != rows:
+        shape, sides = checkpoint.shape(name), [checkpoint.shape(path + end) for end in kinds]
+        known = FLOATS if is_float else tuple(Packing(bits, group) for bits in BITS for group in GROUPS)
+        fitting = (each for each in known if {(shape, side) for side in sides} == {each.shapes(stored.shape)})
+        if not (packing := next(fitting, None)):
+            kind = "floats of MLX" if is_float else f"{', '.join(map(str, BITS))} bits"
+            groups = ", ".join(str(group) for group in sorted({packing.group for packing in known}))
             raise CheckpointError(
-                f"{where}: packed shape {list(shape)} and scales {list(scales)} are not those of "
-                f"{list(stored.shape)} in groups of {', '.join(map(str, GROUPS))}; convert the model again"
+                f"{where}: packed shape {list(shape)} and scales {list(sides[0])} are not those of "
+                f"{list(stored.shape)} as {kind} in groups of {groups}; convert the model again"
             )
-        return Found(name, shape, stored, "pytorch", PACKED, int(bits), int(group))
+        return Found(name, shape, stored, "pytorch", PACKED, packing)
 
     @property
     def is_for_mlx(self) -> bool:
@@ -226,7 +221,7 @@ class StoredWeights:
         return (
             self.is_mlx
             or bool(self.folded)
-            or any(found.bits or found.layout == "mlx" for found in self.tensors.values())
+            or any(found.packing or found.layout == "mlx" for found in self.tensors.values())
         )
 
     @property
@@ -250,7 +245,7 @@ class StoredWeights:
     @property
     def recipe(self) -> str | None:
         """Name of the recipe of the integers, as a file says."""
-        names = (self._checkpoint.metadata(found.name) for found in self.tensors.values() if found.bits)
+        names = (self._checkpoint.metadata(found.name) for found in self.tensors.values() if found.packing)
         return next((metadata[RECIPE_KEY] for metadata in names if RECIPE_KEY in metadata), None)
 
     def mlx_name(self, published: str) -> str:
@@ -267,10 +262,6 @@ class StoredWeights:
             for name, shape in expected.items()
         )
 
-    def entry(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape of a tensor by its name in the file."""
-        return self._checkpoint.dtype(name), self._checkpoint.shape(name)
-
     def scale_dtype(self, name: str) -> str:
         """Dtype of the scales of a packed weight, by its name in the file."""
         return self._checkpoint.dtype(name.removesuffix(WEIGHT) + SCALES)
@@ -280,15 +271,26 @@ class StoredWeights:
         return self._checkpoint.tensor(name)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor by its published name, in the layout of PyTorch. Integers are dequantised to the dtype of
-        their scales.
+        """A tensor by its published name, in the layout of PyTorch. A packed one becomes floats. Raises
+        CheckpointError if a value is not finite.
         """
         found = self.tensors[name]
-        if found.bits is None:
+        if not found.packing:
             return found.stored.converted(self.raw(found.name), found.layout, "pytorch")
+        words, scales, *biases = self.packed(found)
+        values = dequantized(words, scales, biases[0] if biases else None, found.packing)
+        if not all(map(torch.isfinite, values.aminmax())):
+            raise CheckpointError(
+                f"{self._checkpoint.path(found.name)}: tensor {found.name}: {found.packing} give values that "
+                "are not finite; convert the model again"
+            )
+        return values
+
+    def packed(self, found: Found) -> tuple[torch.Tensor, ...]:
+        """Words, scales, and biases of integers, as stored."""
         path = found.name.removesuffix(WEIGHT)
-        words, scales, biases = (self.raw(path + end) for end in (WEIGHT, SCALES, BIASES))
-        return dequantized(words, scales, biases, found.bits)
+        names = (path + end for end in (WEIGHT, SCALES, BIASES))
+        return tuple(self.raw(name) for name in names if name in self._checkpoint.names)
 
 
 def _expected(family: Family, config: Config, names: Collection[str]) -> dict[str, Stored]:

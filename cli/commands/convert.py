@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.cli.arguments import add_json, complete_values, integer
 from voxport.cli.checkpoint import add_weights_argument
+from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, PACKINGS, Packing
 from voxport.quantize.recipe import RECIPES, Recipe, find_recipe
 from voxport.quantize.schemes import IntegerScheme
 
@@ -23,9 +26,27 @@ def _reason_not_supported(recipe: Recipe) -> str | None:
     return None
 
 
+def _packing(name: str) -> Packing | None:
+    """The packing that MLX computes for a name such as `mxfp4`, `affine4` or `affine4g32`; None for other
+    names. Raises UsageError.
+    """
+    found = re.fullmatch(r"affine(\d+)(?:g(\d+))?", name.lower())
+    packing = Packing(int(found[1]), int(found[2] or 64)) if found else PACKINGS.get(name.lower())
+    if not packing:
+        return None
+    if found and (packing.bits not in BITS or packing.group not in GROUPS):
+        known = f"{', '.join(map(str, BITS))} bits in groups of {', '.join(map(str, GROUPS))}"
+        raise UsageError(f"--quant {name}: MLX has {known}", field="quant")
+    if not find_spec("mlx"):
+        reason = "MLX computes it, and the package mlx is not installed; run pip install mlx"
+        raise UsageError(f"--quant {name}: {reason} (on Linux 'mlx[cpu]')", field="quant")
+    return packing
+
+
 PRECISIONS = ("bf16", "f16", "f32")
 DESTINATIONS = ("mlx", "published")
 LAYOUTS = ("mlx-audio", "mlx")
+MLX_QUANTS = (*(f"affine{bits}" for bits in BITS), *(packing.mode for packing in FLOATS))
 DEFAULT_SIZE = "tiny"  # size of a synthetic checkpoint
 QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_supported(recipe))
 
@@ -48,17 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quant",
         default="none",
         metavar="RECIPE",
-        help=f"integers, with --to mlx: {', '.join(QUANTS)} (default: none)",
+        help=f"integers, with --to mlx: {', '.join(QUANTS)}; or what MLX itself computes, if the "
+        f"package mlx is installed: {', '.join(MLX_QUANTS)} (default: none)",
     )
-    complete_values(quant, QUANTS)
+    complete_values(quant, (*QUANTS, *MLX_QUANTS))
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    recipe = find_recipe(arguments.quant)
+    packing = _packing(arguments.quant)
+    recipe = find_recipe(("w8" if packing.bits == 8 else "w4") if packing else arguments.quant)
     if arguments.to == "published" and recipe.name != "none":
         raise UsageError(
-            f"--quant {recipe.name}: published checkpoints have no integers; leave it out", field="quant"
+            f"--quant {arguments.quant}: published checkpoints have no integers; leave it out", field="quant"
         )
     if arguments.to == "published" and arguments.layout:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
@@ -68,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.export.conversion.outputs import DTYPES, Conversion
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
-    conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)
+    conversion = Conversion(arguments.to, dtype, recipe, arguments.layout, packing)
     found = convert(arguments.folder, arguments.out, conversion, arguments.weights)
     if arguments.json:
         result = {

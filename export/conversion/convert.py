@@ -81,7 +81,7 @@ def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection
     plan = make_plan(family, config, source, conversion)
     _check_files(folder, family, config)
     if not_storable := [path for path, reason in plan.floats.items() if reason == NO_GROUP]:
-        message = "%d layers stay floats, because %s, first %s; %d layers become integers"
+        message = "%d layers stay floats, because %s, first %s; %d layers are quantised"
         log.warning(message, len(not_storable), NO_GROUP, not_storable[0], len(plan.integers))
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
@@ -216,23 +216,20 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def _mlx_config(out: Path, plan: Plan) -> Json:
-    """The contents of config.json. `quantization` has an entry for every layer with integers, and `false` for
-    those that stay floats.
+    """The contents of config.json. `quantization` has an entry for every packed layer, and `false` for those
+    that stay floats.
     """
     mlx = plan.family.mlx
     content = without_integers(mlx.mlx_config(out)) | {MODEL_TYPE: mlx.model_type}
     if not plan.integers:
         return content
-    layers: Json = {
-        path: {"group_size": group, "bits": bits, "mode": "affine"}
-        for path, (bits, group) in sorted(plan.integers.items())
-    }
+    layers: Json = {path: packing.to_entry() for path, packing in sorted(plan.integers.items())}
     layers |= {path: False for path in sorted(plan.floats)}
-    pairs = list(plan.integers.values())
-    bits, group = max(set(pairs), key=pairs.count)
+    packings = list(plan.integers.values())
+    most = Counter(packings).most_common(1)[0][0]
     # mlx-audio leaves out layers whose inputs this number does not divide
-    group = min(group, *(size for _, size in pairs))
-    return content | {QUANTIZATION: {"group_size": group, "bits": bits, "mode": "affine", **layers}}
+    group = min(packing.group for packing in packings)
+    return content | {QUANTIZATION: {**most._replace(group=group).to_entry(), **layers}}
 
 
 def _conversion_card(plan: Plan) -> str:
@@ -261,10 +258,9 @@ def _conversion_card(plan: Plan) -> str:
     if plan.integers:
         recipe = f" (recipe {plan.recipe})" if plan.recipe else ""
         kinds = "; ".join(
-            f"{count} of {bits} bits in groups of {group}"
-            for (bits, group), count in sorted(Counter(plan.integers.values()).items())
+            f"{count} of {packing}" for packing, count in sorted(Counter(plan.integers.values()).items())
         )
-        lines.append(f"{len(plan.integers)} layers have integers{recipe}: {kinds}. `config.json` lists them.")
+        lines.append(f"{len(plan.integers)} layers are quantised{recipe}: {kinds}. `config.json` lists them.")
         for reason, count in sorted(Counter(plan.floats.values()).items()):
             lines.append(f"{count} layers stay floats, because {reason}.")
     return head + "\n".join(lines) + "\n"

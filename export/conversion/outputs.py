@@ -10,12 +10,14 @@ from functools import partial
 from math import prod
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from voxport.bundle.errors import CheckpointError
 from voxport.model.family import Family
-from voxport.model.mlx.tensor_layouts import GROUPS, MLX_AUDIO, WORD, Layout, Pair, Stored, fold, unfold
-from voxport.model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
+from voxport.model.mlx.layout import GROUPS, PACKINGS, WORD, Packing
+from voxport.model.mlx.tensor_layouts import MLX_AUDIO, Layout, Pair, Stored, fold, unfold
+from voxport.model.stored_weights import BIASES, BYTE, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.parallel import map_items
 from voxport.quantize.recipe import Recipe
@@ -26,7 +28,7 @@ Destination = Literal["mlx", "published"]
 MlxLayout = Literal["mlx-audio", "mlx"]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint32: PACKED}
-STORED = {name: dtype for dtype, name in NAMES.items()}
+STORED = {name: dtype for dtype, name in NAMES.items()} | {BYTE: torch.uint8}
 CHUNK = 2**22  # weights that a thread quantises together
 
 
@@ -58,7 +60,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Options. `dtype` None keeps the dtype of each tensor. `recipe` and `layout` are for MLX only.
+    """Options. `dtype` None keeps the dtype of each tensor. The others are for MLX only.
+
+    packing: what MLX computes for linears that the recipe gives 4 bits, in place of the recipe's integers.
 
     The layout `mlx` is what MLX's own modules read: every convolution is reordered, weight norms are folded.
     None keeps the layout of the source, or takes `mlx-audio` if the source has none of the two.
@@ -68,6 +72,7 @@ class Conversion:
     dtype: torch.dtype | None
     recipe: Recipe
     layout: MlxLayout | None = None
+    packing: Packing | None = None
 
     @property
     def keeps_integers(self) -> bool:
@@ -150,30 +155,31 @@ class OutputMaker:
         return Output(name, (Entry(target, NAMES[dtype], shape),), make)
 
     def packed(self, name: str) -> Output:
-        """Integers of MLX as they are. Only the dtype of scales and biases changes."""
+        """A packed weight as it is. Only the dtype of scales and biases of integers changes."""
         source, found = self._source, self._source.tensors[name]
-        path, mlx_path = found.name.removesuffix(WEIGHT), source.mlx_name(name).removesuffix(WEIGHT)
-        dtype, bits = self._dtype(found), found.bits or 0
+        packing, dtype = found.packing or PACKINGS["affine"], self._dtype(found)
 
         def make() -> tuple[torch.Tensor, ...]:
-            scales, biases = (source.raw(path + end) for end in (SCALES, BIASES))
-            return source.raw(found.name), *cast_scales(scales, biases, bits, dtype, name)
+            words, *scales = source.packed(found)
+            return words, *cast_scales(scales, packing.bits, dtype, name)
 
-        scales = source.entry(path + SCALES)[1]
-        return Output(name, _entries(mlx_path, found.shape, scales, dtype), make)
+        return Output(name, self._entries(name, packing, dtype), make)
 
-    def quantised(self, name: str, scheme: IntegerScheme, group: int, is_table: bool) -> Output:
-        """A weight as integers of MLX, with scales for each `group` of weights."""
+    def quantised(self, name: str, scheme: IntegerScheme, packing: Packing, is_table: bool) -> Output:
+        """A weight as MLX packs it: the integers of `scheme`, or what MLX itself computes."""
         source, found = self._source, self._source.tensors[name]
         mlx_path = source.mlx_name(name).removesuffix(WEIGHT)
-        (rows, columns), dtype = found.stored.shape, self._dtype(found)
+        columns, dtype = found.stored.shape[1], self._dtype(found)
+        (floats,) = self.floats(name)
 
         def quantise(part: torch.Tensor) -> tuple[SquaredErrors, tuple[torch.Tensor, ...]]:
             quantised = scheme.quantize(part, mlx_path, is_table)
-            words, scales, biases = affine(quantised.module, scheme, group)
-            return quantised.errors, (words, *cast_scales(scales, biases, scheme.bits, dtype, name))
+            words, scales, biases = affine(quantised.module, scheme, packing.group)
+            return quantised.errors, (words, *cast_scales((scales, biases), scheme.bits, dtype, name))
 
         def make() -> tuple[torch.Tensor, ...]:
+            if self._conversion.packing:
+                return mlx_quantized(floats.make()[0], packing)
             rows = source.tensor(name).split(max(1, CHUNK // columns))  # which do not share scales
             found, parts = zip(*map_items(quantise, rows), strict=True)
             errors = sum(found, SquaredErrors())
@@ -181,35 +187,50 @@ class OutputMaker:
                 raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
             return tuple(torch.cat(each) for each in zip(*parts, strict=True))
 
-        words = (rows, columns * scheme.bits // WORD)
-        return Output(name, _entries(mlx_path, words, (rows, columns // group), dtype), make)
+        return Output(name, self._entries(name, packing, dtype), make)
+
+    def _entries(self, name: str, packing: Packing, dtype: torch.dtype) -> tuple[Entry, ...]:
+        shapes = packing.shapes(self._source.tensors[name].stored.shape)
+        assert shapes, name
+        path, is_float = self._source.mlx_name(name).removesuffix(WEIGHT), packing.mode != "affine"
+        entries = (
+            Entry(path + WEIGHT, PACKED, shapes[0]),
+            Entry(path + SCALES, BYTE if is_float else NAMES[dtype], shapes[1]),
+            Entry(path + BIASES, NAMES[dtype], shapes[1]),
+        )
+        return entries[:2] if is_float else entries
 
     def _dtype(self, found: Found) -> torch.dtype:
         """The dtype of the conversion, or of the tensor; of its scales if it is packed."""
-        kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
-        return self._conversion.dtype or STORED[kept]
+        kept = self._source.scale_dtype(found.name) if found.packing else found.dtype
+        return self._conversion.dtype or (torch.bfloat16 if kept == BYTE else STORED[kept])
 
 
-def _entries(
-    mlx_path: str, words: tuple[int, ...], scales: tuple[int, ...], dtype: torch.dtype
-) -> tuple[Entry, ...]:
-    return (
-        Entry(mlx_path + WEIGHT, PACKED, words),
-        Entry(mlx_path + SCALES, NAMES[dtype], scales),
-        Entry(mlx_path + BIASES, NAMES[dtype], scales),
-    )
-
-
-def group_of(scheme: Scheme, shape: Sequence[int]) -> int | None:
-    """Weights that share a scale in MLX, for a weight [N, K] in `scheme`; None if MLX cannot hold it.
+def packing_of(scheme: Scheme, shape: tuple[int, ...], wanted: Packing | None) -> Packing | None:
+    """How MLX packs a weight [N, K] in `scheme`; None if it cannot. `wanted` is in place of 4 bits.
 
     A scale of a whole row is repeated for each of its groups.
     """
-    if not isinstance(scheme, IntegerScheme) or len(shape) != 2:
+    if not isinstance(scheme, IntegerScheme):
         return None
-    if scheme.group is not None:
-        return scheme.group if scheme.group in GROUPS and shape[1] % scheme.group == 0 else None
-    return max((group for group in GROUPS if shape[1] % group == 0), default=None)
+    if wanted and scheme.bits == 8 != wanted.bits:
+        wanted = Packing(8, wanted.group) if wanted.mode == "affine" else PACKINGS["mxfp8"]
+    groups = [group for group in reversed(GROUPS) if scheme.group in (None, group)]
+    packings = [wanted] if wanted else [Packing(scheme.bits, group) for group in groups]
+    return next((packing for packing in packings if packing.shapes(shape)), None)
+
+
+def mlx_quantized(weight: torch.Tensor, packing: Packing) -> tuple[torch.Tensor, ...]:
+    """[N, K] -> uint32 words and scales, and biases of integers, computed by MLX."""
+    import mlx.core as mx  # an optional package
+
+    kind = getattr(mx, str(weight.dtype).removeprefix("torch."))
+    values = mx.array(weight.contiguous().view(torch.uint8).numpy()).view(kind)
+    with mx.stream(mx.cpu):  # the same values on every machine
+        found = mx.quantize(values, packing.group, packing.bits, packing.mode)
+        octets = [np.array(part.view(mx.uint8)) for part in found]
+    dtypes = torch.uint32, torch.uint8 if packing.mode != "affine" else weight.dtype, weight.dtype
+    return tuple(torch.from_numpy(each).view(dtype) for each, dtype in zip(octets, dtypes, strict=False))
 
 
 def affine(
@@ -227,11 +248,15 @@ def affine(
 
 
 def cast_scales(
-    scales: torch.Tensor, biases: torch.Tensor, bits: int, dtype: torch.dtype, name: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and biases of the weight `name` in another dtype. Biases of symmetric integers are computed from
-    the rounded scales, so that a weight of 0 stays 0. Raises CheckpointError if `dtype` cannot hold them.
+    found: Sequence[torch.Tensor], bits: int, dtype: torch.dtype, name: str
+) -> tuple[torch.Tensor, ...]:
+    """Scales and biases of the weight `name` in another dtype; scales without biases are kept. Biases of
+    symmetric integers are computed from the rounded scales, so that a weight of 0 stays 0. Raises
+    CheckpointError if `dtype` cannot hold them.
     """
+    if len(found) == 1:
+        return tuple(found)
+    scales, biases = found
     symmetric = -(1 << (bits - 1))
     rounded = _cast(scales, dtype, name)
     if torch.equal(biases, symmetric * scales):

@@ -7,9 +7,9 @@ from pydantic import BaseModel
 from torch import nn
 
 from voxport.bundle.errors import UsageError
-from voxport.export.conversion.outputs import Conversion, Output, OutputMaker, group_of
+from voxport.export.conversion.outputs import Conversion, Output, OutputMaker, packing_of
 from voxport.model.family import Family
-from voxport.model.mlx.layout import quantization_of
+from voxport.model.mlx.layout import Packing, quantization_of
 from voxport.model.stored_weights import WEIGHT, StoredWeights
 from voxport.quantize.recipe import RECIPES, Recipe
 from voxport.quantize.schemes import IntegerScheme
@@ -24,7 +24,7 @@ class Plan:
     """A conversion that is about to be written.
 
     files: outputs by path.
-    integers: bits and group by MLX module path.
+    integers: how MLX packs a weight, by MLX module path.
     floats: why a linear or table stays a float beside integers, by MLX path.
     recipe: name of the recipe of the integers; None if it is not known.
     """
@@ -34,7 +34,7 @@ class Plan:
     source: StoredWeights
     conversion: Conversion
     files: dict[str, list[Output]]
-    integers: dict[str, tuple[int, int]]
+    integers: dict[str, Packing]
     floats: dict[str, str]
     recipe: str | None
 
@@ -53,7 +53,7 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
     _check(family, source, conversion)
     modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
-    integers: dict[str, tuple[int, int]] = {}
+    integers: dict[str, Packing] = {}
     floats, outputs = dict[str, str](), list[Output]()
     for name, found in source.tensors.items():
         path, mlx_path = name.removesuffix(WEIGHT), source.mlx_name(name).removesuffix(WEIGHT)
@@ -64,19 +64,20 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
         scheme = None
         if is_layer and not family.is_folded(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
-        group = group_of(scheme, found.stored.shape) if scheme else None
-        if found.bits and found.group and conversion.keeps_integers:
-            integers[mlx_path] = (found.bits, found.group)
+        packing = packing_of(scheme, found.stored.shape, conversion.packing) if scheme else None
+        if found.packing and conversion.keeps_integers:
+            integers[mlx_path] = found.packing
             outputs.append(maker.packed(name))
-        elif isinstance(scheme, IntegerScheme) and group and family.mlx.takes_integers(path):
-            integers[mlx_path] = (scheme.bits, group)
-            outputs.append(maker.quantised(name, scheme, group, is_table))
+        elif isinstance(scheme, IntegerScheme) and packing and family.mlx.takes_integers(path):
+            integers[mlx_path] = packing
+            outputs.append(maker.quantised(name, scheme, packing, is_table))
         else:
             if (is_layer and not conversion.keeps_integers) or (mlx_path in named_floats and module):
                 floats[mlx_path] = _why_float(family, path, conversion.recipe)
             outputs += maker.floats(name)
     outputs.sort(key=lambda output: output.published)  # a weight has another place than its weight norm
-    recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
+    written = None if conversion.packing else conversion.recipe.name
+    recipe = source.recipe if conversion.keeps_integers else written
     is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
     files = _files(outputs, source, family, conversion)
     return Plan(family, config, source, conversion, files, integers, floats, recipe if is_known else None)
@@ -84,7 +85,7 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
 
 def _check(family: Family, source: StoredWeights, conversion: Conversion) -> None:
     """Raises UsageError if MLX cannot hold the model, or if integers would be rounded again."""
-    if conversion.recipe.name != "none" and any(found.bits for found in source.tensors.values()):
+    if conversion.recipe.name != "none" and any(found.packing for found in source.tensors.values()):
         raise UsageError(
             f"{source.folder}: has integers already; leave the recipe out, or convert another folder",
             field="quant",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
@@ -30,14 +30,46 @@ QUANTIZATION_CONFIG = "quantization_config"  # read if that key is missing
 MODEL_TYPE = "model_type"
 OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # keys of config.json that no published file has
 MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER OUT --to published"
+WORD = 32  # bits
 NUMBER = r"(\d+)"
 CONVERT_AGAIN = "convert the model again"
-DEFAULT = {
+DEFAULT: Json = {
     "group_size": 64,
     "bits": None,
     "mode": "affine",
 }  # mlx-audio's values for all layers without an entry
-Packed = Mapping[str, tuple[int, int]]  # bits and group by path of the layer
+
+
+class Packing(NamedTuple):
+    """How MLX packs the weight of a layer: bits of a value, values that share a scale, and MLX's mode."""
+
+    bits: int
+    group: int
+    mode: str = "affine"
+
+    def to_entry(self) -> Json:
+        """For `quantization` of `config.json`."""
+        return {"group_size": self.group, "bits": self.bits, "mode": self.mode}
+
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Shapes of words and scales for a weight [N, K]; None if MLX cannot pack it so."""
+        if len(shape) != 2 or shape[1] % self.group:
+            return None
+        rows, columns = shape
+        return (rows, columns * self.bits // WORD), (rows, columns // self.group)
+
+    def __str__(self) -> str:
+        return _text(self.to_entry())
+
+
+PACKINGS = {  # what MLX takes for a mode, if nothing else is said
+    packing.mode: packing
+    for packing in (Packing(4, 64), Packing(4, 32, "mxfp4"), Packing(4, 16, "nvfp4"), Packing(8, 32, "mxfp8"))
+}
+FLOATS = tuple(packing for packing in PACKINGS.values() if packing.mode != "affine")
+GROUPS = (32, 64, 128)  # integers that share a scale
+BITS = (1, 2, 3, 4, 5, 6, 8)  # of integers
+Packed = Mapping[str, Packing]  # by path of the layer
 
 
 class MlxLayout(CheckpointLayout[Config]):
@@ -194,8 +226,8 @@ def quantization_of(folder: Path) -> Json:
 def config_faults(folder: Path, mlx: MlxLayout[Config], packed: Packed) -> list[str]:
     """What `config.json` says otherwise; empty without one. Raises CheckpointError.
 
-    `packed` are the layers that have integers, by the paths in the file of weights. A key that only one side
-    has is no fault: mlx-audio has defaults.
+    `packed` are the packed layers, by the paths in the file of weights. A key that only one side has is no
+    fault: mlx-audio has defaults.
     """
     path, content = folder / CONFIG, read_mlx_config(folder)
     if not path.is_file() or not mlx.model_type:
@@ -233,26 +265,28 @@ def _differing_value(
 def _quantization_faults(folder: Path, packed: Packed) -> Iterator[str]:
     content = quantization_of(folder)
     if not content and packed:
-        yield f"{QUANTIZATION}: missing, and {len(packed)} layers have integers, such as {min(packed)}"
+        yield f"{QUANTIZATION}: missing, and {len(packed)} layers are packed, such as {min(packed)}"
         return
     default = {key: content.get(key, value) for key, value in DEFAULT.items()}
-    for path, (bits, group) in sorted(packed.items()):
-        entry = content.get(path, default)
-        expected = {"group_size": group, "bits": bits, "mode": "affine"}
+    for path, packing in sorted(packed.items()):
+        entry = content.get(path, True)
+        if isinstance(entry, dict):  # its own mode decides what it leaves out, not the entry for all layers
+            usual = PACKINGS.get(str(entry.get("mode")), PACKINGS["affine"]).to_entry()
+            entry = {key: entry.get(key, value) for key, value in usual.items()}
         found = default if entry is True else entry
-        if isinstance(found, dict):
-            found = {key: found.get(key, value) for key, value in default.items()}
-        if found != expected:
-            yield f"{QUANTIZATION}.{path}: {_text(found)}, expected {_text(expected)} as the integers have"
+        if found != packing.to_entry():
+            yield f"{QUANTIZATION}.{path}: {_text(found)}, expected {packing} as the file of weights has"
     for path, entry in content.items():
         if path not in DEFAULT and path not in packed and entry is not False:
-            yield f"{QUANTIZATION}.{path}: {_text(entry)}, and the layer has no integers"
+            yield f"{QUANTIZATION}.{path}: {_text(entry)}, and the layer is not packed"
     if content and not packed:
-        yield f"{QUANTIZATION}: there, and no layer has integers"
+        yield f"{QUANTIZATION}: there, and no layer is packed"
 
 
 def _text(entry: object) -> str:
     """A few words for an entry."""
     if isinstance(entry, dict):
-        return f"{entry.get('bits')} bits in groups of {entry.get('group_size')}"
+        mode = entry.get("mode") or "affine"
+        named = "" if mode == "affine" else f" ({mode})"
+        return f"{entry.get('bits')} bits in groups of {entry.get('group_size')}{named}"
     return repr(entry)

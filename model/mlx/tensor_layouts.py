@@ -17,7 +17,7 @@ from torch import nn
 from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.config import Config
-from voxport.model.mlx.layout import MlxLayout
+from voxport.model.mlx.layout import WORD, MlxLayout, Packing
 
 Layout = Literal["pytorch", "mlx"]
 # Key in a weight file's metadata: the layout of its convolutions. MLX_AUDIO: convolutions that mlx-audio
@@ -36,9 +36,8 @@ NAME_PAIRS = (  # names of g and v, in both of torch's modules
 )
 # The axes of a convolution. Both parts of a weight norm have the axes of the weight.
 KERNELS = ("weight", *(name for pair in NAME_PAIRS for name in pair))
-WORD = 32  # bits
-GROUPS = (32, 64, 128)  # weights that share a scale
-BITS = (2, 3, 4, 5, 6, 8)
+SCALE_DTYPES = {"mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn, "mxfp8": torch.float8_e8m0fnu}
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # floats of 4 bits, the sign in the highest
 CHUNK = 2**20  # words that are unpacked together
 
 
@@ -149,15 +148,29 @@ def _norm(v: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return torch.linalg.vector_norm(v.double(), dim=axes, keepdim=True) if axes else v.double().abs()
 
 
-def dequantized(words: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint32 [N, K * bits / 32], scales and biases [N, K / group] -> [N, K] in the dtype of the scales."""
-    values = scales.new_empty(len(words), words.shape[1] * WORD // bits)
+def dequantized(
+    words: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor | None, packing: Packing
+) -> torch.Tensor:
+    """uint32 [N, K * bits / 32], scales and biases [N, K / group] -> [N, K] in the dtype of the scales.
+
+    Floats have scales of uint8 and no biases. They become bfloat16, which is exact, as in MLX.
+    """
+    if biases is None:
+        scales = scales.view(SCALE_DTYPES[packing.mode]).bfloat16()
+    values = scales.new_empty(len(words), words.shape[1] * WORD // packing.bits)
     step = max(1, CHUNK // words.shape[1])  # rows at a time: the parts of a large table take several GB
     for start in range(0, len(words), step):
         rows = slice(start, start + step)
-        grouped = unpack(words[rows], bits).unflatten(1, (scales.shape[1], -1)).to(scales.dtype)
-        values[rows] = (grouped * scales[rows, :, None] + biases[rows, :, None]).flatten(1)
+        parts = unpack(words[rows], packing.bits)
+        numbers = (_floats(parts, packing.bits) if biases is None else parts).to(scales.dtype)
+        grouped = numbers.unflatten(1, (scales.shape[1], -1)) * scales[rows, :, None]
+        values[rows] = (grouped if biases is None else grouped + biases[rows, :, None]).flatten(1)
     return values
+
+
+def _floats(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint8 -> the values of E2M1 for 4 bits, of E4M3 for 8 bits."""
+    return torch.cat((E2M1, -E2M1))[codes.int()] if bits == 4 else codes.view(torch.float8_e4m3fn)
 
 
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:

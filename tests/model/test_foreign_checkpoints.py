@@ -67,11 +67,6 @@ def without_weights(*names: str) -> Callable[[Path], None]:
     return damage
 
 
-def mlx_mode(folder: Path) -> None:
-    set_key(folder / "config.json", quantization={"group_size": 32, "bits": 4, "mode": "mxfp4"})
-    packed(folder, FILES[QWEN], "weight", "scales", dtype=torch.uint8)
-
-
 def of_mistral(folder: Path) -> None:
     set_key(folder / "params.json", quantization={"qformat_weight": "fp8_e4m3"})
     packed(folder, FILES[REALTIME], "weight", "qscale_weight", dtype=torch.float8_e4m3fn)
@@ -146,7 +141,6 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "FP8 of vLLM": (TTS, lambda folder: float8(folder, "weight_scale"), ("(FP8 with scales)", CHECKED)),
     "FP8 of Mistral": (REALTIME, of_mistral, ("(FP8 with scales)", CHECKED)),
-    "mxfp4 of MLX": (QWEN, mlx_mode, ("(mxfp4 of MLX)", CHECKED)),
     "GGUF": (TTS, without_weights("model-q4.gguf"), ("model-q4.gguf is GGUF", "fetch the safetensors")),
     "pickles": (
         TTS,

@@ -112,9 +112,13 @@ def test_acoustic_codes_of_voxtral_tts(voxtral: Path, monkeypatch: pytest.Monkey
     assert codes[0].tolist() == reference["codes"].tolist()
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path: Path) -> None:
+QUANTS = pytest.mark.parametrize("quant", ["w4", "affine2g32", "affine5g32", "mxfp4", "nvfp4", "mxfp8"])
+
+
+@QUANTS
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path: Path, quant: str) -> None:
     """Hidden states are those of the same weights as floats."""
-    packed = convert(VOXTRAL, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
+    packed = convert(VOXTRAL, tmp_path / "packed", "--quant", quant, "--dtype", "f32")
     assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
     floats = convert(tmp_path / "back", tmp_path / "floats")
     ids = mx.array(np.load(GOLDEN / "voxtral_tts" / "reference.npz")["ids"])[None]
@@ -146,9 +150,10 @@ def test_the_loader_of_mlx_audio_opens_voxtral_realtime(
     assert tokens == reference["tokens"].tolist()
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(tmp_path: Path) -> None:
+@QUANTS
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(tmp_path: Path, quant: str) -> None:
     """Logits are those of the same weights as floats."""
-    packed = convert(REALTIME, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
+    packed = convert(REALTIME, tmp_path / "packed", "--quant", quant, "--dtype", "f32")
     assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
     floats = convert(tmp_path / "back", tmp_path / "floats")
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
@@ -185,8 +190,11 @@ def test_variants_of_qwen3_tts(narrow: None, tmp_path: Path, name: str, run: str
     assert_near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
 
 
-def test_the_loader_of_mlx_audio_opens_integers_of_qwen3_tts(narrow: None, tmp_path: Path) -> None:
-    load_model(convert(QWEN / "base", tmp_path / "w4", "--quant", "w4"))  # strictly
+@QUANTS
+def test_the_loader_of_mlx_audio_opens_integers_of_qwen3_tts(
+    narrow: None, tmp_path: Path, quant: str
+) -> None:
+    load_model(convert(QWEN / "base", tmp_path / "packed", "--quant", quant))  # strictly
 
 
 def predictor_logits(talker: Any, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
@@ -252,13 +260,14 @@ def test_integers_are_those_that_mlx_dequantises(
     weights: Any = mx.load(str(folder / "model.safetensors"))
     family = open_convertible(folder)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
-    packed = {key: found for key, found in source.tensors.items() if found.bits}
-    assert {(found.bits, found.group) for found in packed.values()} == kinds
+    packed = {key: found for key, found in source.tensors.items() if found.packing}
+    assert {found.packing[:2] for found in packed.values() if found.packing} == kinds
     assert len(packed) == sum(key.endswith(".scales") for key in weights)
     for key, found in packed.items():
         path = found.name.removesuffix(".weight")
         packing, scales, biases = (weights[path + end] for end in (".weight", ".scales", ".biases"))
-        expected = mx.dequantize(packing, scales, biases, group_size=found.group, bits=found.bits)
+        bits, group, _ = found.packing or pytest.fail(key)
+        expected = mx.dequantize(packing, scales, biases, group_size=group, bits=bits)
         np.testing.assert_array_equal(source.tensor(key).float(), np.array(expected.astype(mx.float32)))
 
 

@@ -56,6 +56,25 @@ def scales_of_integers(folder: Path) -> None:
     integers(folder, scales=torch.zeros(96, 3, dtype=torch.int32), biases=torch.ones(96, 3))
 
 
+def integers_without_biases(folder: Path) -> None:
+    integers(folder, scales=torch.ones(96, 3))
+
+
+def floats_with_biases(folder: Path) -> None:
+    integers(folder, scales=torch.ones(96, 3, dtype=torch.uint8), biases=torch.ones(96, 3))
+
+
+def floats_in_other_groups(folder: Path) -> None:
+    integers(folder, scales=torch.ones(96, 2, dtype=torch.uint8))
+
+
+def floats_that_are_not_finite(folder: Path) -> None:
+    """A scale of nvfp4 that is no number."""
+    integers(folder, scales=torch.full((96, 6), 127, dtype=torch.uint8))
+    entry = {"group_size": 16, "bits": 4, "mode": "nvfp4"}
+    of_config(lambda content: content.update(quantization={**entry, PACKED: entry}))(folder)
+
+
 def biases_of_another_dtype(folder: Path) -> None:
     integers(folder, scales=torch.ones(96, 3, dtype=torch.bfloat16), biases=torch.ones(96, 3))
 
@@ -124,6 +143,10 @@ def of_config(change: Callable[[Any], object]) -> Callable[[Path], None]:
         (another_config, "shape [160, 96], expected [128, 96] from the configuration"),
         (scales_without_integers, "belongs to no packed weight"),
         (integers_without_scales, "packed integers without decoder.layers.0.attention.wq.scales"),
+        (integers_without_biases, f"packed integers without {PACKED}.biases"),
+        (floats_with_biases, f"{PACKED}.scales has dtype U8, expected one of BF16"),
+        (floats_in_other_groups, "are not those of [96, 96] as floats of MLX in groups of 16, 32"),
+        (floats_that_are_not_finite, f"tensor {PACKED}.weight: 4 bits in groups of 16 (nvfp4) give values"),
         (scales_of_integers, "decoder.layers.0.attention.wq.scales has dtype I32, expected one of BF16"),
         (biases_of_another_dtype, "scales are BF16 and biases F32, expected one dtype"),
         (published_beside_mlx, "consolidated.safetensors, which published software reads, and model.safete"),
@@ -204,6 +227,14 @@ def test_any_value_in_a_configuration_is_read_or_refused(converted: Path, tmp_pa
             "4 bits in groups of 64, expected 4 bits in groups of 32",
         ),
         (
+            lambda content: content["quantization"][PACKED].update(mode="mxfp5"),
+            "4 bits in groups of 32 (mxfp5), expected 4 bits in groups of 32 as the file of weights has",
+        ),
+        (  # MLX takes 64 for a group that an entry leaves out, whatever the others have
+            lambda content: content["quantization"][PACKED].pop("group_size"),
+            "4 bits in groups of 64, expected 4 bits in groups of 32",
+        ),
+        (
             lambda content: (content["quantization"].pop(PACKED), content["quantization"].update(bits=8)),
             f"quantization.{PACKED}: 8 bits",
         ),
@@ -213,7 +244,7 @@ def test_any_value_in_a_configuration_is_read_or_refused(converted: Path, tmp_pa
         ),
         (
             lambda content: content["quantization"].update({FLOAT: {"group_size": 32, "bits": 4}}),
-            f"quantization.{FLOAT}: 4 bits in groups of 32, and the layer has no integers",
+            f"quantization.{FLOAT}: 4 bits in groups of 32, and the layer is not packed",
         ),
         (lambda content: content.pop("quantization"), "quantization: missing, and"),
         (lambda content: content.update(quantization=[4]), "quantization: holds a list, expected an object"),

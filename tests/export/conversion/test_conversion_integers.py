@@ -111,7 +111,7 @@ def test_the_card_counts_integers_and_what_stays_a_float(integers: Path) -> None
     head, text = card_of(integers)
     assert "license" not in head and "base_model" not in head  # not of the published shapes
     packed = sum(isinstance(entry, dict) for entry in entries.values())
-    assert f"{packed} layers have integers (recipe w4): " in text
+    assert f"{packed} layers are quantised (recipe w4): " in text
     counts = [int(count) for count in re.findall(r"(\d+) layers stay floats, because", text)]
     assert sum(counts) == sum(entry is False for entry in entries.values())
 

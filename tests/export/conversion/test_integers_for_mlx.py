@@ -31,10 +31,10 @@ def weights_for_mlx(folder: Path, pattern: str) -> dict[str, Weight]:
     content, found = load_file(folder / "model.safetensors"), {}
     for published, tensor in source.tensors.items():
         path = published.removesuffix(".weight")
-        if tensor.bits and fnmatchcase(path, pattern):
-            integers = unpack(content[tensor.name], tensor.bits).numpy().astype(np.int16)
+        if tensor.packing and fnmatchcase(path, pattern):
+            integers = unpack(content[tensor.name], tensor.packing.bits).numpy().astype(np.int16)
             scales = content[tensor.name.removesuffix(".weight") + ".scales"].numpy()
-            found[path] = ((integers - (1 << (tensor.bits - 1))).astype(np.int8), scales)
+            found[path] = ((integers - (1 << (tensor.packing.bits - 1))).astype(np.int8), scales)
     return found
 
 
