@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,14 @@ ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 
 
+class Merges(Protocol):
+    """An adapter for the tensors of a checkpoint."""
+
+    note: str  # what it is, for people
+
+    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor: ...
+
+
 class _Entry(NamedTuple):
     """A tensor in a file; `stored_name` is its name there."""
 
@@ -32,7 +40,7 @@ class _Entry(NamedTuple):
 class Checkpoint:
     """The tensors of one or several safetensors files, by name. The files are mapped, never read whole.
 
-    `is_random` says that voxport wrote the weights.
+    `is_random` says that voxport wrote the weights. `adapter` is merged into each tensor that is read.
 
     Raises CheckpointError if a file is missing or damaged, or two files have a tensor of the same name.
     """
@@ -57,6 +65,7 @@ class Checkpoint:
             raise CheckpointError(*faults)
         self.names = frozenset(self._entries)
         self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
+        self.adapter: Merges | None = None
 
     @property
     def size(self) -> int:
@@ -86,6 +95,8 @@ class Checkpoint:
         entry = self._entries[name]
         with safe_open(entry.path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(entry.stored_name)
+        if self.adapter:
+            tensor = self.adapter.merged(name, tensor)
         # minimum and maximum propagate NaN, and cost a fiftieth of isfinite over all values
         if tensor.is_floating_point() and not all(map(torch.isfinite, tensor.aminmax())):
             raise CheckpointError(

@@ -39,12 +39,13 @@ class CheckpointLayout(ABC, Generic[Config]):
 
     `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the layout has
     such files; export warns if a checkpoint lacks them. `chosen` are the files of weights to read, if the
-    caller has named any.
+    caller has named any. `adapter` is the folder of an adapter to merge.
     """
 
     config_class: type[Config]
     marker: str
     chosen: tuple[Path, ...] = ()
+    adapter: Path | None = None
     has_tokenizer: bool = False
     has_voices: bool = False
 
@@ -96,6 +97,12 @@ class CheckpointLayout(ABC, Generic[Config]):
             chosen += sorted(place.glob(re.sub(r"\d+(?=-of-)", "*", path.name)))
         other = copy.copy(self)
         other.chosen = tuple(dict.fromkeys(chosen))
+        return other
+
+    def adapted(self, adapter: Path) -> Self:
+        """The layout of a folder whose weights get the adapter of another one, or of the same."""
+        other = copy.copy(self)
+        other.adapter = adapter
         return other
 
     def tokenizer_files(self, folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
+from voxport.model.adapter import Adapter
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout
 from voxport.model.config import Config
@@ -308,8 +309,11 @@ class Family(ABC, Generic[Weights, Config, Options]):
         return found
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
-        """The tensors of a checkpoint. Raises CheckpointError."""
-        return Checkpoint(self.layout.weight_files(folder))
+        """The tensors of a checkpoint, with its adapter. Raises IntegrityError."""
+        checkpoint = Checkpoint(self.layout.weight_files(folder))
+        if self.layout.adapter:
+            checkpoint.adapter = Adapter(self.layout.adapter, checkpoint)
+        return checkpoint
 
     def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""

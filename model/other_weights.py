@@ -12,6 +12,7 @@ from voxport.bundle.errors import UsageError
 from voxport.model.checkpoint import DTYPES, Checkpoint
 from voxport.model.checkpoint_layout import SUFFIX, CheckpointLayout, WeightFile
 from voxport.model.download import unfinished
+from voxport.model.foreign import ADAPTER_WEIGHTS
 
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 
@@ -29,6 +30,8 @@ def check_other_weights(folder: Path, layout: CheckpointLayout, published: Calla
     name, notes = read[0].name, []
     for place, prefix in {file.path.parent: file.prefix for file in files}.items():
         for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
+            if path.name == ADAPTER_WEIGHTS:
+                continue
             if reason := unfinished(path):
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
                 continue

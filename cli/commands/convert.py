@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
     conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)
-    found = convert(arguments.folder, arguments.out, conversion, arguments.weights)
+    found = convert(arguments.folder, arguments.out, conversion, arguments.weights, arguments.adapter)
     if arguments.json:
         result = {
             "out": str(found.out),

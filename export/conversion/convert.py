@@ -59,16 +59,22 @@ class Converted:
     dropped: tuple[str, ...]
 
 
-def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection[str] = ()) -> Converted:
+def convert(
+    folder: Path,
+    out: Path,
+    conversion: Conversion,
+    weights: Collection[str] = (),
+    adapter: Path | None = None,
+) -> Converted:
     """Writes `folder` in another layout or precision to `out`, which must be free. `weights` names files to
-    read in place of the usual ones.
+    read in place of the usual ones. `adapter` is the folder of an adapter to merge.
 
     Raises UsageError, CheckpointError or ExportError; then nothing is left.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
     with foreign_format_named(folder):
-        family = open_convertible(folder, weights)
+        family = open_convertible(folder, weights, adapter)
         config = family.layout.load_config(folder)
         source = StoredWeights(folder, family, config)
     for note in check_other_weights(folder, family.layout, family.mlx.published):

@@ -167,8 +167,8 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "a bundle": (TTS, without_weights("codec.onnx"), ("codec.onnx is an exported model", "made from")),
     "LoRA beside its base": (
         TTS,
-        adapter("adapter_config.json", peft_type="LORA", base_model_name_or_path="owner/base"),
-        ("adapter_config.json has an adapter (LORA of peft)", "into owner/base with `merge_and_unload`"),
+        adapter("adapter_config.json", peft_type="LORA", r=2, lora_alpha=4),
+        ("adapter_model.safetensors: missing; fetch it",),
     ),
     "an adapter with a name": (
         QWEN,
@@ -242,11 +242,15 @@ def test_a_foreign_format_is_named_with_what_to_do(
 
 
 def test_an_adapter_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    content = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": "owner/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(content))
     save_file({"base_model.model.x.lora_A.weight": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
     for name, command in commands(tmp_path).items():
         assert command() == 5, name
-        assert "has an adapter (LORA of peft), which is not read; merge it" in error_line(capsys)
+        expected = (
+            "has an adapter of owner/base (LoRA of rank 16); give the folder of the base, and this as its"
+        )
+        assert expected in error_line(capsys)
 
 
 def test_weights_in_floats_are_loadable_whatever_an_old_configuration_says(

@@ -237,7 +237,7 @@ def test_an_adapter_is_passed_over_if_weights_are_named(copies: Callable[[str], 
 
 def given(checkpoint: Path, *weights: str) -> argparse.Namespace:
     """Arguments of a command on a bundle."""
-    return argparse.Namespace(checkpoint=checkpoint, weights=weights)
+    return argparse.Namespace(checkpoint=checkpoint, weights=weights, adapter=None)
 
 
 def test_commands_on_a_bundle_read_the_weights_that_it_was_made_from(copies: Callable[[str], Path]) -> None:
