@@ -20,7 +20,7 @@ from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
-from voxport.model.checkpoint_layout import CheckpointLayout
+from voxport.model.checkpoint_layout import CheckpointLayout, TransformersLayout
 from voxport.model.config import Config
 from voxport.model.download import card_languages
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
@@ -198,6 +198,11 @@ class Family(ABC, Generic[Weights, Config, Options]):
         """The layout of mlx-audio. Only conversions read it."""
         found = (layout for layout in self.layouts if isinstance(layout, MlxLayout))
         return next(found, MlxLayout(self.layouts[0]))
+
+    @property
+    def transformers(self) -> TransformersLayout[Config] | None:
+        """The layout of transformers, if it is not the published one."""
+        return next((layout for layout in self.layouts if isinstance(layout, TransformersLayout)), None)
 
     @property
     def synthetic(self) -> Synthetic[Config]:

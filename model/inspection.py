@@ -16,7 +16,7 @@ from voxport.model.families import family_of, open_family
 from voxport.model.family import Family
 from voxport.model.foreign import adapter, foreign_format_named
 from voxport.model.graph import Options, Weights
-from voxport.model.mlx.layout import MLX_WEIGHTS
+from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
 from voxport.model.other_weights import check_other_weights
 
 MAX_NAMED = 3  # tensors of a kind that a note names
@@ -74,19 +74,19 @@ def open_family_of(folder: Path, weights: Collection[str] = ()) -> Family:
 
     Raises CheckpointError on an adapter beside weights that are not named, and on weights for MLX.
     """
-    family = open_family(family_of(folder))
-    if family.mlx.has_weights(folder):
+    family = open_convertible(folder, weights)
+    if isinstance(family.layout, MlxLayout):
         raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
-    return _reading(family, folder, weights)
+    return family
 
 
 def open_convertible(folder: Path, weights: Collection[str] = ()) -> Family:
     """As `open_family_of`, also for weights in the layout of mlx-audio."""
     family = open_family(family_of(folder))
-    return _reading(family.reading(family.mlx) if family.mlx.has_weights(folder) else family, folder, weights)
-
-
-def _reading(family: Family, folder: Path, weights: Collection[str]) -> Family:
+    if (other := family.transformers) and other.replaces_published(folder, weights):
+        family = family.reading(other)
+    elif family.mlx.has_weights(folder):
+        family = family.reading(family.mlx)
     if weights:
         return family.reading(family.layout.choosing(folder, weights))
     if found := adapter(folder):
@@ -111,6 +111,8 @@ def check_parts(
     if config:
         with collected(faults):
             family.layout.voices(folder, config)
+    if checkpoint and (parts := checkpoint.wrappers):
+        notes.append(f"{', '.join(parts)} in names of tensors: left out, a wrapper of training added it")
     if config and checkpoint:
         wrong: list[str] = []
         with collected(wrong):
