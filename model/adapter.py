@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from pydantic import Field
@@ -56,14 +55,6 @@ def _value(patterns: Mapping[str, float] | None, path: str, default: float) -> f
     return next(matching, default)
 
 
-class Naming(Protocol):
-    """The names and the order of rows that an adapter has, and a checkpoint may not have."""
-
-    def published(self, name: str) -> str: ...
-
-    def restored(self, name: str, tensor: torch.Tensor) -> torch.Tensor: ...
-
-
 @dataclass(frozen=True)
 class _Update:
     """What changes a tensor. `layer` is the tensor's own name for the adapter.
@@ -80,14 +71,15 @@ class _Update:
 
 
 class Adapter:
-    """The adapter in `folder`, for the tensors of `base`, whose names for the adapter `naming` gives if they
-    have others. Loads no weight.
+    """The adapter in `folder`, for the tensors of `base`. Loads no weight.
+
+    `naming` knows names and rows of transformers, if the adapter may have them and the base may not.
 
     Raises UsageError if `folder` has none. Raises IntegrityError that names what the adapter has and is not
     merged, or a tensor that the base does not have in that shape.
     """
 
-    def __init__(self, folder: Path, base: Checkpoint, naming: Naming | None = None):
+    def __init__(self, folder: Path, base: Checkpoint, naming: WeightFile):
         self.path, self._base, self._naming = folder / ADAPTER_WEIGHTS, base, naming
         self.config = _read_config(folder)
         self._tensors = Checkpoint([WeightFile(self.path)])
@@ -138,9 +130,7 @@ class Adapter:
         the part out.
         """
         layers = [update.layer for update in updates]
-        published = self._naming.published if self._naming else str
-        if self._naming and not any(published(layer) in self._base.names for layer in layers):
-            self._naming, published = None, str  # it has the names of the base
+        published = self._naming.published
 
         def absent(root: str) -> list[str]:
             return [layer for layer in layers if published(root + layer) not in self._base.names]
@@ -181,18 +171,15 @@ class Adapter:
 
     def _changed(self, value: torch.Tensor, update: _Update) -> torch.Tensor:
         first, *rest = (self._tensors.tensor(part).float() for part in update.parts)
-        first = self._in_order(update, first)
+        first = self._naming.restored(update.layer, first)
         if update.scale is None:
             return first
         change = first.flatten(1) @ rest[0].flatten(1) if rest else first
         rows = (value.T if update.is_table else value).reshape(change.shape) + update.scale * change
         if update.norms:
             norms = self._tensors.tensor(update.norms).float().reshape(-1, 1)
-            rows *= self._in_order(update, norms) / rows.norm(dim=1, keepdim=True)
+            rows *= self._naming.restored(update.layer, norms) / rows.norm(dim=1, keepdim=True)
         return (rows.T if update.is_table else rows).reshape(value.shape)
-
-    def _in_order(self, update: _Update, rows: torch.Tensor) -> torch.Tensor:
-        return self._naming.restored(update.layer, rows) if self._naming else rows
 
 
 def _roots(names: frozenset[str], layer: str) -> list[str]:

@@ -31,10 +31,6 @@ FILES = (  # in a folder without safetensors
     ((".h5", ".msgpack", ".npz"), "not in PyTorch's format; fetch the safetensors files of the model"),
     ((".onnx", ".pte", ".mlpackage"), "an exported model; give the checkpoint that it was made from"),
 )
-TRANSFORMERS = (
-    "the layout of transformers, which is not read; give the layout of Mistral: params.json, "
-    "consolidated.safetensors and tekken.json of one model"
-)
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
 MERGE_FIRST = "merge it into its base with `merge_and_unload`, save that model, and give its folder"
@@ -99,17 +95,14 @@ def _method(section: Any) -> str | None:
 
 
 def _other_layout(folder: Path) -> str | None:
-    """A part of a checkpoint, or the layout of transformers."""
+    """A part of a checkpoint, or another codec."""
     content, codec = (read_object(folder / name) for name in ("config.json", "speech_tokenizer/config.json"))
     if TOKENIZER_25_HZ in (content.get("tokenizer_type"), codec.get("model_type")):
         return f"a model with {TOKENIZER_25_HZ}, which is not supported; give a 12 Hz checkpoint"
     kind = str(content.get("model_type"))
     if kind.startswith("qwen3_tts_tokenizer"):
         return f"a speech tokenizer alone ({kind}); give the folder of a whole Qwen3-TTS checkpoint"
-    is_published = (folder / "params.json").exists() and any(folder.glob("consolidated*.safetensors"))
-    if is_published or not (content.get("audio_config") or content.get("text_config")):
-        return None
-    return TRANSFORMERS
+    return None
 
 
 def _other_file(folder: Path) -> str | None:

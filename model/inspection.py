@@ -78,20 +78,19 @@ def open_family_of(folder: Path, weights: Collection[str] = (), adapter: Path | 
     An adapter in the folder itself is merged if neither is given. Raises CheckpointError on adapters that are
     in folders below, and on weights for MLX.
     """
-    family = open_family(family_of(folder))
-    if family.mlx.has_weights(folder):
+    family = open_convertible(folder, weights, adapter)
+    if isinstance(family.layout, MlxLayout):
         raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
-    return _reading(family, folder, weights, adapter)
+    return family
 
 
 def open_convertible(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
     """As `open_family_of`, also for weights in the layout of mlx-audio."""
     family = open_family(family_of(folder))
-    family = family.reading(family.mlx) if family.mlx.has_weights(folder) else family
-    return _reading(family, folder, weights, adapter)
-
-
-def _reading(family: Family, folder: Path, weights: Collection[str], adapter: Path | None) -> Family:
+    if (other := family.transformers) and other.replaces_published(folder, weights):
+        family = family.reading(other)
+    elif family.mlx.has_weights(folder):
+        family = family.reading(family.mlx)
     layout = family.layout.choosing(folder, weights) if weights else family.layout
     if not (weights or adapter):
         adapter = folder if (folder / ADAPTER_CONFIG).is_file() else None
@@ -121,6 +120,8 @@ def check_parts(
     if config:
         with collected(faults):
             family.layout.voices(folder, config)
+    if checkpoint and (parts := checkpoint.wrappers):
+        notes.append(f"{', '.join(parts)} in names of tensors: left out, a wrapper of training added it")
     if config and checkpoint:
         wrong: list[str] = []
         with collected(wrong):

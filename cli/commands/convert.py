@@ -1,4 +1,4 @@
-"""Convert the weights of a checkpoint: to and from mlx-audio, or to another precision."""
+"""Convert the weights of a checkpoint: to and from mlx-audio and transformers, or to another precision."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ def _reason_not_supported(recipe: Recipe) -> str | None:
 
 
 PRECISIONS = ("bf16", "f16", "f32")
-DESTINATIONS = ("mlx", "published")
+DESTINATIONS = ("mlx", "published", "transformers")
 LAYOUTS = ("mlx-audio", "mlx")
 DEFAULT_SIZE = "tiny"  # size of a synthetic checkpoint
 QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_supported(recipe))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
-    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a checkpoint, or a folder of mlx-audio")
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
     add_weights_argument(parser)
     parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
@@ -56,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     recipe = find_recipe(arguments.quant)
-    if arguments.to == "published" and recipe.name != "none":
+    if arguments.to != "mlx" and recipe.name != "none":
         raise UsageError(
-            f"--quant {recipe.name}: published checkpoints have no integers; leave it out", field="quant"
+            f"--quant {recipe.name}: {arguments.to} checkpoints have no integers; leave it out", field="quant"
         )
-    if arguments.to == "published" and arguments.layout:
+    if arguments.to != "mlx" and arguments.layout:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
     if reason := _reason_not_supported(recipe):
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")

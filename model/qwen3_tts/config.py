@@ -299,10 +299,7 @@ class Qwen3TTSConfig(Section):
         return self
 
     def _check_encoders(self) -> None:
-        """A Base model makes voices: vectors and codes that the talker takes, from recordings of one rate.
-
-        The codec may speak at another rate.
-        """
+        """A Base model makes voices: vectors and codes that the talker takes, from recordings of one rate."""
         speaker, codec = self.speaker_encoder_config, self.codec
         if speaker is None:
             raise ValueError("speaker_encoder_config: a Base model needs it")

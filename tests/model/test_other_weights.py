@@ -229,7 +229,7 @@ def test_a_chosen_file_in_another_layout_is_called_what_it_is(
     renamed = {name.replace("attention.", "self_attn."): value for name, value in tensors.items()}
     save_file(renamed, folder / "model.safetensors")
     assert export_dry(folder, "--weights", "model.safetensors") == 5
-    assert "model.safetensors: the layout of transformers, which is not read" in error_line(capsys)
+    assert "model.safetensors: has names of transformers, as layers.0.self_attn." in error_line(capsys)
 
 
 def test_an_adapter_is_passed_over_if_weights_are_named(copies: Callable[[str], Path]) -> None:

@@ -18,7 +18,7 @@ def merged(case: str, base: Path) -> dict[str, torch.Tensor]:
     """The tensors that an adapter changes."""
     checkpoint = Checkpoint([WeightFile(base)])
     before = {name: checkpoint.tensor(name) for name in checkpoint.names}
-    checkpoint.adapter = Adapter(GOLDEN / case, checkpoint)
+    checkpoint.adapter = Adapter(GOLDEN / case, checkpoint, WeightFile(base))
     after = {name: checkpoint.tensor(name) for name in checkpoint.names}
     return {name: value for name, value in after.items() if not value.equal(before[name])}
 
