@@ -17,11 +17,13 @@ from voxport.quantize.recipe import RECIPES
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that reads a checkpoint."""
+    """The options of every command that reads a checkpoint."""
     help_text = (
         "file of weights in the checkpoint to read, or index of its shards (default: the published one)"
     )
     parser.add_argument("--weights", nargs=1, default=(), metavar="FILE", help=help_text)
+    help_text = "folder of a LoRA adapter of peft to merge (default: the one in the checkpoint's folder)"
+    parser.add_argument("--adapter", type=Path, metavar="DIR", help=help_text)
 
 
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:

@@ -105,7 +105,7 @@ COMMANDS = (
     Command("inspect", "check a checkpoint and list what it holds", "Voxtral-4B-TTS-2603"),
     Command(
         "convert",
-        "convert weights to and from mlx-audio, or to another precision",
+        "convert weights to and from mlx-audio and transformers, or to another precision",
         "Qwen3-TTS-12Hz-0.6B-Base qwen-mlx --to mlx --quant w4",
         if_interrupted="no partial folder was left",
     ),

@@ -70,7 +70,7 @@ def check_export(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Ta
     from voxport.export.resolve import resolve
     from voxport.export.staging import check_output
 
-    source = open_source(arguments.checkpoint, arguments.model, arguments.weights)
+    source = open_source(arguments.checkpoint, arguments.model, arguments.weights, arguments.adapter)
     options = given_options(arguments, source.family.name)
     resolved, folders = resolve(source, request.model_copy(update={"options": options})), []
     for target in targets:
@@ -106,9 +106,14 @@ def check_beside_checkpoint(bundle: Bundle, arguments: argparse.Namespace) -> tu
     return resolved, target
 
 
-def open_source(checkpoint: Path | None, model: str | None, weights: Collection[str] = ()) -> Source:
+def open_source(
+    checkpoint: Path | None,
+    model: str | None,
+    weights: Collection[str] = (),
+    adapter: Path | None = None,
+) -> Source:
     """The checkpoint, or the embedded one of family `model`. `weights` are names of files to read in place of
-    the usual ones.
+    the usual ones. `adapter` is the folder of an adapter to merge.
 
     Raises UsageError if the checkpoint has another family.
     """
@@ -117,7 +122,7 @@ def open_source(checkpoint: Path | None, model: str | None, weights: Collection[
     from voxport.model.families import DEFAULT, FAMILIES, find_family
 
     key = find_family(model) if model else DEFAULT
-    source = Source(checkpoint or embedded_default(key), weights)
+    source = Source(checkpoint or embedded_default(key), weights, adapter)
     if model and source.family.name != key:
         raise UsageError(
             f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; "
@@ -131,6 +136,7 @@ def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
 
     Raises UsageError if it is another one.
     """
+    from voxport.export.resolve import ADAPTER
     from voxport.export.verify.manifest_check import check_source
     from voxport.model.checkpoint_layout import SUFFIX
     from voxport.model.embedded import embedded_default
@@ -140,7 +146,10 @@ def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
     places = {file.path.parent for file in layouts_of(job.family)[0].single_files(folder)}
     recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
     recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
-    source = open_source(folder, job.family, arguments.weights or recorded)
+    adapter = arguments.adapter
+    if not adapter and any(name.startswith(f"{ADAPTER}/") for name in job.source.files):
+        adapter = folder
+    source = open_source(folder, job.family, arguments.weights or recorded, adapter)
     check_source(job.source.files, source, arguments.checkpoint is None)
     return source
 

@@ -17,13 +17,14 @@ from voxport.bundle.manifest import ExportRequest, FamilyConstants, FileEntry, R
 from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import LayoutName
 from voxport.model.checkpoint import is_below
-from voxport.model.foreign import foreign_format_named
+from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS, foreign_format_named
 from voxport.model.graph import Component, GraphSpec, ModelSpec
 from voxport.model.inspection import check_parts, open_family_of
 from voxport.quantize.recipe import Recipe, Rule, find_recipe, parse_rule, with_min_bits
 
 MAX_REFERENCE_BYTES = 2e9  # float32 weights of a reference, beside the model that is verified
 log = logging.getLogger(__name__)
+ADAPTER = "adapter"
 MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
 
 
@@ -33,11 +34,13 @@ class Source:
     Loads no weight. Raises an error of `bundle.errors` that names the fault.
     """
 
-    def __init__(self, folder: Path, weights: Collection[str] = ()):
-        """`weights` are names of files of weights to read in place of the usual ones."""
+    def __init__(self, folder: Path, weights: Collection[str] = (), adapter: Path | None = None):
+        """`weights` are names of files of weights to read in place of the usual ones. `adapter` is the folder
+        of an adapter to merge.
+        """
         self.folder = folder
         with foreign_format_named(folder):
-            self.family = open_family_of(folder, weights)
+            self.family = open_family_of(folder, weights, adapter)
             self.config = self.family.layout.load_config(folder)
             self.checkpoint = self.family.open_checkpoint(folder)
             notes: list[str] = []
@@ -53,8 +56,15 @@ class Source:
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
-        """Size and hash of every file that a bundle is made from."""
-        return {name: file_entry(self.folder / name) for name in self.family.layout.source_files(self.folder)}
+        """Size and hash of every file that a bundle is made from. `adapter/` precedes those of the adapter,
+        wherever they are.
+        """
+        layout = self.family.layout
+        paths = {name: self.folder / name for name in layout.source_files(self.folder)}
+        if layout.adapter:
+            names = ADAPTER_CONFIG, ADAPTER_WEIGHTS
+            paths |= {f"{ADAPTER}/{name}": layout.adapter / name for name in names}
+        return {name: file_entry(path) for name, path in paths.items()}
 
     @property
     def licence(self) -> str:

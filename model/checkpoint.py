@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from voxport.bundle.errors import CheckpointError
-from voxport.model.checkpoint_layout import RANDOM_WEIGHTS, WeightFile
+from voxport.model.checkpoint_layout import RANDOM_WEIGHTS, WRAPPER, WeightFile
 from voxport.model.download import missing, truncated, unfinished
-from voxport.model.foreign import TRANSFORMERS
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors, by name
@@ -20,19 +19,38 @@ ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 
 
+class Merges(Protocol):
+    """An adapter for the tensors of a checkpoint."""
+
+    note: str  # what it is, for people
+
+    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor: ...
+
+
 class _Entry(NamedTuple):
     """A tensor in a file; `stored_name` is its name there."""
 
-    path: Path
+    file: WeightFile
     stored_name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    def tensor(self) -> torch.Tensor:
+        """The published values. Each call maps the file anew: pages of one long-lived mapping would stay in
+        memory until the last tensor is read.
+        """
+        with safe_open(self.path, framework="pt") as file:
+            return self.file.restored(self.stored_name, file.get_tensor(self.stored_name))
 
 
 class Checkpoint:
     """The tensors of one or several safetensors files, by name. The files are mapped, never read whole.
 
-    `is_random` says that voxport wrote the weights.
+    `is_random` says that voxport wrote the weights. `adapter` is merged into each tensor that is read.
 
     Raises CheckpointError if a file is missing or damaged, or two files have a tensor of the same name.
     """
@@ -47,21 +65,29 @@ class Checkpoint:
             except CheckpointError as error:
                 faults += error.faults
                 continue
-            for name, entry in header.items():
-                if name in self._entries:
+            for name, entry in header:
+                other = self._entries.setdefault(name, entry)
+                if other is not entry and not _is_same(other, entry):
                     raise CheckpointError(
-                        f"{file.path}: tensor {name}: also in {self._entries[name].path}; expected it once"
+                        f"{file.path}: tensor {entry.stored_name}: also in {other.path} as "
+                        f"{other.stored_name}, with other values; expected it once"
                     )
-                self._entries[name] = entry
         if faults:
             raise CheckpointError(*faults)
         self.names = frozenset(self._entries)
         self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
+        self.adapter: Merges | None = None
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.path.stat().st_size for file in self.files)
+
+    @property
+    def wrappers(self) -> list[str]:
+        """Parts of the names in the files that are left out, because training added them."""
+        entries = self._entries.values()
+        return sorted({part for entry in entries for part in WRAPPER.findall(entry.stored_name)})
 
     def dtype(self, name: str) -> str:
         return self._entries[name].dtype
@@ -78,14 +104,11 @@ class Checkpoint:
         return _metadata(self._entries[name].path)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError if a value is not finite.
-
-        Each call maps the file anew: pages of one long-lived mapping would stay in memory until the last
-        tensor is read.
-        """
+        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError if a value is not finite."""
         entry = self._entries[name]
-        with safe_open(entry.path, framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(entry.stored_name)
+        tensor = entry.tensor()
+        if self.adapter:
+            tensor = self.adapter.merged(name, tensor)
         # minimum and maximum propagate NaN, and cost a fiftieth of isfinite over all values
         if tensor.is_floating_point() and not all(map(torch.isfinite, tensor.aminmax())):
             raise CheckpointError(
@@ -122,8 +145,9 @@ class Checkpoint:
         if extra and absent:
             refuse_other_names(self._entries[extra[0]].path, extra, absent)
         if absent:
+            file = self._expected_file(absent[0])
             faults.append(
-                f"{self._expected_file(absent[0])}: tensor {_first_of(absent)} missing; "
+                f"{file.path}: tensor {_first_of([*map(file.written, absent)])} missing; "
                 f"the configuration describes a model that has it; {ONE_RELEASE}"
             )
         if extra:
@@ -140,16 +164,19 @@ class Checkpoint:
         if faults:
             raise CheckpointError(*faults)
 
-    def _expected_file(self, name: str) -> Path:
+    def _expected_file(self, name: str) -> WeightFile:
         """The first file whose prefix fits best."""
         fitting = [file for file in self.files if name.startswith(file.prefix)] or list(self.files)
-        return max(fitting, key=lambda file: len(file.prefix)).path
+        return max(fitting, key=lambda file: len(file.prefix))
 
 
 def refuse_other_names(path: Path, extra: list[str], absent: list[str]) -> None:
     """Raises CheckpointError if a file has the names of transformers, or names with parts of a wrapper."""
     if any(".self_attn." in name for name in extra) and not any(".self_attn." in name for name in absent):
-        raise CheckpointError(f"{path}: {TRANSFORMERS}")
+        raise CheckpointError(
+            f"{path}: has names of transformers, as {extra[0]}; expected its config.json beside the file, "
+            "and no prefix"
+        )
     parts = extra[0].split(".")
     for added in (f"{part}." for part in (*parts, *map(".".join, pairwise(parts)))):
         if absent and set(absent) <= {name.replace(added, "", 1) for name in extra}:
@@ -179,8 +206,14 @@ def _metadata(path: Path) -> dict[str, str]:
         return dict(file.metadata() or {})
 
 
-def _read_header(file: WeightFile) -> dict[str, _Entry]:
-    """The tensors of a file by prefixed name."""
+def _is_same(one: _Entry, other: _Entry) -> bool:
+    """Whether two names of a tensor have the same values, as a head that is tied to the table of tokens."""
+    is_alias = one.stored_name != other.stored_name and one.shape == other.shape and one.dtype in DTYPES
+    return is_alias and one.dtype == other.dtype and torch.equal(one.tensor(), other.tensor())
+
+
+def _read_header(file: WeightFile) -> list[tuple[str, _Entry]]:
+    """The tensors of a file with their published names."""
     path = file.path
     if not path.is_file():
         raise CheckpointError(f"{path}: {missing(path)}; expected weights of the checkpoint there")
@@ -188,11 +221,11 @@ def _read_header(file: WeightFile) -> dict[str, _Entry]:
         raise CheckpointError(f"{path}: {reason}")
     try:
         with safe_open(path, framework="pt") as opened:
-            entries = {}
+            entries = []
             for name in opened.keys():  # noqa: SIM118  safe_open has no __iter__
                 found = opened.get_slice(name)
-                entry = _Entry(path, name, tuple(found.get_shape()), found.get_dtype())
-                entries[file.prefix + name] = entry
+                entry = _Entry(file, name, tuple(found.get_shape()), found.get_dtype())
+                entries.append((file.published(name), entry))
             return entries
     except (SafetensorError, OSError) as error:
         reason = truncated(path) or str(error)

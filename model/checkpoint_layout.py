@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -21,17 +21,78 @@ from voxport.model.download import unfinished
 if TYPE_CHECKING:
     import torch
 
+    from voxport.bundle.json_types import Json
+
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
+WORD = r"(\w+)"
+# Parts of names that training adds: DDP, torch.compile, FSDP, activation checkpointing, and peft.
+WRAPPER = re.compile(
+    r"\b(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model\.model)\."
+)
+
+
+class Renames:
+    """Two sets of names of the same tensors."""
+
+    def __init__(self, pairs: tuple[tuple[str, str], ...]):
+        """`pairs` are prefixes of names, published and other ones. `*` is a number or a word. The first pair
+        that fits decides. A name that no pair fits is the same in both.
+        """
+        self._patterns = [(*_rule(first, second), *_rule(second, first)) for first, second in pairs]
+
+    def other(self, published: str) -> str:
+        """The other name of a tensor."""
+        for pattern, template, _, _ in self._patterns:
+            if pattern.match(published):
+                return pattern.sub(template, published)
+        return published
+
+    def published(self, name: str) -> str:
+        """The published name of a tensor with another name, and of a published name itself."""
+        for pattern, _, back, template in self._patterns:
+            if pattern.match(name):
+                return name
+            if back.match(name):
+                return back.sub(template, name)
+        return name
+
+
+def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
+    """A pattern for names that begin with `source`, and the replacement of its match."""
+    pattern = WORD.join(map(re.escape, source.split("*")))
+    template, *rest = target.split("*")
+    for group, text in enumerate(rest, 1):
+        template += rf"\g<{group}>{text}"
+    return re.compile(f"^{pattern}"), template
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A safetensors file. `prefix` precedes its tensor names, if names of several files would collide."""
+    """A safetensors file. `prefix` precedes its tensor names, if names of several files would collide.
+
+    A layout whose names or values differ from the published ones has a subclass.
+    """
 
     path: Path
     prefix: str = ""
+
+    def published(self, name: str) -> str:
+        """The published name of a tensor in the file. The names of wrappers of training are left out."""
+        return self.prefix + WRAPPER.sub("", name)
+
+    def restored(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The published values of a tensor by its name in the file."""
+        return tensor
+
+    def written(self, published: str) -> str:
+        """The name that a tensor has in the file."""
+        return published
+
+    def converted(self, published: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The values that a published tensor has in the file."""
+        return tensor
 
 
 class CheckpointLayout(ABC, Generic[Config]):
@@ -39,12 +100,13 @@ class CheckpointLayout(ABC, Generic[Config]):
 
     `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the layout has
     such files; export warns if a checkpoint lacks them. `chosen` are the files of weights to read, if the
-    caller has named any.
+    caller has named any. `adapter` is the folder of an adapter to merge.
     """
 
     config_class: type[Config]
     marker: str
     chosen: tuple[Path, ...] = ()
+    adapter: Path | None = None
     has_tokenizer: bool = False
     has_voices: bool = False
 
@@ -54,6 +116,10 @@ class CheckpointLayout(ABC, Generic[Config]):
 
         Raises ConfigError if a file of the layout is damaged.
         """
+
+    def published_documents(self, folder: Path) -> dict[str, Json]:
+        """Contents of the published configuration files that `folder` has in another form, by name."""
+        return {}
 
     @abstractmethod
     def config_files(self, folder: Path) -> list[str]:
@@ -76,7 +142,7 @@ class CheckpointLayout(ABC, Generic[Config]):
         one. Raises CheckpointError.
         """
         files = self.single_files(folder)
-        return [WeightFile(path, file.prefix) for file in files for path in self._paths(file.path)]
+        return [replace(file, path=path) for file in files for path in self._paths(file.path)]
 
     def _paths(self, path: Path) -> list[Path]:
         return [each for each in self.chosen if each.parent == path.parent] or weight_paths(path)
@@ -96,6 +162,12 @@ class CheckpointLayout(ABC, Generic[Config]):
             chosen += sorted(place.glob(re.sub(r"\d+(?=-of-)", "*", path.name)))
         other = copy.copy(self)
         other.chosen = tuple(dict.fromkeys(chosen))
+        return other
+
+    def adapted(self, adapter: Path) -> Self:
+        """The layout of a folder whose weights get the adapter of another one, or of the same."""
+        other = copy.copy(self)
+        other.adapter = adapter
         return other
 
     def tokenizer_files(self, folder: Path) -> list[str]:
@@ -147,6 +219,24 @@ class CheckpointLayout(ABC, Generic[Config]):
         others = self.tokenizer_files(folder) + self.voice_files(folder)
         names = self.config_files(folder) + weights + others
         return [name for name in dict.fromkeys(names) if (folder / name).is_file()]
+
+
+class TransformersLayout(CheckpointLayout[Config]):
+    """The layout of transformers, beside another published one."""
+
+    @abstractmethod
+    def replaces_published(self, folder: Path, weights: Collection[str]) -> bool:
+        """Whether `folder`, or its files `weights`, are read in this layout and not as published."""
+
+    @abstractmethod
+    def written_file(self, config: Config) -> WeightFile:
+        """The file of weights that a conversion writes, by its path below the folder."""
+
+    @abstractmethod
+    def documents(self, folder: Path, config: Config, dtype: str) -> dict[str, Json]:
+        """Contents of the configuration files that a conversion of `folder` writes, by name. `dtype` is
+        torch's name of the dtype of the weights. Raises UsageError if transformers has no such model.
+        """
 
 
 def not_json(path: Path) -> str | None:

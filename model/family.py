@@ -19,8 +19,9 @@ from torch.overrides import TorchFunctionMode
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import NO_LICENCE_NEEDED, FamilyConstants
+from voxport.model.adapter import Adapter
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
-from voxport.model.checkpoint_layout import CheckpointLayout
+from voxport.model.checkpoint_layout import CheckpointLayout, TransformersLayout, WeightFile
 from voxport.model.config import Config
 from voxport.model.download import card_languages
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
@@ -200,6 +201,11 @@ class Family(ABC, Generic[Weights, Config, Options]):
         return next(found, MlxLayout(self.layouts[0]))
 
     @property
+    def transformers(self) -> TransformersLayout[Config] | None:
+        """The layout of transformers, if it is not the published one."""
+        return next((layout for layout in self.layouts if isinstance(layout, TransformersLayout)), None)
+
+    @property
     def synthetic(self) -> Synthetic[Config]:
         """`SYNTHETIC` of the module `synthetic` beside the family, which is imported when it is needed."""
         package = type(self).__module__.rpartition(".")[0]
@@ -308,8 +314,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
         return found
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
-        """The tensors of a checkpoint. Raises CheckpointError."""
-        return Checkpoint(self.layout.weight_files(folder))
+        """The tensors of a checkpoint, with its adapter. Raises IntegrityError."""
+        checkpoint = Checkpoint(self.layout.weight_files(folder))
+        if self.layout.adapter:
+            other = self.transformers and self.transformers.written_file(self.layout.load_config(folder))
+            checkpoint.adapter = Adapter(self.layout.adapter, checkpoint, other or WeightFile(folder))
+        return checkpoint
 
     def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""

@@ -1,6 +1,6 @@
 """Checkpoints in formats that voxport does not read: what they are, and what to do. Imports no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,9 @@ FILES = (  # in a folder without safetensors
     ((".h5", ".msgpack", ".npz"), "not in PyTorch's format; fetch the safetensors files of the model"),
     ((".onnx", ".pte", ".mlpackage"), "an exported model; give the checkpoint that it was made from"),
 )
-TRANSFORMERS = (
-    "the layout of transformers, which is not read; give the layout of Mistral: params.json, "
-    "consolidated.safetensors and tekken.json of one model"
-)
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
+MERGE_FIRST = "merge it into its base with `merge_and_unload`, save that model, and give its folder"
 NOT_WEIGHTS = ("optimizer", "scheduler", "rng_state", "training_args", "scaler")  # files of a trainer
 
 
@@ -46,25 +44,31 @@ def foreign_format_named(folder: Path) -> Iterator[None]:
         yield
     except (IntegrityError, CheckpointNotFound):
         is_folder = folder.is_dir() and not partial_downloads(folder)
-        reasons = (adapter, _quantised, _other_layout, _other_file) if is_folder else ()
+        reasons = (adapter_named, _quantised, _other_layout, _other_file) if is_folder else ()
         if reason := next(filter(None, (find(folder) for find in reasons)), None):
             raise CheckpointError(f"{folder}: {reason}") from None
         raise
 
 
-def adapter(folder: Path) -> str | None:
-    """The adapter in `folder` or in a folder below it, and what to do."""
-    names = (f"{start}adapter_{rest}" for start in ("", "*/") for rest in ("config.json", "model.*"))
+def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
+    """The adapter in `folder`, or below in `places` like `*/`, and what to do; None beside other weights."""
+    names = (f"{start}adapter_{rest}" for start in places for rest in ("config.json", "model.*"))
     paths = [path for name in names for path in sorted(folder.glob(name))]
+    is_beside = paths and paths[0].parent == folder
+    if is_beside and {*folder.glob("*.safetensors")} - {folder / ADAPTER_WEIGHTS}:
+        return None
     if not paths and not any(".lora_" in name for name in _dtypes(folder)):
         return None
     name = paths[0].relative_to(folder) if paths else "a file of weights"
     content = read_object(paths[0].with_name("adapter_config.json")) if paths else {}
-    kind, base = content.get("peft_type", "LoRA"), content.get("base_model_name_or_path", "its base")
-    return (
-        f"{name} has an adapter ({kind} of peft), which is not read; merge it into {base} with "
-        "`merge_and_unload`, save that model, and give its folder"
-    )
+    kind, base = content.get("peft_type"), content.get("base_model_name_or_path") or "its base"
+    if kind == "LORA" and paths[0].with_name(ADAPTER_WEIGHTS).is_file():
+        rank = f"LoRA of rank {content.get('r')}"
+        return (
+            f"{name} has an adapter of {base} ({rank}); give the folder of the base, and this as its adapter"
+        )
+    advice = MERGE_FIRST.replace("its base", base)
+    return f"{name} has an adapter ({kind or 'LoRA'} of peft), which is not read; {advice}"
 
 
 def _quantised(folder: Path) -> str | None:
@@ -90,17 +94,14 @@ def _method(section: Any) -> str | None:
 
 
 def _other_layout(folder: Path) -> str | None:
-    """A part of a checkpoint, or the layout of transformers."""
+    """A part of a checkpoint, or another codec."""
     content, codec = (read_object(folder / name) for name in ("config.json", "speech_tokenizer/config.json"))
     if TOKENIZER_25_HZ in (content.get("tokenizer_type"), codec.get("model_type")):
         return f"a model with {TOKENIZER_25_HZ}, which is not supported; give a 12 Hz checkpoint"
     kind = str(content.get("model_type"))
     if kind.startswith("qwen3_tts_tokenizer"):
         return f"a speech tokenizer alone ({kind}); give the folder of a whole Qwen3-TTS checkpoint"
-    is_published = (folder / "params.json").exists() and any(folder.glob("consolidated*.safetensors"))
-    if is_published or not (content.get("audio_config") or content.get("text_config")):
-        return None
-    return TRANSFORMERS
+    return None
 
 
 def _other_file(folder: Path) -> str | None:

@@ -14,9 +14,9 @@ from voxport.model.config import Config
 from voxport.model.download import partial_downloads
 from voxport.model.families import family_of, open_family
 from voxport.model.family import Family
-from voxport.model.foreign import adapter, foreign_format_named
+from voxport.model.foreign import ADAPTER_CONFIG, adapter_named, foreign_format_named
 from voxport.model.graph import Options, Weights
-from voxport.model.mlx.layout import MLX_WEIGHTS
+from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
 from voxport.model.other_weights import check_other_weights
 
 MAX_NAMED = 3  # tensors of a kind that a note names
@@ -46,9 +46,12 @@ class Inspection(Contents):
     notes: list[str]
 
 
-def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspection:
+def inspect_checkpoint(
+    folder: Path, weights: Collection[str] = (), adapter: Path | None = None
+) -> Inspection:
     """Contents of a checkpoint as JSON values, after the checks of an export. Reads values of weights only to
-    compare two sets of them. `weights` are names of files to read in place of the usual ones.
+    compare two sets of them. `weights` are names of files to read in place of the usual ones. `adapter` is
+    the folder of an adapter to merge.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
     Raises UsageError if `folder` is not a checkpoint.
@@ -59,7 +62,7 @@ def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspectio
     found: Contents = {}
     with collected(problems), foreign_format_named(folder):
         with collected(faults):
-            family = open_family_of(folder, weights)
+            family = open_family_of(folder, weights, adapter)
             found = {"family": family.name, "languages": list(family.languages)}
             found |= _contents(family, folder, faults, notes)
         if faults:
@@ -69,29 +72,33 @@ def inspect_checkpoint(folder: Path, weights: Collection[str] = ()) -> Inspectio
     return {"loadable": not problems, "problems": problems, "notes": notes, **found}
 
 
-def open_family_of(folder: Path, weights: Collection[str] = ()) -> Family:
-    """The family of a checkpoint, which reads the files `weights` if any are named.
+def open_family_of(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
+    """The family of a checkpoint, which reads the files `weights` if any are named, and merges `adapter`.
 
-    Raises CheckpointError on an adapter beside weights that are not named, and on weights for MLX.
+    An adapter in the folder itself is merged if neither is given. Raises CheckpointError on adapters that are
+    in folders below, and on weights for MLX.
     """
-    family = open_family(family_of(folder))
-    if family.mlx.has_weights(folder):
+    family = open_convertible(folder, weights, adapter)
+    if isinstance(family.layout, MlxLayout):
         raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
-    return _reading(family, folder, weights)
+    return family
 
 
-def open_convertible(folder: Path, weights: Collection[str] = ()) -> Family:
+def open_convertible(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
     """As `open_family_of`, also for weights in the layout of mlx-audio."""
     family = open_family(family_of(folder))
-    return _reading(family.reading(family.mlx) if family.mlx.has_weights(folder) else family, folder, weights)
-
-
-def _reading(family: Family, folder: Path, weights: Collection[str]) -> Family:
-    if weights:
-        return family.reading(family.layout.choosing(folder, weights))
-    if found := adapter(folder):
-        raise CheckpointError(f"{folder}: {found}")
-    return family
+    if (other := family.transformers) and other.replaces_published(folder, weights):
+        family = family.reading(other)
+    elif family.mlx.has_weights(folder):
+        family = family.reading(family.mlx)
+    layout = family.layout.choosing(folder, weights) if weights else family.layout
+    if not (weights or adapter):
+        adapter = folder if (folder / ADAPTER_CONFIG).is_file() else None
+        if not adapter and (found := adapter_named(folder, ("", "*/"))):
+            raise CheckpointError(f"{folder}: {found}")
+    if adapter and isinstance(layout, MlxLayout):
+        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}; then merge the adapter")
+    return family.reading(layout.adapted(adapter) if adapter else layout)
 
 
 def check_parts(
@@ -105,12 +112,16 @@ def check_parts(
     Adds to `notes`. Raises UsageError on two sets of weights.
     """
     faults: list[str] = []
+    if checkpoint and checkpoint.adapter:
+        notes.append(checkpoint.adapter.note)
     with collected(faults):
         notes += check_other_weights(folder, family.layout, family.mlx.published)
         family.layout.check_tokenizer(folder, config)
     if config:
         with collected(faults):
             family.layout.voices(folder, config)
+    if checkpoint and (parts := checkpoint.wrappers):
+        notes.append(f"{', '.join(parts)} in names of tensors: left out, a wrapper of training added it")
     if config and checkpoint:
         wrong: list[str] = []
         with collected(wrong):

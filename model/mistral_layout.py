@@ -61,7 +61,8 @@ class MistralLayout(CheckpointLayout[Config]):
         for what, found, expected in pairs:
             if found != expected:
                 raise CheckpointError(
-                    f"{path}: {what}: {found}, expected {expected} from {PARAMS}; fetch both from one release"
+                    f"{path}: {what}: {found}, expected {expected} from {self.config_files(folder)[0]}; "
+                    "fetch both from one release"
                 )
 
     def control_ids(self, config: Config) -> dict[str, int]:

@@ -3,6 +3,7 @@
 Official repositories have two layouts of the same weights, and trainers save beside the weights of the base.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from voxport.bundle.errors import UsageError
 from voxport.model.checkpoint import DTYPES, Checkpoint
 from voxport.model.checkpoint_layout import SUFFIX, CheckpointLayout, WeightFile
 from voxport.model.download import unfinished
+from voxport.model.foreign import ADAPTER_WEIGHTS
+from voxport.model.mlx.layout import MlxLayout
 
+# transformers, and with it the official package of Qwen3-TTS, never reads shards beside the whole file
+TRANSFORMERS_WEIGHTS = "model.safetensors"
+SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 
 
@@ -27,10 +33,16 @@ def check_other_weights(folder: Path, layout: CheckpointLayout, published: Calla
         return []
     read, checkpoint = [file.path for file in files], Checkpoint(files)
     name, notes = read[0].name, []
+    leaves_shards = name == TRANSFORMERS_WEIGHTS and not isinstance(layout, MlxLayout)
     for place, prefix in {file.path.parent: file.prefix for file in files}.items():
         for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
+            if path.name == ADAPTER_WEIGHTS:
+                continue
             if reason := unfinished(path):
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
+                continue
+            if leaves_shards and SHARD.fullmatch(path.name):
+                notes.append(f"{name}: read, as by published software; the shard {path.name} is not")
                 continue
             other = Checkpoint([WeightFile(path, prefix)])
             if difference := _difference(checkpoint, other, published):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from voxport.bundle.errors import CheckpointError, IntegrityError
-from voxport.model.checkpoint import DTYPES, Checkpoint, Shapes, refuse_other_names
+from voxport.model.checkpoint import DTYPES, Shapes, refuse_other_names
 from voxport.model.config import Config
 from voxport.model.family import Family
 from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, MlxLayout, Packing, config_faults
@@ -59,7 +59,7 @@ class StoredWeights:
         mlx = family.mlx
         self.folder, self.files = folder, tuple(family.layout.weight_files(folder))
         self.is_mlx = isinstance(family.layout, MlxLayout)
-        self._checkpoint = Checkpoint(self.files)
+        self._checkpoint = family.open_checkpoint(folder)
         self._mlx = mlx
         self.is_random = self._checkpoint.is_random
         names, faults = self._published_names()

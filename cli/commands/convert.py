@@ -1,4 +1,4 @@
-"""Convert the weights of a checkpoint: to and from mlx-audio, or to another precision."""
+"""Convert the weights of a checkpoint: to and from mlx-audio and transformers, or to another precision."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _packing(name: str) -> Packing | None:
 
 
 PRECISIONS = ("bf16", "f16", "f32")
-DESTINATIONS = ("mlx", "published")
+DESTINATIONS = ("mlx", "published", "transformers")
 LAYOUTS = ("mlx-audio", "mlx")
 MLX_QUANTS = (*(f"affine{bits}" for bits in BITS), *(packing.mode for packing in FLOATS))
 DEFAULT_SIZE = "tiny"  # size of a synthetic checkpoint
@@ -52,9 +52,7 @@ QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_suppo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
-    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a checkpoint, or a folder of mlx-audio")
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
     add_weights_argument(parser)
     parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
@@ -79,11 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     packing = _packing(arguments.quant)
     recipe = find_recipe(("w8" if packing.bits == 8 else "w4") if packing else arguments.quant)
-    if arguments.to == "published" and recipe.name != "none":
-        raise UsageError(
-            f"--quant {arguments.quant}: published checkpoints have no integers; leave it out", field="quant"
-        )
-    if arguments.to == "published" and arguments.layout:
+    if arguments.to != "mlx" and recipe.name != "none":
+        reason = f"{arguments.to} checkpoints have no integers; leave it out"
+        raise UsageError(f"--quant {arguments.quant}: {reason}", field="quant")
+    if arguments.to != "mlx" and arguments.layout:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
     if reason := _reason_not_supported(recipe):
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
@@ -92,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
     conversion = Conversion(arguments.to, dtype, recipe, arguments.layout, packing)
-    found = convert(arguments.folder, arguments.out, conversion, arguments.weights)
+    found = convert(arguments.folder, arguments.out, conversion, arguments.weights, arguments.adapter)
     if arguments.json:
         result = {
             "out": str(found.out),

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from voxport.model.inspection import inspect_checkpoint
 
-        found = inspect_checkpoint(arguments.checkpoint, arguments.weights)
+        found = inspect_checkpoint(arguments.checkpoint, arguments.weights, arguments.adapter)
     print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
     if found["problems"]:
         raise IntegrityError(*found["problems"])

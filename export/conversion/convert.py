@@ -37,6 +37,7 @@ from voxport.quantize.recipe import Recipe, Rule, find_recipe, with_min_bits
 MAX_SHARD = 5e9  # bytes of a file
 SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
 LAYOUTS = {
+    "transformers": "for transformers",
     "mlx-audio": "for mlx-audio",
     "mlx": "for the modules of MLX",
     "pytorch": "in the published layout",
@@ -59,16 +60,22 @@ class Converted:
     dropped: tuple[str, ...]
 
 
-def convert(folder: Path, out: Path, conversion: Conversion, weights: Collection[str] = ()) -> Converted:
+def convert(
+    folder: Path,
+    out: Path,
+    conversion: Conversion,
+    weights: Collection[str] = (),
+    adapter: Path | None = None,
+) -> Converted:
     """Writes `folder` in another layout or precision to `out`, which must be free. `weights` names files to
-    read in place of the usual ones.
+    read in place of the usual ones. `adapter` is the folder of an adapter to merge.
 
     Raises UsageError, CheckpointError or ExportError; then nothing is left.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
     with foreign_format_named(folder):
-        family = open_convertible(folder, weights)
+        family = open_convertible(folder, weights, adapter)
         config = family.layout.load_config(folder)
         source = StoredWeights(folder, family, config)
     for note in check_other_weights(folder, family.layout, family.mlx.published):
@@ -107,7 +114,7 @@ def _with_family_rules(recipe: Recipe, graphs: Iterable[GraphSpec]) -> Recipe:
 
 def _metadata(plan: Plan, outputs: list[Output]) -> dict[str, str]:
     to_mlx = plan.conversion.to == "mlx"
-    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: plan.conversion.tag}
+    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: plan.conversion.tag if to_mlx else "pytorch"}
     if plan.recipe and any(entry.dtype == PACKED for output in outputs for entry in output.entries):
         tags[RECIPE_KEY] = plan.recipe
     return tags | ({RANDOM_WEIGHTS: "voxport synth"} if plan.source.is_random else {})
@@ -184,13 +191,12 @@ def write_files(plan: Plan, out: Path) -> None:
     """Configuration, tokenizer and voices."""
     folder, family, is_mlx = plan.source.folder, plan.family, plan.conversion.to == "mlx"
     copied = _copied(folder, family)
-    for name in copied:
+    for name in copied if plan.conversion.to != "transformers" else family.layout.tokenizer_files(folder):
         if (folder / name).is_file():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, out / name)
-    published = family.mlx.published_config
-    if published and not (out / published).exists():
-        _write_json(out / published, family.mlx.restored(read_mlx_config(folder), str(folder / CONFIG)))
+    for name, document in plan.documents.items():
+        _write_json(out / name, document)
     if is_mlx:
         _write_json(out / CONFIG, _mlx_config(out, plan))
     elif CONFIG in copied:
@@ -208,7 +214,7 @@ def write_files(plan: Plan, out: Path) -> None:
 
 def _copied(folder: Path, family: Family) -> tuple[str, ...]:
     """Names of the files that are copied as they are, if they exist."""
-    return tuple(dict.fromkeys((*family.mlx.copied, *family.layout.config_files(folder))))
+    return tuple(dict.fromkeys((*family.mlx.copied, *family.layouts[0].config_files(folder))))
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -245,7 +251,7 @@ def _conversion_card(plan: Plan) -> str:
         is_quantised=bool(plan.integers),
         languages=family.languages_of(source.folder, plan.config) or family.languages,
         tags=[*(["mlx"] if is_mlx else []), *(["random-weights"] if source.is_random else [])],
-        library=conversion.tag if is_mlx else family.name,
+        library=family.name if conversion.tag == "pytorch" else conversion.tag,
     )
     dtypes = {entry.dtype for output in plan.outputs for entry in output.entries} - {PACKED}
     lines = [

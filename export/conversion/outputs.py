@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from voxport.bundle.errors import CheckpointError
+from voxport.model.checkpoint_layout import WeightFile
 from voxport.model.family import Family
 from voxport.model.mlx.layout import GROUPS, PACKINGS, WORD, Packing
 from voxport.model.mlx.tensor_layouts import MLX_AUDIO, Layout, Pair, Stored, fold, unfold
@@ -24,7 +25,7 @@ from voxport.quantize.recipe import Recipe
 from voxport.quantize.schemes import IntegerScheme, Scheme
 from voxport.quantize.search import SquaredErrors
 
-Destination = Literal["mlx", "published"]
+Destination = Literal["mlx", "published", "transformers"]
 MlxLayout = Literal["mlx-audio", "mlx"]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint32: PACKED}
@@ -86,15 +87,16 @@ class Conversion:
 
     @property
     def tag(self) -> str:
-        """The name of the layout that it writes, for the metadata of weight files."""
-        return "pytorch" if self.to == "published" else self.layout or MLX_AUDIO
+        """The name of the layout that it writes."""
+        return {"mlx": self.layout or MLX_AUDIO, "published": "pytorch"}.get(self.to, self.to)
 
 
 class OutputMaker:
     """Makes the outputs of one conversion. `name` is the published name of a tensor."""
 
-    def __init__(self, source: StoredWeights, family: Family, conversion: Conversion):
-        self._source, self._family, self._conversion = source, family, conversion
+    def __init__(self, source: StoredWeights, family: Family, conversion: Conversion, file: WeightFile):
+        """`file` has the names and values that a destination other than MLX has."""
+        self._source, self._family, self._conversion, self._file = source, family, conversion, file
         self._pairs = {pair.v: weight for weight, pair in source.pairs.items()}
         self._magnitudes = {pair.g for pair in source.pairs.values()}
 
@@ -148,10 +150,10 @@ class OutputMaker:
                 raise CheckpointError(
                     f"{name}: a value of {largest:.3g} exceeds {NAMES[dtype]}; use bf16 or f32"
                 )
-            return (stored.converted(after, "pytorch", layout),)
+            return (self._file.converted(name, stored.converted(after, "pytorch", layout)),)
 
         shape = stored.mlx_shape if layout == "mlx" else stored.shape
-        target = self._source.mlx_name(name) if to_mlx else name
+        target = self._source.mlx_name(name) if to_mlx else self._file.written(name)
         return Output(name, (Entry(target, NAMES[dtype], shape),), make)
 
     def packed(self, name: str) -> Output:

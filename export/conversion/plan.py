@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from pydantic import BaseModel
 from torch import nn
 
 from voxport.bundle.errors import UsageError
-from voxport.export.conversion.outputs import Conversion, Output, OutputMaker, packing_of
+from voxport.bundle.json_types import Json
+from voxport.export.conversion.outputs import STORED, Conversion, Output, OutputMaker, packing_of
+from voxport.model.checkpoint_layout import WeightFile
 from voxport.model.family import Family
 from voxport.model.mlx.layout import Packing, quantization_of
 from voxport.model.stored_weights import WEIGHT, StoredWeights
@@ -24,6 +27,7 @@ class Plan:
     """A conversion that is about to be written.
 
     files: outputs by path.
+    documents: contents of configuration files that are not copied, by name.
     integers: how MLX packs a weight, by MLX module path.
     floats: why a linear or table stays a float beside integers, by MLX path.
     recipe: name of the recipe of the integers; None if it is not known.
@@ -34,6 +38,7 @@ class Plan:
     source: StoredWeights
     conversion: Conversion
     files: dict[str, list[Output]]
+    documents: dict[str, Json]
     integers: dict[str, Packing]
     floats: dict[str, str]
     recipe: str | None
@@ -51,7 +56,9 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
     """Raises UsageError."""
     root = family.build_all(config)  # on the meta device
     _check(family, source, conversion)
-    modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
+    other, documents = family.transformers, family.layout.published_documents(source.folder)
+    file = other.written_file(config) if other and conversion.to == "transformers" else WeightFile(Path())
+    modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion, file)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
     integers: dict[str, Packing] = {}
     floats, outputs = dict[str, str](), list[Output]()
@@ -80,7 +87,13 @@ def make_plan(family: Family, config: BaseModel, source: StoredWeights, conversi
     recipe = source.recipe if conversion.keeps_integers else written
     is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
     files = _files(outputs, source, family, conversion)
-    return Plan(family, config, source, conversion, files, integers, floats, recipe if is_known else None)
+    if other and conversion.to == "transformers":
+        files = {str(file.path): outputs}
+        largest = max(outputs, key=lambda output: output.size).entries[0]
+        documents = other.documents(source.folder, config, str(STORED[largest.dtype]).removeprefix("torch."))
+    return Plan(
+        family, config, source, conversion, files, documents, integers, floats, recipe if is_known else None
+    )
 
 
 def _check(family: Family, source: StoredWeights, conversion: Conversion) -> None:
@@ -93,6 +106,12 @@ def _check(family: Family, source: StoredWeights, conversion: Conversion) -> Non
     if conversion.to == "mlx" and not family.mlx.model_type:
         raise UsageError(
             f"to mlx: mlx-audio has no model for {family.title}; convert to published", field="to"
+        )
+    if conversion.to == "transformers" and not family.transformers:
+        raise UsageError(
+            f"to transformers: it has no layout for {family.title} besides the published one; convert to "
+            "published",
+            field="to",
         )
 
 

@@ -5,7 +5,6 @@ Only conversions read it. Other commands name the conversion.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -16,7 +15,7 @@ from pydantic import JsonValue
 
 from voxport.bundle.errors import CheckpointError
 from voxport.bundle.json_types import Json
-from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
+from voxport.model.checkpoint_layout import CheckpointLayout, Renames, WeightFile
 from voxport.model.config import Config
 from voxport.model.download import read_json, read_object
 
@@ -76,8 +75,7 @@ class MlxLayout(CheckpointLayout[Config]):
     """Names, layouts and configuration in a folder of mlx-audio.
 
     model_type: in `config.json`; empty for a family that mlx-audio does not have.
-    renames: pairs of prefixes of tensor names, published and of mlx-audio. `*` is a number. The first pair
-        that fits decides. A name that no pair fits is the same in both.
+    renames: pairs of prefixes of tensor names, published and of mlx-audio, as `Renames` takes them.
     reordered: prefixes of published names whose convolutions are written in MLX's order of axes. mlx-audio
         reorders the others when it loads them. All are read in either order.
     integers: patterns of published module paths that may be integers in mlx-audio.
@@ -110,6 +108,12 @@ class MlxLayout(CheckpointLayout[Config]):
         CheckpointError.
         """
         return {name: value for name, value in content.items() if name not in OWN_KEYS}
+
+    def published_documents(self, folder: Path) -> dict[str, Json]:
+        name = self.published_config
+        if not name or (folder / name).exists():
+            return {}
+        return {name: self.restored(read_mlx_config(folder), str(folder / CONFIG))}
 
     def has_weights(self, folder: Path) -> bool:
         """Whether the weights of `folder` are in files that only this layout has."""
@@ -151,39 +155,22 @@ class MlxLayout(CheckpointLayout[Config]):
         return self.published_layout.voice_names(config)
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], str, re.Pattern[str], str]]:
-        return [(*_rule(first, second), *_rule(second, first)) for first, second in self.renames]
+    def _names(self) -> Renames:
+        return Renames(self.renames)
 
     def name(self, published: str) -> str:
         """mlx-audio's name of a tensor."""
-        for pattern, template, _, _ in self._patterns:
-            if pattern.match(published):
-                return pattern.sub(template, published)
-        return published
+        return self._names.other(published)
 
     def published(self, name: str) -> str:
         """The published name of a tensor of mlx-audio, and of a published name itself."""
-        for pattern, _, back, template in self._patterns:
-            if pattern.match(name):
-                return name
-            if back.match(name):
-                return back.sub(template, name)
-        return name
+        return self._names.published(name)
 
     def is_reordered(self, published: str) -> bool:
         return published.startswith(self.reordered) if self.reordered else False
 
     def takes_integers(self, path: str) -> bool:
         return any(fnmatchcase(path, pattern) for pattern in self.integers)
-
-
-def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
-    """A pattern for names that begin with `source`, and the replacement of its match."""
-    pattern = NUMBER.join(map(re.escape, source.split("*")))
-    template, *rest = target.split("*")
-    for group, text in enumerate(rest, 1):
-        template += rf"\g<{group}>{text}"
-    return re.compile(f"^{pattern}"), template
 
 
 def section_of(content: Json, name: str, source: str) -> Json:

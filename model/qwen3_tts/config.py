@@ -71,7 +71,7 @@ class TalkerConfig(BlockConfig):
     codec_think_eos_id: Id
     codec_language_id: dict[str, Id]
     spk_id: dict[str, Id | tuple[Id]]
-    spk_is_dialect: dict[str, Literal[False] | str]
+    spk_is_dialect: dict[str, Literal[False] | str] = {}
     code_predictor_config: PredictorConfig
 
     @model_validator(mode="after")
@@ -306,8 +306,7 @@ class Qwen3TTSConfig(Section):
         for name, found, expected in (
             ("speaker_encoder_config.enc_dim", speaker.enc_dim, self.talker_config.hidden_size),
             ("speaker_encoder_config.mel_dim", speaker.mel_dim, 128),  # bands that the runtime computes
-            ("speaker_encoder_config.sample_rate", speaker.sample_rate, codec.output_sample_rate),
-            ("input_sample_rate of the codec", codec.input_sample_rate, codec.output_sample_rate),
+            ("speaker_encoder_config.sample_rate", speaker.sample_rate, codec.input_sample_rate),
         ):
             require(found == expected, f"{name} {found}, but the model takes {expected}")
 

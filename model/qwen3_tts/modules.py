@@ -21,6 +21,7 @@ UNUSED = {  # prefix of tensor names: what would use them
     "speech_tokenizer.decoder.quantizer.rvq_first.input_proj.": TRAINING,
     "speech_tokenizer.decoder.quantizer.rvq_rest.input_proj.": TRAINING,
     "speech_tokenizer.encoder.": "voices from recordings, code books without a talker code, or training",
+    "speaker_encoder.": "voices from recordings, which a Base model makes",
 }
 
 
@@ -90,6 +91,8 @@ class AllQwen3TTSWeights(Qwen3TTSWeights):
     def __init__(self, config: Qwen3TTSConfig):
         super().__init__(config)
         codec, decoder = config.codec.encoder_config, config.codec.decoder_config
+        if config.speaker_encoder_config:
+            self.speaker_encoder = SpeakerEncoderWeights(config.speaker_encoder_config)
         self.speech_tokenizer.encoder = EncoderWeights(codec, codec.num_quantizers)
         for quantizer in self.speech_tokenizer.encoder.quantizer.children():
             quantizer.output_proj = nn.Conv1d(codec.codebook_dim, codec.hidden_size, 1, bias=False)

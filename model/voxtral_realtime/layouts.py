@@ -1,4 +1,4 @@
-"""Layouts of Voxtral-Realtime checkpoints: Mistral's and mlx-audio's. Import no torch."""
+"""Layouts of Voxtral-Realtime checkpoints: of Mistral, transformers and mlx-audio. Import no torch."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from voxport.bundle.json_types import Json
 from voxport.model.mistral_layout import PARAMS, TOKENIZER, MistralLayout, read_params
 from voxport.model.mlx.layout import MlxLayout, section_of
 from voxport.model.voxtral_realtime.config import AUDIO, TOKENS, VoxtralRealtimeConfig, with_schedule
+from voxport.model.voxtral_realtime.transformers_layout import VoxtralRealtimeTransformers
 
 ENCODER = f"{AUDIO}.whisper_encoder"
-FEED_FORWARD = ("w1", "w2", "w3")
 NOT_DECODER = ("multimodal", "model_parallel")
 
 
@@ -28,20 +28,11 @@ class VoxtralRealtimeMlx(MlxLayout[VoxtralRealtimeConfig]):
         (f"{AUDIO}.tok_embeddings.", "decoder.tok_embeddings."),
         ("norm.", "decoder.norm."),
         (f"{ENCODER}.conv_layers.*.conv.", "encoder.conv_layers_*_conv.conv."),
-        *(
-            (
-                f"{ENCODER}.transformer.layers.*.feed_forward.{name}.",
-                f"encoder.transformer_layers.*.feed_forward_{name}.",
-            )
-            for name in FEED_FORWARD
-        ),
+        (f"{ENCODER}.transformer.layers.*.feed_forward.*.", "encoder.transformer_layers.*.feed_forward_*."),
         (f"{ENCODER}.transformer.layers.*.", "encoder.transformer_layers.*."),
         (f"{ENCODER}.transformer.norm.", "encoder.transformer_norm."),
         (f"{AUDIO}.audio_language_projection.*.", "encoder.audio_language_projection_*."),
-        *(
-            (f"layers.*.feed_forward.{name}.", f"decoder.layers.*.feed_forward_{name}.")
-            for name in FEED_FORWARD
-        ),
+        ("layers.*.feed_forward.*.", "decoder.layers.*.feed_forward_*."),
         ("layers.*.ada_rms_norm_t_cond.0.", "decoder.layers.*.ada_rms_norm_t_cond.ada_down."),
         ("layers.*.ada_rms_norm_t_cond.2.", "decoder.layers.*.ada_rms_norm_t_cond.ada_up."),
         ("layers.*.", "decoder.layers.*."),
@@ -80,4 +71,5 @@ class VoxtralRealtimeMlx(MlxLayout[VoxtralRealtimeConfig]):
 
 
 MISTRAL = VoxtralRealtimeLayout("whisper_model_args", tuple(TOKENS.values()))
-LAYOUTS = (MISTRAL, VoxtralRealtimeMlx(MISTRAL))
+TRANSFORMERS = VoxtralRealtimeTransformers("whisper_model_args", tuple(TOKENS.values()))
+LAYOUTS = (MISTRAL, TRANSFORMERS, VoxtralRealtimeMlx(MISTRAL))

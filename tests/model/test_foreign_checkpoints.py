@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from support.commands import error_line
 
 from voxport.export.__main__ import main as export
+from voxport.export.resolve import Source
 from voxport.model.__main__ import main as model
+from voxport.model.inspection import inspect_checkpoint
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
 WRONG = "of one release"  # advice for two files that do not belong together
@@ -85,17 +87,11 @@ def inserted_adapter(folder: Path) -> None:
     save_file({"layers.0.attention.wq.lora_A.weight": torch.ones(2, 4)}, folder / "lora.safetensors")
 
 
-def transformers(folder: Path) -> None:
-    """The names of transformers, and its configuration, beside nothing else."""
-    (folder / "params.json").unlink()
-    set_key(folder / "config.json", model_type=REALTIME, audio_config={"a": 1}, text_config={"a": 1})
-    (folder / FILES[REALTIME]).rename(folder / "model.safetensors")
-    rename(folder, lambda name: f"language_model.model.{name.replace('attention', 'self_attn')}", FILES[QWEN])
-
-
-def without_params(folder: Path) -> None:
-    (folder / "params.json").unlink()
-    set_key(folder / "config.json", model_type=REALTIME, audio_config={"a": 1}, text_config={"a": 1})
+def names_of_transformers(folder: Path) -> None:
+    """Without its configuration."""
+    rename(
+        folder, lambda name: f"language_model.model.{name.replace('attention', 'self_attn')}", FILES[REALTIME]
+    )
 
 
 def codec_alone(folder: Path) -> None:
@@ -161,8 +157,8 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "a bundle": (TTS, without_weights("codec.onnx"), ("codec.onnx is an exported model", "made from")),
     "LoRA beside its base": (
         TTS,
-        adapter("adapter_config.json", peft_type="LORA", base_model_name_or_path="owner/base"),
-        ("adapter_config.json has an adapter (LORA of peft)", "into owner/base with `merge_and_unload`"),
+        adapter("adapter_config.json", peft_type="LORA", r=2, lora_alpha=4),
+        ("adapter_model.safetensors: missing; fetch it",),
     ),
     "an adapter with a name": (
         QWEN,
@@ -170,11 +166,10 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
         ("french/adapter_config.json has an adapter (LOHA", "into its base"),
     ),
     "an adapter of mistral-finetune": (REALTIME, inserted_adapter, ("has an adapter", "`merge_and_unload`")),
-    "transformers": (REALTIME, transformers, ("the layout of transformers", "give the layout of Mistral")),
-    "Mistral's weights with transformers' configuration": (
+    "names of transformers": (
         REALTIME,
-        without_params,
-        ("the layout of transformers", "give the layout of Mistral: params.json"),
+        names_of_transformers,
+        ("has names of transformers", "expected its config.json beside the file"),
     ),
     "the codec of Qwen3-TTS": (QWEN, codec_alone, ("a speech tokenizer alone", "give the folder of a whole")),
     "25 Hz": (
@@ -182,24 +177,18 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
         of_25_hz,
         ("with qwen3_tts_tokenizer_25hz, which is not supported", "give a 12 Hz checkpoint"),
     ),
-    "DDP": (
-        TTS,
-        wrapped(FILES[TTS], "", "module."),
-        ("'module.' is in names", "a wrapper of training added it"),
-    ),
-    "DDP of a codec": (
-        QWEN,
-        wrapped("speech_tokenizer/model.safetensors", "", "module."),
-        ("speech_tokenizer/model.safetensors: 'module.' is in names",),
-    ),
-    "torch.compile": (REALTIME, wrapped(FILES[REALTIME], "", "_orig_mod."), ("'_orig_mod.' is in names",)),
-    "torch.compile of a part": (
-        QWEN,
-        wrapped(FILES[QWEN], "model.layers", "_orig_mod."),
-        ("'_orig_mod.' is in names",),
-    ),
-    "both": (TTS, wrapped(FILES[TTS], "", "_orig_mod.module."), ("'_orig_mod.module.' is in names",)),
     "an attribute": (QWEN, wrapped(FILES[QWEN], "", "net."), ("'net.' is in names",)),
+}
+
+
+WRAPPERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "DDP": (TTS, wrapped(FILES[TTS], "", "module."), "module."),
+    "DDP of a codec": (QWEN, wrapped("speech_tokenizer/model.safetensors", "", "module."), "module."),
+    "torch.compile": (REALTIME, wrapped(FILES[REALTIME], "", "_orig_mod."), "_orig_mod."),
+    "torch.compile of a part": (QWEN, wrapped(FILES[QWEN], "model.layers", "_orig_mod."), "_orig_mod."),
+    "both": (TTS, wrapped(FILES[TTS], "", "_orig_mod.module."), "_orig_mod., module."),
+    "FSDP": (QWEN, wrapped(FILES[QWEN], "mlp", "_fsdp_wrapped_module."), "_fsdp_wrapped_module."),
+    "peft after a merge": (REALTIME, wrapped(FILES[REALTIME], "", "base_model.model."), "base_model.model."),
 }
 
 
@@ -235,12 +224,30 @@ def test_a_foreign_format_is_named_with_what_to_do(
         assert not folder.with_name("out").exists()
 
 
+@pytest.mark.parametrize(("family", "wrap", "said"), WRAPPERS.values(), ids=WRAPPERS)
+def test_names_that_training_added_are_left_out_and_named(
+    copies: Callable[[str], Path], family: str, wrap: Callable[[Path], object], said: str
+) -> None:
+    folder = copies(family)
+    wrap(folder)
+    found = Source(folder).checkpoint
+    expected = Source(random_checkpoint(family)).checkpoint
+    assert found.names == expected.names
+    assert all(torch.equal(found.tensor(name), expected.tensor(name)) for name in sorted(found.names)[::9])
+    (note,) = [note for note in inspect_checkpoint(folder)["notes"] if "wrapper" in note]
+    assert note.startswith(f"{said} in names of tensors: left out")
+
+
 def test_an_adapter_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    content = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": "owner/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(content))
     save_file({"base_model.model.x.lora_A.weight": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
     for name, command in commands(tmp_path).items():
         assert command() == 5, name
-        assert "has an adapter (LORA of peft), which is not read; merge it" in error_line(capsys)
+        expected = (
+            "has an adapter of owner/base (LoRA of rank 16); give the folder of the base, and this as its"
+        )
+        assert expected in error_line(capsys)
 
 
 def test_weights_in_floats_are_loadable_whatever_an_old_configuration_says(

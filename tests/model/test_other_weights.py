@@ -164,18 +164,22 @@ def shard(folder: Path, name: str, tensors: dict[str, torch.Tensor]) -> None:
 def test_shards_of_the_base_beside_a_tuned_file(
     copies: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the published training script leaves them: the whole file is what its package reads."""
+    """As the published training script leaves them. The whole file is read, as by its package.
+
+    A note says so. The name of a shard chooses the base.
+    """
     folder = copies(QWEN)
     base = load_file(folder / PUBLISHED[QWEN])
     shard(folder, PUBLISHED[QWEN], base)
     assert export_dry(folder) == 0, "the same weights twice"
     capsys.readouterr()
     save_file({name: tuned(name, value) for name, value in base.items()}, folder / PUBLISHED[QWEN])
-    assert export_dry(folder) == 2
-    line = error_line(capsys)
-    assert "model.safetensors, which published software reads, and model-0000" in line
-    for chosen, is_tuned in (("model.safetensors", True), ("model-00002-of-00002.safetensors", False)):
-        source = Source(folder, [chosen])
+    assert export_dry(folder) == 0
+    shard_name = "model-00001-of-00002.safetensors"
+    note = f"model.safetensors: read, as by published software; the shard {shard_name} is not"
+    assert note in capsys.readouterr().err and note in inspect_checkpoint(folder)["notes"]
+    for chosen, is_tuned in (((), True), (("model-00002-of-00002.safetensors",), False)):
+        source = Source(folder, chosen)
         name = next(each for each in base if each.endswith("layers.1.self_attn.q_proj.weight"))
         assert torch.equal(source.checkpoint.tensor(name), base[name]) != is_tuned
         assert {path for path in source.files if path.startswith("model")} == (
@@ -225,7 +229,7 @@ def test_a_chosen_file_in_another_layout_is_called_what_it_is(
     renamed = {name.replace("attention.", "self_attn."): value for name, value in tensors.items()}
     save_file(renamed, folder / "model.safetensors")
     assert export_dry(folder, "--weights", "model.safetensors") == 5
-    assert "model.safetensors: the layout of transformers, which is not read" in error_line(capsys)
+    assert "model.safetensors: has names of transformers, as layers.0.self_attn." in error_line(capsys)
 
 
 def test_an_adapter_is_passed_over_if_weights_are_named(copies: Callable[[str], Path]) -> None:
@@ -237,7 +241,7 @@ def test_an_adapter_is_passed_over_if_weights_are_named(copies: Callable[[str], 
 
 def given(checkpoint: Path, *weights: str) -> argparse.Namespace:
     """Arguments of a command on a bundle."""
-    return argparse.Namespace(checkpoint=checkpoint, weights=weights)
+    return argparse.Namespace(checkpoint=checkpoint, weights=weights, adapter=None)
 
 
 def test_commands_on_a_bundle_read_the_weights_that_it_was_made_from(copies: Callable[[str], Path]) -> None:

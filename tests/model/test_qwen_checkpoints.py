@@ -14,8 +14,10 @@ from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.errors import VoxportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import LayoutName
+from voxport.export.__main__ import main as export
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
+from voxport.model.inspection import inspect_checkpoint
 from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 from voxport.quantize.modules import QuantizedLinear
 
@@ -79,6 +81,9 @@ BAD = [
     ),
     (CONFIG, f"{SPEAKER}enc_dim", 32, "speaker_encoder_config.enc_dim 32, but the model takes"),
     (CONFIG, f"{SPEAKER}sample_rate", 16000, "sample_rate 16000, but the model takes 24000"),
+    (CODEC_CONFIG, "output_sample_rate", 48000, "48000, but 12.5 frames of decode_upsample_rate are 24000"),
+    (CODEC_CONFIG, "output_sample_rate", 22050, "22050, but 12.5 frames of decode_upsample_rate are 24000"),
+    (CODEC_CONFIG, "decode_upsample_rate", 3840, "3840, but the decoder makes 1920"),
     (CONFIG, f"{SPEAKER}mel_dim", 80, "speaker_encoder_config.mel_dim 80"),
     (CODEC_CONFIG, "input_sample_rate", 16000, "16000, but 12.5 frames of encode_downsample_rate are 24000"),
     (
@@ -190,23 +195,63 @@ def test_w4_keeps_the_predictor_at_8_bits_and_the_codec_in_floats() -> None:
     assert bits("speech_tokenizer.*=w8", codec="w8") == [{4}, {8}, {8}]
 
 
-def test_a_tuned_folder_is_accepted(folder: Path) -> None:
-    """Any names of speakers, ids as lists, the section of the Base model without its tensors."""
+def tuned(folder: Path, *kept: str, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)) -> None:
+    """As fine-tuning scripts leave a copy of a Base folder: row 300 of the table of codes is the speaker, and
+    tensors of the speaker encoder are left out unless `kept` has their prefix. `dtypes` of tensors alternate.
+    """
     found = load_file(folder / WEIGHTS)
-    kept = {name: tensor for name, tensor in found.items() if not name.startswith("speaker_encoder.")}
-    save_file(kept, folder / WEIGHTS)
-    edit(
-        folder,
-        "config.json",
-        tts_model_type="custom_voice",
-        talker_config__spk_id={"my_voice": [100]},
-        talker_config__spk_is_dialect={"my_voice": False},
-        speaker_encoder_config__enc_dim=7,  # of another model
-        speaker_encoder_config__mel_dim=80,
+    names = [name for name in found if not name.startswith("speaker_encoder.") or name.startswith(kept)]
+    table = "talker.model.codec_embedding.weight"
+    found[table][300] = torch.arange(found[table].shape[1])
+    save_file(
+        {name: found[name].to(dtypes[index % len(dtypes)]) for index, name in enumerate(names)},
+        folder / WEIGHTS,
     )
+    speakers = {f"Speaker {number} É": 100 + number for number in range(200)} | {"ANNA": [300]}
+    edit(folder, CONFIG, tts_model_type="custom_voice", talker_config__spk_id=speakers)
+
+
+def test_speakers_of_a_tuned_folder_have_any_names_and_ids(folder: Path) -> None:
+    """Also many of them, without `spk_is_dialect`, and with a section of another model's speaker encoder."""
+    tuned(folder)
+    edit(folder, CONFIG, speaker_encoder_config__enc_dim=7, speaker_encoder_config__mel_dim=80)
+    content = json.loads((folder / CONFIG).read_text())
+    del content["talker_config"]["spk_is_dialect"]
+    (folder / CONFIG).write_text(json.dumps(content))
     resolved = resolve(Source(folder), ExportRequest())
-    assert isinstance(resolved.constants, QwenConstants) and resolved.constants.speakers == {"my_voice": 100}
+    constants = resolved.constants
+    assert isinstance(constants, QwenConstants) and len(constants.speakers) == 201
+    assert constants.speakers["anna"] == 300 and constants.speakers["speaker 7 é"] == 107
     assert "speaker_encoder" not in resolved.graphs
+    table = Source(folder).checkpoint.tensor("talker.model.codec_embedding.weight")
+    assert table[300].tolist() == list(range(table.shape[1]))
+
+
+@pytest.mark.parametrize("kept", [(), ("speaker_encoder.",)])
+def test_a_tuned_folder_of_mixed_dtypes_exports_and_converts(folder: Path, kept: tuple[str, ...]) -> None:
+    """A script that trains an adapter keeps the speaker encoder."""
+    tuned(folder, *kept, dtypes=(torch.float32, torch.float16, torch.bfloat16))
+    found, expected = inspect_checkpoint(folder), load_file(folder / WEIGHTS)
+    assert found["loadable"] and found["dtypes"] == ["BF16", "F16", "F32"]
+    assert any("which a Base model makes" in note for note in found["notes"]) == bool(kept)
+    Model(resolve(Source(folder), ExportRequest()), "BSHD").graph("talker")
+    mlx, back = folder.with_name("mlx"), folder.with_name("back")
+    for source, out, to in (
+        (folder, mlx, "mlx"),
+        (mlx, back, "published"),
+        (folder, out_of(back), "published"),
+    ):
+        assert export(["convert", str(source), str(out), "--to", to]) == 0
+    for out in (back, out_of(back)):
+        converted = load_file(out / WEIGHTS)
+        assert converted.keys() == expected.keys()
+        assert all(converted[name].dtype == expected[name].dtype for name in expected)
+        assert all(torch.equal(converted[name], expected[name]) for name in expected)
+        assert json.loads((out / CONFIG).read_text()) == json.loads((folder / CONFIG).read_text())
+
+
+def out_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-too")
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import soxr
 
-from voxport.bundle.bounds import FRAME_SECONDS
-from voxport.bundle.constants.qwen3_tts import QwenConstants
+from voxport.bundle.bounds import FRAME_RATE, FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio import silero
 from voxport.runtime.audio.sources import Recording
@@ -95,12 +94,22 @@ def check_transcript(transcript: str, seconds: float, speech_s: float) -> None:
         )
 
 
-def speaker_embedding(
-    stream: Stream, constants: QwenConstants, samples: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def recording_rate(stream: Stream) -> int:
+    """Samples per second that both encoders take; the codec may make more. Raises UsageError."""
+    return round(FRAME_RATE * _frame_samples(stream))
+
+
+def _frame_samples(stream: Stream) -> int:
+    if SPEECH_ENCODER not in stream.signatures:
+        raise UsageError("voice: this model has no encoder of recordings; use a Base model", field="voice")
+    size = stream.signatures[SPEECH_ENCODER].inputs[0].shape[-1]
+    assert isinstance(size, int)
+    return size
+
+
+def speaker_embedding(stream: Stream, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """samples float32 [n] -> log-mel float32 [F, bands], vector float32 [dim]. Raises UsageError."""
-    _check_component(stream, SPEAKER_ENCODER)
-    mel = speaker_mel(samples, constants.sample_rate)
+    mel = speaker_mel(samples, recording_rate(stream))
     _check_length(len(mel), stream.signatures[SPEAKER_ENCODER].dims["F"][1])
     return mel, stream.run(SPEAKER_ENCODER, {"mel": mel[None]})["embedding"][0]
 
@@ -127,20 +136,12 @@ def speaker_mel(samples: np.ndarray, rate: int) -> np.ndarray:
 
 def encode_reference(stream: Stream, samples: np.ndarray) -> np.ndarray:
     """samples float32 [n] -> codes int64 [ceil(n / samples of a frame), K]. Raises UsageError."""
-    _check_component(stream, SPEECH_ENCODER)
-    signature = stream.signatures[SPEECH_ENCODER]
-    size = signature.inputs[0].shape[-1]
-    assert isinstance(size, int)
+    size = _frame_samples(stream)
     frames = -(-len(samples) // size)
-    _check_length(frames, signature.dims["T"][1])
+    _check_length(frames, stream.signatures[SPEECH_ENCODER].dims["T"][1])
     audio = np.pad(samples, (0, frames * size - len(samples))).reshape(1, frames, size)
     inputs = {"audio": audio.astype(np.float32), "length": np.array([len(samples)])}
     return np.asarray(stream.run(SPEECH_ENCODER, inputs)["codes"][0])
-
-
-def _check_component(stream: Stream, name: str) -> None:
-    if name not in stream.signatures:
-        raise UsageError("voice: this model has no encoder of recordings; use a Base model", field="voice")
 
 
 def _check_length(frames: int, max_frames: int) -> None:

@@ -22,6 +22,7 @@ from voxport.runtime.families.qwen3_tts.cloning import (
     encode_reference,
     read_recording,
     read_samples,
+    recording_rate,
     speaker_embedding,
     speech_seconds,
 )
@@ -126,13 +127,15 @@ class QwenTextToSpeech(TextToSpeech):
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """Without a transcript the voice is a vector only. Raises UsageError."""
         self.check_cloning()
-        samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
-        reference, seconds = None, len(samples) / self.sample_rate
+        stream = self.engine.stream()
+        rate = recording_rate(stream)
+        samples = read_recording(recording, rate)
+        reference, seconds = None, len(samples) / rate
         if transcript is not None:
             ids = self._builder.transcript(transcript.strip())
-            check_transcript(transcript, seconds, speech_seconds(samples, self.sample_rate))
+            check_transcript(transcript, seconds, speech_seconds(samples, rate))
             reference = Reference(ids, encode_reference(stream, samples))
-        _, vector = speaker_embedding(stream, self._constants, samples)
+        _, vector = speaker_embedding(stream, samples)
         voice, source = Voice(vector, reference), samples.tobytes()
         return self._content(voice, source, transcript, seconds=f"{seconds:.2f}")
 
@@ -188,7 +191,7 @@ class QwenTextToSpeech(TextToSpeech):
         stream = self.engine.stream()
         if SPEECH_ENCODER not in stream.signatures:
             raise UsageError("encode: this model has no encoder of recordings; use a bundle of a Base model")
-        return encode_reference(stream, read_samples(recording, self.sample_rate))
+        return encode_reference(stream, read_samples(recording, recording_rate(stream)))
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         from voxport.runtime.codes import check_codes

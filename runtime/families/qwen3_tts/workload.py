@@ -275,7 +275,7 @@ def _voice(
     if "ref_pcm" not in inputs:
         raise UsageError(f"request: mode {request.mode} needs the array ref_pcm, int16 at 24 kHz")
     samples, stream = inputs["ref_pcm"].astype(np.float32) / PCM16_SCALE, engine.stream()
-    mel, vector = speaker_embedding(stream, constants, samples)
+    mel, vector = speaker_embedding(stream, samples)
     results, reference = {"mel": mel, "speaker_embedding": vector}, None
     if request.ref_text is not None:
         codes = encode_reference(stream, samples)

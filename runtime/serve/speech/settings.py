@@ -15,7 +15,7 @@ from typing import NamedTuple
 from voxport.bundle.errors import UsageError
 from voxport.runtime.serve.aliases import ChosenVoice
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import SpeechFields
+from voxport.runtime.serve.fields import UNSUPPORTED, SpeechFields
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.speech.encoders import Encoder, make_encoder
 from voxport.runtime.serve.speech.job import SpeechJob
@@ -61,6 +61,9 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
     worker = models.speech_worker(body.model)
     worker.check_room()  # before any other work
     task, language = worker.task, body.language
+    if body.sample_rate not in (None, task.sample_rate):
+        message = f"sample_rate: speech of {worker.name} has {task.sample_rate} Hz"
+        raise ApiError(400, message, UNSUPPORTED, "sample_rate")
     if body.instructions and not task.follows_instructions:
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")
     if language and not body.is_taken("language", partial(task.check_language, language)):

@@ -85,7 +85,7 @@ class Golden:
         found, recording = {}, reference["ref_pcm"].astype(np.float32) / PCM_SCALE
         found["codec_audio"] = difference(samples[: len(reference["codec_audio"])], reference["codec_audio"])
         found["codec_whole_tail"] = difference(samples[-len(tail) :], tail)
-        mel, vector = speaker_embedding(stream, self.constants, recording)
+        mel, vector = speaker_embedding(stream, recording)
         found["mel"] = difference(mel, reference["mel"])
         found["speaker_embedding"] = difference(vector, reference["speaker_embedding"])
         outputs = stream.run("speech_encoder", framed(reference["ref_pcm"]))
