@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_json, complete_values, integer
+from voxport.bundle.hub_name import HUB_FORM
+from voxport.cli.arguments import add_json, complete_values, folder, integer
 from voxport.cli.checkpoint import add_weights_argument
 from voxport.quantize.recipe import RECIPES, Recipe, find_recipe
 from voxport.quantize.schemes import IntegerScheme
@@ -32,7 +33,10 @@ QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_suppo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
+        "folder",
+        type=folder,
+        metavar="FOLDER",
+        help=f"a checkpoint as published, or of mlx-audio: a folder or a name in the hub, {HUB_FORM}",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
     add_weights_argument(parser)
