@@ -9,11 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from httpx2 import TransportError
-from huggingface_hub import HfApi, errors, hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    errors,
+    hf_hub_download,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 
 from voxport.bundle.errors import UsageError, VoxportError, first_line
-from voxport.bundle.files import files_below, reason_of
+from voxport.bundle.files import files_below, folder_name, reason_of
+from voxport.bundle.folder import could_be_read
 from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import MANIFEST, REPORT, read_manifest
 
@@ -99,7 +108,7 @@ def hub_errors(name: HubName) -> Iterator[None]:
         errors.RevisionResolutionError,
     ):
         is_off = ", because HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
-        reason = f"is no folder here, the cache does not have all of it, and {address} is not reached{is_off}"
+        reason = f"{address} is not reached{is_off}, and no folder or cache has all of it"
         raise VoxportError(f"{name}: {reason}; connect and try again: finished files are kept") from None
     except errors.HfHubHTTPError as error:
         status, said = error.response.status_code, error.server_message or first_line(error)
@@ -109,3 +118,29 @@ def hub_errors(name: HubName) -> Iterator[None]:
     except OSError as error:
         reason = reason_of(error) if error.errno else first_line(error)
         raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason}") from None
+
+
+def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) -> tuple[str, str]:
+    """Commits the files `paths` of a bundle to a repository, which is made if it is missing. Returns the URL
+    and the hash of the commit.
+
+    Files of an older bundle that are not in this one are deleted. Raises UsageError if the repository holds
+    something else, and VoxportError.
+    """
+    client, repository, branch = HfApi(), name.repository, name.revision or "main"
+    with hub_errors(name):
+        client.create_repo(repository, private=is_private or None, exist_ok=True)
+        if name.revision:
+            client.create_branch(repository, branch=branch, exist_ok=True)
+        info = client.model_info(repository, revision=branch)
+        there = {file.rfilename for file in info.siblings or ()}
+        old = sorted(path for path in there.difference(paths) if could_be_read(path))
+        if old and MANIFEST not in there:
+            raise UsageError(f"{name}: holds {old[0]}, which is no bundle; name another repository or branch")
+        changes = [CommitOperationAdd(path, folder / path) for path in paths]
+        changes += [CommitOperationDelete(path) for path in old]
+        message = f"Upload a bundle of voxport: {folder_name(folder)}"
+        made = client.create_commit(
+            repository, changes, commit_message=message, revision=branch, parent_commit=info.sha
+        )
+    return made.commit_url, made.oid

@@ -1,7 +1,9 @@
 """Names of repositories in a model hub."""
 
+import logging
 import os
 import re
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Self
@@ -12,6 +14,7 @@ HUB_FORM = "OWNER/NAME[@REVISION]"  # as options show it
 WORD = "[A-Za-z0-9][A-Za-z0-9_.-]*"
 FORM = re.compile(f"({WORD}/{WORD})(?:@([A-Za-z0-9_./-]+))?")
 ADDRESS = re.compile(f"(?:hf://|https://huggingface.co/){FORM.pattern}(?:/(?:tree|blob)/([^/]+)(?:/.*)?)?")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,13 @@ class HubName:
     def __str__(self) -> str:
         return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
-    def check_client(self) -> None:
-        """Raises UsageError if the hub's client is not installed."""
+    def set_up_client(self) -> None:
+        """To be called before the client of the hub is imported. Raises UsageError if it is missing."""
         if find_spec("huggingface_hub") is None:
             revision = f" --revision {self.revision}" if self.revision else ""
             command = f"hf download {self.repository}{revision} --local-dir {self.repository.split('/')[1]}"
             reason = "using a hub needs the extra [hub], which is not installed"
             raise UsageError(f"{self}: {reason}; install it, or fetch a folder with: {command}")
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what it warns of is a line or an error of ours
+        if not (log.isEnabledFor(logging.INFO) and sys.stderr.isatty()):
+            os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -81,10 +80,7 @@ def fetch_named(arguments: argparse.Namespace) -> None:
 
 
 def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
-    name.check_client()
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what the client warns of, an error or a line says
-    if arguments.verbosity > logging.INFO:
-        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    name.set_up_client()
     if field in CHECKPOINTS:
         from voxport.model.hub_checkpoint import fetch_checkpoint
 

@@ -79,6 +79,7 @@ COMMANDS = (
         "encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command("serve", "serve bundles over HTTP and WebSockets", f"--bundle {BUNDLE} --port 8000"),
+    Command("push", "upload a bundle to a model hub", f"{BUNDLE} me/my-voice --private"),
     Command("info", "show what a bundle holds and how it was verified", BUNDLE),
     Command("evaluate", "measure how well a bundle speaks or transcribes", BUNDLE),
     Command(
