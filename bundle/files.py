@@ -75,11 +75,18 @@ def check_utf8(path: Path) -> None:
 
 def folder_name(folder: Path) -> str:
     """The name of a folder or of what it links to. A snapshot of the hub has the name of its repository."""
+    origin = hub_origin(folder)
+    return origin.partition("@")[0].rpartition("/")[2] if origin else folder.resolve().name
+
+
+def hub_origin(folder: Path) -> str | None:
+    """`OWNER/NAME@COMMIT` of a snapshot in the hub's cache; None for other folders."""
     folder = folder.resolve()
     repository = folder.parent.parent.name
-    if folder.parent.name == "snapshots" and repository.startswith("models--"):
-        return repository.split("--", 2)[-1]  # models--OWNER--NAME; NAME may have dashes
-    return folder.name
+    if folder.parent.name != "snapshots" or not repository.startswith("models--"):
+        return None
+    name = "/".join(repository.split("--", 2)[1:])  # models--OWNER--NAME; NAME may have dashes
+    return f"{name}@{folder.name}"
 
 
 def link_name(path: Path) -> str:

@@ -71,7 +71,7 @@ def _blobs(folder: Path) -> str | None:
     """
     real = Path(os.path.realpath(folder))
     for place in (real, *real.parents):
-        if place.parent.name == "snapshots":
+        if place.parent.name == "snapshots" and place.parents[1].name.startswith("models--"):
             return str(place.parents[1] / "blobs")
     return None
 

@@ -87,9 +87,10 @@ NO_LICENCE_NEEDED = "none needed: random weights"  # licence of the weights that
 
 
 class SourceEntry(ManifestRecord):
-    """The checkpoint of a bundle: its name, and its files by hash. Its location is not recorded."""
+    """A checkpoint: its name, its files by hash, and if it is of a hub, OWNER/NAME@COMMIT as `origin`."""
 
     name: str
+    origin: str | None = None
     files: dict[str, FileEntry]
 
 

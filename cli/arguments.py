@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import check_apart, check_writable
+from voxport.bundle.hub_name import HUB_FORM, HubName
 from voxport.bundle.names import did_you_mean
 from voxport.runtime.engines import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
+CHECKPOINTS = "checkpoint", "folder"  # names of the arguments that are checkpoints
 FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
+BUNDLE_HELP = f"folder of the bundle, or its name in the hub, {HUB_FORM}"
 Task = TypeVar("Task")
 
 
@@ -58,6 +61,33 @@ def check_outputs(arguments: argparse.Namespace) -> None:
             check_apart(output, name, paths.get("bundle", []), inputs)
             if name in FILES and str(output) != "-":
                 check_writable(output)
+
+
+def folder(text: str) -> Path | HubName:
+    """A type of an argument: a folder of a bundle or checkpoint, or the name of one in the hub."""
+    return HubName.parse(text) or Path(text)
+
+
+def fetch_named(arguments: argparse.Namespace) -> None:
+    """Puts folders in place of the names of the hub. Raises VoxportError."""
+    for field, value in vars(arguments).items():
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(each, HubName) for each in values):
+            found = [
+                _fetched(each, field, arguments) if isinstance(each, HubName) else each for each in values
+            ]
+            setattr(arguments, field, found if isinstance(value, list) else found[0])
+
+
+def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
+    name.set_up_client()
+    if field in CHECKPOINTS:
+        from voxport.model.hub_checkpoint import fetch_checkpoint
+
+        return fetch_checkpoint(name, arguments.weights)
+    from voxport.bundle.hub import fetch_bundle
+
+    return fetch_bundle(name)
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -105,8 +135,8 @@ def add_json(parser: argparse.ArgumentParser, result: str = "the result") -> Non
 
 def add_bundle(parser: argparse.ArgumentParser, default: str = "") -> None:
     """`default` says which bundle is used if none is given."""
-    text = f"folder of the bundle{f' (default: {default})' if default else ''}"
-    parser.add_argument("bundle", type=Path, nargs="?" if default else None, help=text)
+    text = f"{BUNDLE_HELP}{f' (default: {default})' if default else ''}"
+    parser.add_argument("bundle", type=folder, nargs="?" if default else None, help=text)
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, purpose: str, required: bool = False) -> None:
@@ -148,10 +178,10 @@ def add_task_arguments(
     exported = f" (default: {default}; a clone exports it on first use, for minutes)" if default else ""
     parser.add_argument(
         "--bundle",
-        type=Path,
+        type=folder,
         required=required and not default,
         metavar="DIR",
-        help=f"folder of the bundle{exported}",
+        help=f"{BUNDLE_HELP}{exported}",
     )
     parser.add_argument(
         "--no-check",

@@ -9,9 +9,10 @@ from typing import get_args
 from pydantic.fields import FieldInfo
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.hub_name import HUB_FORM
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Precision
-from voxport.cli.arguments import complete_values, integer
+from voxport.cli.arguments import complete_values, folder, integer
 from voxport.model.families import DEFAULT, FAMILIES, options_of, public_name
 from voxport.quantize.recipe import RECIPES
 
@@ -27,8 +28,8 @@ def add_weights_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
-    help_text = f"{purpose} (default: the embedded tiny model)"
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help=help_text)
+    help_text = f"{purpose}, or a name in the hub, {HUB_FORM} (default: the embedded tiny model)"
+    parser.add_argument("--checkpoint", type=folder, metavar="DIR", help=help_text)
     add_weights_argument(parser)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxport.bundle.errors import UsageError, VoxportError, one_line
 from voxport.bundle.progress import shown_by
-from voxport.cli.arguments import Parser, add_verbosity, check_outputs
+from voxport.cli.arguments import Parser, add_verbosity, check_outputs, fetch_named
 from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
@@ -31,8 +31,9 @@ class Command:
     """A subcommand. `place` is a module of `commands`, or `module:Class`; by default the module of its name.
 
     It is imported only when the command is used. It has `add_arguments(parser)`, and `run(arguments)`, which
-    returns the exit code or raises VoxportError. Its docstring is the description in its help. `example` has
-    the arguments of a call that the help shows. `if_interrupted` is advice to continue.
+    returns the exit code or raises VoxportError. It may have `check_arguments(arguments)`, which runs before
+    anything is fetched from a hub. Its docstring is the description in its help. `example` has the arguments
+    of a call that the help shows. `if_interrupted` is advice to continue.
     """
 
     name: str
@@ -78,6 +79,7 @@ COMMANDS = (
         "encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command("serve", "serve bundles over HTTP and WebSockets", f"--bundle {BUNDLE} --port 8000"),
+    Command("push", "upload a bundle to a model hub", f"{BUNDLE} me/my-voice --private"),
     Command("info", "show what a bundle holds and how it was verified", BUNDLE),
     Command("evaluate", "measure how well a bundle speaks or transcribes", BUNDLE),
     Command(
@@ -197,6 +199,9 @@ def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
     arguments = parser.parse_intermixed_args(argv)  # several files may stand on both sides of options
     set_up_logging(arguments.verbosity)
     check_outputs(arguments)
+    if check := getattr(module, "check_arguments", None):
+        check(arguments)
+    fetch_named(arguments)
     with shown_by(Progress):
         code: int = module.run(arguments)
     sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk

@@ -26,7 +26,7 @@ from voxport.bundle.manifest import (
 )
 from voxport.bundle.progress import advance, progress
 from voxport.export.card import bundle_card
-from voxport.export.job import differences, graph_key
+from voxport.export.job import described_as, differences, graph_key
 from voxport.export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source
@@ -167,7 +167,7 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         return False
     try:
         found = read_manifest(folder)
-        is_equal = found.job.model_copy(update={"request": job.request}) == job
+        is_equal = described_as(found.job, job) == job
         if is_equal:
             Bundle(folder).check_hashes()
     except IntegrityError as error:

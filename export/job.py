@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from voxport.bundle.files import hub_origin
 from voxport.bundle.manifest import ComponentEntry, ExportJob, SourceEntry
 from voxport.bundle.versions import package_version
 from voxport.export.estimate import GraphWeights, graph_weights
@@ -66,7 +67,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
     }
     return ExportJob(
         family=source.family.name,
-        source=SourceEntry(name=name, files=source.files),
+        source=SourceEntry(name=name, origin=hub_origin(source.folder), files=source.files),
         request=resolved.request,
         target=target.name,
         compute_precision=target.compute_precision,
@@ -106,7 +107,14 @@ def graph_key(job: ExportJob, graph: str) -> str:
     components = tuple(entry for entry in job.components if entry.graph == graph)
     part = job.model_copy(update={"recipes": {graph: job.recipes[graph]}, "components": components})
     content = part.model_dump(mode="json", exclude={"request", "licence", "languages"})
+    del content["source"]["origin"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def described_as(job: ExportJob, other: ExportJob) -> ExportJob:
+    """`job` with what decides no artifact as in `other`: wording of the request, origin of the checkpoint."""
+    source = job.source.model_copy(update={"origin": other.source.origin})
+    return job.model_copy(update={"request": other.request, "source": source})
 
 
 def code_key(target: Target) -> str:

@@ -99,12 +99,14 @@ class CheckpointLayout(ABC, Generic[Config]):
     """The files of a checkpoint in one layout. A family has one for each publisher and tool that writes it.
 
     `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the layout has
-    such files; export warns if a checkpoint lacks them. `chosen` are the files of weights to read, if the
-    caller has named any. `adapter` is the folder of an adapter to merge.
+    such files; export warns if a checkpoint lacks them. `folders` have further files, below its folder.
+    `chosen` are the files of weights to read, if the caller has named any. `adapter` is the folder of an
+    adapter to merge.
     """
 
     config_class: type[Config]
     marker: str
+    folders: tuple[str, ...] = ()
     chosen: tuple[Path, ...] = ()
     adapter: Path | None = None
     has_tokenizer: bool = False

@@ -5,7 +5,6 @@ The table, `family_of`, `layouts_of` and `options_of` import no torch.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -38,7 +37,6 @@ class Row:
 
 
 MAX_FOLDERS = 1000  # bounds the search below a folder that is no checkpoint
-HUB_NAME = re.compile(r"(?:https?:/+[^/]+/|hf:/+)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob)/.*)?")  # or its address
 
 FAMILIES = {
     "voxtral_tts": Row("Voxtral-TTS", "voxport.model.voxtral_tts"),
@@ -97,10 +95,8 @@ def _reason_for_no_folder(path: Path) -> str:
     """What else was given, and what to do."""
     if path.exists():
         return f"a file; give its folder {path.parent}"
-    advice, found = "give the folder of a published checkpoint", HUB_NAME.fullmatch(str(path))
-    if found and not path.parent.exists():
-        advice += f"; a model of the hub is fetched first: hf download {found[1]} --local-dir DIR"
-    return f"no such folder; {advice}"
+    named = f", or hf://{path} for a repository of the hub" if len(path.parts) == 2 else ""
+    return f"no such folder; give the folder of a published checkpoint{named}"
 
 
 def _not_a_checkpoint(folder: Path, reason: str) -> VoxportError:

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_json, complete_values, integer
+from voxport.bundle.hub_name import HUB_FORM
+from voxport.cli.arguments import add_json, complete_values, folder, integer
 from voxport.cli.checkpoint import add_weights_argument
 from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, PACKINGS, Packing
 from voxport.quantize.recipe import RECIPES, Recipe, find_recipe
@@ -52,7 +53,12 @@ QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_suppo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a checkpoint, or a folder of mlx-audio")
+    parser.add_argument(
+        "folder",
+        type=folder,
+        metavar="FOLDER",
+        help=f"a checkpoint, or a folder of mlx-audio: a folder or a name in the hub, {HUB_FORM}",
+    )
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
     add_weights_argument(parser)
     parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")

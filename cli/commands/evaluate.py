@@ -6,6 +6,7 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
+from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_json, add_output, integer
 from voxport.cli.checkpoint import add_checkpoint_argument
@@ -46,6 +47,7 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
     )
     parser.add_argument(
         "--recogniser",
+        type=lambda text: HubName.parse(text) or text,
         metavar="BUNDLE",
         help="bundle for speech to text that transcribes the speech, or whisper for an independent model "
         "(default: the embedded model)",

@@ -13,7 +13,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import complete_values
 from voxport.cli.checkpoint import add_request_arguments
-from voxport.cli.preflight import ARTIFACTS, check_export, model_name
+from voxport.cli.preflight import ARTIFACTS, check_export, check_names, model_name
 from voxport.export.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--json", "print the results as JSON on stdout"),
     ):
         parser.add_argument(flag, action="store_true", help=help_text)
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    check_names(arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:

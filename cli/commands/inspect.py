@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import IntegrityError
-from voxport.cli.arguments import add_json
+from voxport.bundle.hub_name import HUB_FORM
+from voxport.cli.arguments import add_json, folder
 from voxport.cli.checkpoint import add_weights_argument
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ MAX_PROBLEMS = 20  # in the text; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    checkpoint = "folder of a checkpoint as published"
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
+    checkpoint = f"folder of a checkpoint as published, or its name in the hub, {HUB_FORM}"
+    parser.add_argument("checkpoint", type=folder, metavar="CHECKPOINT", help=checkpoint)
     add_weights_argument(parser)
     add_json(parser)
 

@@ -178,7 +178,6 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
     from voxport.bundle.names import language_code
     from voxport.runtime.text.preparation import await_speakable, read_speakable
     from voxport.runtime.text_to_speech import TextToSpeech
@@ -223,7 +222,7 @@ def _temporary_file(output: Path | None) -> AbstractContextManager[Path]:
     return written_to_stdout() if output else played()
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other, and on an output that cannot be written."""
     from voxport.runtime.audio.files import check_format
 

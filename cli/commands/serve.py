@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import link_name
-from voxport.cli.arguments import add_engine_arguments, embedded_bundle, engine_options, integer
+from voxport.cli.arguments import (
+    BUNDLE_HELP,
+    add_engine_arguments,
+    embedded_bundle,
+    engine_options,
+    folder,
+    integer,
+)
 from voxport.runtime.serve.address import (
     LOOPBACK,
     Listener,
@@ -60,10 +67,10 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle",
-        type=Path,
+        type=folder,
         action="append",
         metavar="DIR",
-        help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name "
+        help=f"{BUNDLE_HELP}; repeat it to serve several. Requests name a bundle by the folder's name "
         "(default: the embedded models; a clone exports them on first use, for minutes)",
     )
     parser.add_argument("--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK})")

@@ -133,7 +133,6 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
     files = [] if arguments.live else transcript_files(arguments)
     task = open_task(SpeechToText, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -146,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other. Sets the format and defaults of LIVE_ONLY."""
     arguments.format = format_of(arguments)
     if arguments.live and arguments.audio != [Path("-")]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError, VerificationError, VoxportError
-from voxport.bundle.files import write_whole
+from voxport.bundle.files import hub_origin, write_whole
 from voxport.bundle.manifest import REPORT, Bundle
 from voxport.bundle.progress import progress
 from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
@@ -121,6 +121,9 @@ def _check_memory_of_long_codes(resolved: Resolved, bundle: Bundle) -> None:
 
 
 def _write_into_bundle(path: Path, report: str) -> None:
+    if hub_origin(path.parent):  # its files are links to those that the hub's client compares by name
+        log.info("%s: not written, because it would change the hub's cache", path)
+        return
     try:
         write_whole(path, report.encode())
     except VoxportError as error:  # the folder of the bundle may be read-only

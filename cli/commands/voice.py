@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import check_writable, write_whole
 from voxport.bundle.names import find_name
-from voxport.cli.arguments import add_output, add_task_arguments, engine_options, open_task
+from voxport.cli.arguments import add_output, add_task_arguments, engine_options, folder, open_task
 
 if TYPE_CHECKING:
     from voxport.runtime.text_to_speech import TextToSpeech
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     transcript.add_argument(
         "--transcribe-with",
-        type=Path,
+        type=folder,
         metavar="DIR",
         help="add: folder of a speech-to-text bundle that writes the transcript",
     )
@@ -64,14 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
     if arguments.action == LIST:
         return _list(arguments)
     print(_removed(arguments) if arguments.action == REMOVE else _made(arguments))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises UsageError on arguments that the action does not have, or lacks."""
     action, makes = arguments.action, arguments.action in (ADD, IMPORT, BLEND)
     expected = {LIST: "no name", REMOVE: "the name of a voice"}.get(action, "a name, and then a SOURCE")

@@ -36,7 +36,7 @@ class Recogniser(Protocol):
         """The words in samples float32 [n] at `rate` Hz."""
 
 
-def open_recogniser(name: str | None) -> Recogniser:
+def open_recogniser(name: str | Path | None) -> Recogniser:
     """A bundle for speech to text by its folder, or `whisper`. None: the embedded model, in full precision.
 
     Raises UsageError, or VoxportError if the embedded model cannot be exported.

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from voxport.bundle.errors import IntegrityError, RecipeError, UsageError
 from voxport.bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry, WeightError
-from voxport.export.job import difference_path, make_job
+from voxport.export.job import described_as, difference_path, make_job
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets.base import Target
 from voxport.export.verify.comparison import Assertion
@@ -46,7 +46,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
         expected = make_job(resolved, target, job.source.name)
     except (RecipeError, UsageError) as error:
         raise IntegrityError(f"{where}: job.request: {error}; export the bundle again") from None
-    expected = expected.model_copy(update={"tools": job.tools, "languages": job.languages})
+    expected = described_as(expected, job).model_copy(update={"tools": job.tools, "languages": job.languages})
     difference = difference_path(job.model_dump(mode="json"), expected.model_dump(mode="json"), "job")
     checks = {
         difference or "job": difference is None,

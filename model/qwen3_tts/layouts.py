@@ -41,6 +41,7 @@ class Qwen3TTSLayout(CheckpointLayout[Qwen3TTSConfig]):
 
     config_class = Qwen3TTSConfig
     marker = f"{CONFIG} with model_type {MODEL_TYPE}"
+    folders = (SPEECH_TOKENIZER,)
     has_tokenizer = True
 
     def load_config(self, folder: Path) -> Qwen3TTSConfig:

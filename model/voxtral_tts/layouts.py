@@ -27,6 +27,7 @@ class VoxtralTTSLayout(MistralLayout[VoxtralTTSConfig]):
     """`voice_embedding/NAME.pt` holds the rows of a voice, or in a folder of mlx-audio `NAME.safetensors`."""
 
     config_class = VoxtralTTSConfig
+    folders = (VOICES,)
     has_voices = True
 
     def control_ids(self, config: VoxtralTTSConfig) -> dict[str, int]:

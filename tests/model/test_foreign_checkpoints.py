@@ -271,28 +271,6 @@ def test_the_file_is_named_that_a_published_folder_with_two_layouts_lacks(
     assert "not a complete safetensors file" in error_line(capsys)
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"),
-        ("https://hub.example/owner/name.v2", "owner/name.v2"),
-        ("https://hub.example/owner/name/tree/main", "owner/name"),
-        ("hf://owner/name", "owner/name"),
-    ],
-)
-def test_a_name_of_the_hub_is_answered_with_how_to_fetch_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, found: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert model(["inspect", name]) == 2
-    assert (
-        f"no such folder; give the folder of a published checkpoint; a model of the hub is fetched first: hf "
-        f"download {found} --local-dir DIR" in error_line(capsys)
-    )
-    assert export(["--target", "onnx", "--checkpoint", name]) == 2
-    assert f"hf download {found} --local-dir DIR" in error_line(capsys)
-
-
 @pytest.mark.parametrize("name", ["nowhere", "here/nowhere", "a/b/c"])
 def test_a_path_that_does_not_exist_is_no_name_of_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
@@ -300,7 +278,8 @@ def test_a_path_that_does_not_exist_is_no_name_of_the_hub(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     assert model(["inspect", name]) == 2
-    assert error_line(capsys).endswith("no such folder; give the folder of a published checkpoint")
+    hint = ", or hf://here/nowhere for a repository of the hub" if name == "here/nowhere" else ""
+    assert error_line(capsys).endswith(f"no such folder; give the folder of a published checkpoint{hint}")
 
 
 def test_a_file_is_answered_with_its_folder(

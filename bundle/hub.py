@@ -1,0 +1,146 @@
+"""Repositories of a model hub, and copies of their files in the hub's cache, with the hub's own client.
+
+The client reads HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from httpx2 import TransportError
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    errors,
+    hf_hub_download,
+    snapshot_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
+
+from voxport.bundle.errors import UsageError, VoxportError, first_line
+from voxport.bundle.files import files_below, folder_name, reason_of
+from voxport.bundle.folder import could_be_read
+from voxport.bundle.hub_name import HubName
+from voxport.bundle.manifest import MANIFEST, REPORT, read_manifest
+
+LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
+log = logging.getLogger(__name__)
+
+
+class HubRepository:
+    """One commit of a repository. `sizes` are bytes of its files; without the hub, 0 for cached ones."""
+
+    def __init__(self, name: HubName):
+        """Raises UsageError or VoxportError."""
+        self.name, self._licence = name, "not stated"
+        with hub_errors(name):
+            self._revision = HfApi().resolve_revision(name.repository, revision=name.revision)
+            self.commit = self._revision.resolved
+            self.sizes = self._list()
+
+    def _list(self) -> dict[str, int]:
+        repository = self.name.repository
+        try:
+            info = HfApi().model_info(repository, revision=self.commit, files_metadata=True)
+        except (TransportError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError) as error:
+            if isinstance(error, errors.HfHubHTTPError) and error.response.status_code < 500:
+                raise
+            log.info("%s: the hub is not reached; the cached commit is %s", self.name, self.commit)
+            found = snapshot_download(
+                repository, revision=self._revision, local_files_only=True, allow_patterns=[]
+            )
+            return dict.fromkeys(files_below(Path(found)), 0)
+        self._licence = getattr(info.card_data, "license", None) or self._licence
+        return {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+    def folder_with(self, path: str) -> Path:
+        """The folder in the hub's cache, with this file. Raises VoxportError."""
+        with hub_errors(self.name):
+            found = Path(hf_hub_download(self.name.repository, path, revision=self._revision))
+        return found.parents[path.count("/")]
+
+    def fetch(self, paths: Sequence[str]) -> Path:
+        """The folder in the hub's cache, with these files, fetched in this order. Raises VoxportError.
+
+        One at a time: the client's threads would delay an interruption until each has finished its file.
+        """
+        name, commit = self.name, self.commit
+        cached = (try_to_load_from_cache(name.repository, path, revision=commit) for path in paths)
+        missing = [path for path, found in zip(paths, cached, strict=True) if not isinstance(found, str)]
+        if missing:
+            size = sum(self.sizes[path] for path in missing) / 1e6
+            about = f"{size:,.1f} MB in {len(missing)} files, licence {self._licence}, commit {commit}"
+            log.info("%s: fetching %s", name, about)
+        folders = [self.folder_with(path) for path in paths]
+        return folders[0]
+
+
+def fetch_bundle(name: HubName) -> Path:
+    """The folder of a bundle in the hub's cache. Raises UsageError if it is none, and VoxportError."""
+    repository = HubRepository(name)
+    if MANIFEST not in repository.sizes:
+        advice = f"a checkpoint is exported first: voxport export --checkpoint {name} --target onnx"
+        raise UsageError(f"{name}: holds no bundle: it has no {MANIFEST}; {advice}")
+    files = read_manifest(repository.folder_with(MANIFEST)).files
+    return repository.fetch([MANIFEST, *(path for path in (*files, REPORT) if path in repository.sizes)])
+
+
+@contextmanager
+def hub_errors(name: HubName) -> Iterator[None]:
+    """Raises UsageError or VoxportError in place of the errors of the hub's client."""
+    address = f"{ENDPOINT}/{name.repository}"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise UsageError(f"{name}: accept its licence at {address}, and {LOG_IN}") from None
+    except errors.RevisionNotFoundError:
+        raise UsageError(f"{name}: there is no such revision; {address}/tree/main lists them") from None
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        reason = "is neither a folder here nor a repository of the hub that you may use"
+        raise UsageError(f"{name}: {reason}; correct the name, or {LOG_IN} if it is private") from None
+    except (
+        TransportError,
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        errors.RevisionResolutionError,
+    ):
+        is_off = ", because HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
+        reason = f"{address} is not reached{is_off}, and no folder or cache has all of it"
+        raise VoxportError(f"{name}: {reason}; connect and try again: finished files are kept") from None
+    except errors.HfHubHTTPError as error:
+        status, said = error.response.status_code, error.server_message or first_line(error)
+        if status in (401, 403):
+            raise UsageError(f"{name}: the hub refuses ({status}: {said}); {LOG_IN}") from None
+        raise VoxportError(f"{name}: the hub answered {status}: {said}; try again later") from None
+    except OSError as error:
+        reason = reason_of(error) if error.errno else first_line(error)
+        raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason}") from None
+
+
+def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) -> tuple[str, str]:
+    """Commits the files `paths` of a bundle to a repository, which is made if it is missing. Returns the URL
+    and the hash of the commit.
+
+    Files of an older bundle that are not in this one are deleted. Raises UsageError if the repository holds
+    something else, and VoxportError.
+    """
+    client, repository, branch = HfApi(), name.repository, name.revision or "main"
+    with hub_errors(name):
+        client.create_repo(repository, private=is_private or None, exist_ok=True)
+        if name.revision:
+            client.create_branch(repository, branch=branch, exist_ok=True)
+        info = client.model_info(repository, revision=branch)
+        there = {file.rfilename for file in info.siblings or ()}
+        old = sorted(path for path in there.difference(paths) if could_be_read(path))
+        if old and MANIFEST not in there:
+            raise UsageError(f"{name}: holds {old[0]}, which is no bundle; name another repository or branch")
+        changes = [CommitOperationAdd(path, folder / path) for path in paths]
+        changes += [CommitOperationDelete(path) for path in old]
+        message = f"Upload a bundle of voxport: {folder_name(folder)}"
+        made = client.create_commit(
+            repository, changes, commit_message=message, revision=branch, parent_commit=info.sha
+        )
+    return made.commit_url, made.oid

@@ -1,0 +1,46 @@
+"""Upload a verified bundle, with its model card, to a repository of a model hub, as one commit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.hub_name import HubName
+from voxport.bundle.manifest import MANIFEST, README, REPORT, Bundle
+from voxport.cli.arguments import add_bundle, add_json
+
+LICENCES = "LICENSE*", "LICENCE*", "NOTICE*"  # patterns of files beside those of the manifest
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bundle(parser)
+    parser.add_argument("repository", metavar="OWNER/NAME", help="repository, which is made if it is missing")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing (default: main)")
+    parser.add_argument("--unverified", action="store_true", help="also upload a bundle without verification")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.repository.count("/") != 1:
+        raise UsageError(f"{arguments.repository}: expected the name of a repository, OWNER/NAME")
+    bundle, name = Bundle(arguments.bundle), HubName(arguments.repository, arguments.revision)
+    bundle.check_hashes()
+    if not bundle.is_verified and not arguments.unverified:
+        advice = "export it with verification, or allow it with --unverified"
+        raise UsageError(f"{bundle.folder}: is {bundle.manifest.verification.status}; {advice}")
+    if not (bundle.folder / README).is_file():
+        raise UsageError(f"{bundle.folder / README}: missing; it is the model card; export the bundle again")
+    name.set_up_client()
+    from voxport.bundle.hub import upload
+
+    licences = {path.name for pattern in LICENCES for path in bundle.folder.glob(pattern)}
+    paths = {MANIFEST, README, *bundle.manifest.files, *licences}
+    paths |= {REPORT} if (bundle.folder / REPORT).is_file() else set()
+    log.info("%s: uploading %d files, %.1f MB", name, len(paths), bundle.size / 1e6)
+    url, commit = upload(name, bundle.folder, sorted(paths), arguments.private)
+    print(json.dumps({"url": url, "commit": commit}) if arguments.json else url)
+    return 0

@@ -1,0 +1,72 @@
+"""Checkpoints of a model hub: which files of a repository are fetched. Imports no torch."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.hub import HubRepository
+from voxport.bundle.hub_name import HubName
+from voxport.bundle.manifest import MANIFEST
+from voxport.model.checkpoint_layout import INDEX_SUFFIX, SUFFIX
+from voxport.model.download import CARD
+from voxport.model.families import FAMILIES, layouts_of
+
+CONFIGURATIONS = ("params.json", "config.json", "adapter_config.json")
+TEXTS = (".json", ".txt")
+ADAPTER = "adapter_model"
+SHARD = r"-\d+-of-\d+"
+
+
+def fetch_checkpoint(name: HubName, weights: Sequence[str] = ()) -> Path:
+    """The folder of a checkpoint in the hub's cache. `weights` are files to read in place of the usual ones.
+
+    Weights come last: if they are there, an interruption has left nothing out. Raises UsageError if the
+    repository holds none, and VoxportError.
+    """
+    repository = HubRepository(name)
+    names = repository.sizes
+    if MANIFEST in names and not any(each in names for each in CONFIGURATIONS):
+        raise UsageError(f"{name}: holds a bundle, expected a checkpoint; say, serve and others read it")
+    found = files_to_read(names, weights)
+    if not any(each.endswith(SUFFIX) for each in found):
+        there = ", ".join(sorted(names, key=lambda each: -names[each])[:3]) or "no file"
+        reason = f"weights: {name} has no weights that are read, but {there}"
+        raise UsageError(f"{reason}; name a repository or a file of safetensors", field="weights")
+    return repository.fetch(found)
+
+
+def files_to_read(names: Collection[str], weights: Sequence[str] = ()) -> list[str]:
+    """Paths of the files of a repository that a checkpoint is read from, those of weights last.
+
+    Repositories have copies of the weights for other software. `weights` are names of files to read in place
+    of the usual ones.
+    """
+    layouts = [layout for key in FAMILIES for layout in layouts_of(key)]
+    singles = [PurePosixPath(file.path) for layout in layouts for file in layout.single_files(Path())]
+    stems: dict[str, list[str]] = {}
+    for single in (*map(PurePosixPath, weights), *singles):
+        stems.setdefault(str(single.parent), []).append(
+            re.sub(f"{SHARD}|{re.escape(SUFFIX)}.*", "", single.name)
+        )
+    below = {folder for layout in layouts for folder in layout.folders}
+    read, last = set[str](), set[str]()
+    for folder in {".", *below, *stems}:
+        inside = [name for name in names if str(PurePosixPath(name).parent) == folder]
+        own = [name for name in inside if name.endswith((SUFFIX, SUFFIX + INDEX_SUFFIX))]
+        if folder in stems:
+            last |= _weights(own, stems[folder])
+            inside = [name for name in inside if name not in own]
+        read |= {name for name in inside if folder != "." or name.endswith(TEXTS) or name == CARD}
+    return sorted(read) + sorted(last)
+
+
+def _weights(names: Collection[str], stems: Sequence[str]) -> set[str]:
+    """Files of one folder with the first of `stems` that it has, whole or in shards, and of an adapter."""
+    adapter = {name for name in names if PurePosixPath(name).name == ADAPTER + SUFFIX}
+    for stem in stems:
+        whole = {name for name in names if PurePosixPath(name).name == stem + SUFFIX}
+        form = re.compile(f"{re.escape(stem)}({SHARD})?{re.escape(SUFFIX)}({re.escape(INDEX_SUFFIX)})?")
+        if found := whole or {name for name in names if form.fullmatch(PurePosixPath(name).name)}:
+            return found | adapter
+    return adapter
