@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     packing = _packing(arguments.quant)
     recipe = find_recipe(("w8" if packing.bits == 8 else "w4") if packing else arguments.quant)
     if arguments.to != "mlx" and recipe.name != "none":
-        reason = f"{arguments.to} checkpoints have no integers; leave it out"
-        raise UsageError(f"--quant {arguments.quant}: {reason}", field="quant")
+        text = f"--quant {arguments.quant}: {arguments.to} checkpoints have no integers; leave it out"
+        raise UsageError(text, field="quant")
     if arguments.to != "mlx" and arguments.layout:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
     if reason := _reason_not_supported(recipe):
