@@ -231,9 +231,9 @@ UNKNOWN_FIELDS: dict[str, list[Event]] = {
 def test_an_unknown_field_of_an_event_is_named(name: str) -> None:
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client() as client:
-            for event in UNKNOWN_FIELDS[name]:
-                await client.write_event(event)
-            event = await client.read_event()
+            for sent in UNKNOWN_FIELDS[name]:
+                await client.write_event(sent)
+            event: Event | None = await client.read_event()
             while event and event.type != "error" and "ignored" not in event.data:
                 event = await client.read_event()
             assert event
