@@ -21,10 +21,10 @@ from support.serve.realtime_client import (
     TEXT,
     VLLM,
     Socket,
+    append,
     held_server,
     pcm,
     talk,
-    text_of,
 )
 from uvicorn.config import Config
 
@@ -146,8 +146,7 @@ def test_a_client_that_sends_faster_than_real_time_gets_its_text(monkeypatch: py
         task.before_feed = lambda: time.sleep(0.02)
 
         async def conversation(socket: Socket) -> list[dict[str, Any]]:
-            for block in 12 * pcm(24000):
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, 12 * pcm(24000))
             await socket.send("input_audio_buffer.commit")
             return await socket.until(COMPLETED)
 
@@ -208,8 +207,7 @@ def test_an_utterance_whose_start_was_refused_is_refused_whole(
                 await socket.send("input_audio_buffer.append", audio=SOUND)
             await socket.send(end[0], **end[1])
             codes.append(error_code(await socket.receive()))
-            for block in pcm(24000 if path == OPENAI else 16000):
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, pcm(24000 if path == OPENAI else 16000))
             await socket.send(end[0], **end[1])
             done = (await socket.until(COMPLETED if path == OPENAI else "transcription.done"))[-1]
             return codes, done.get("transcript", done.get("text"))
@@ -221,8 +219,7 @@ def test_an_utterance_whose_start_was_refused_is_refused_whole(
 
 def test_audio_that_is_too_far_ahead_ends_the_session() -> None:
     async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
-        for _ in range(3):
-            await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 24000))
+        await append(socket, [bytes(48000)] * 3)
         return await socket.rest()
 
     with held_server(Limits(ahead_s=0.5)) as (server, _):
