@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import openai
@@ -29,8 +29,6 @@ from support.serve.realtime_client import (
     text_of,
     update,
 )
-
-from voxport.runtime.serve.errors import overloaded
 
 TRANSCRIPTION = "/v1/realtime?intent=transcription"
 VAD = {"type": "server_vad", "threshold": 0.5}
@@ -179,34 +177,16 @@ def test_time_without_speech_is_told(server: RunningServer) -> None:
 
 
 def test_a_turn_that_is_refused_has_one_error_and_the_next_one_is_transcribed(
-    monkeypatch: pytest.MonkeyPatch,
+    server: RunningServer, refuse_next: Callable[[RunningServer], None]
 ) -> None:
-    with running({"loud": LoudToText()}) as server:
-        worker = server.models.transcription_workers["loud"]
-        submit, refused = worker.submit_live, list[object]()
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
+        await socket.post(update(turn_detection=VAD))
+        refuse_next(server)
+        await append(socket, speech(24000))
+        return await socket.until(COMPLETED)
 
-        def refuse_once(*arguments: Any) -> Any:
-            if refused:
-                return submit(*arguments)
-            refused.append(arguments)
-            raise overloaded("no live stream is free")
-
-        async def conversation(socket: Socket) -> list[dict[str, Any]]:
-            await socket.post(update(turn_detection=VAD))
-            monkeypatch.setattr(worker, "submit_live", refuse_once)
-            await append(socket, speech(24000))
-            return await socket.until(COMPLETED)
-
-        events = kinds(talk(server, conversation, OPENAI))
-    assert events[2:] == [
-        "error",
-        "speech_started",
-        "speech_stopped",
-        "committed",
-        "added",
-        "done",
-        "completed",
-    ]
+    events = kinds(talk(server, conversation, OPENAI))
+    assert events[2:] == ["error", *STEPS[:3], "added", "done", "completed"]
 
 
 def test_hints_are_ignored_and_named_in_every_dialect(server: RunningServer) -> None:
