@@ -204,10 +204,13 @@ def test_hints_are_ignored_and_named_in_every_dialect(server: RunningServer) -> 
             "target_streaming_delay_ms": 100,
             "diarize": False,
             "language": None,
+            "turn_detection": {},
         }
         await socket.send("session.update", session=fields)
         updated = (await socket.until("session.updated"))[-1]
         assert updated["session"]["target_streaming_delay_ms"] == 80, "the nearest of the bundle"
+        await socket.send("session.update", session={})
+        assert (await socket.until("session.updated"))[-1]["session"] == updated["session"]
         return updated["ignored"]
 
     async def vllm_dialect(socket: Socket) -> object:
