@@ -29,7 +29,7 @@ from voxport.runtime.serve.realtime.input_audio import decode_audio
 
 def encoded(encoding: str, rate: int) -> bytes:
     """Three words in an encoding of libsndfile. The other law of G.711 makes them too quiet."""
-    samples = np.concatenate([square_wave(BLOCK * rate // 16000, 0.6 * value) for value in BLOCKS])
+    samples = np.concatenate([square_wave(BLOCK * rate // 16000, 0.82 * value) for value in BLOCKS])
     content = io.BytesIO()
     soundfile.write(content, samples, rate, format="RAW", subtype=encoding, endian="LITTLE")
     return content.getvalue()
