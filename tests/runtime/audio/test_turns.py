@@ -174,6 +174,15 @@ def test_audio_before_a_clear_or_a_commit_is_in_no_later_turn(
     assert len(turn.samples) == 2 * CHUNK
 
 
+def test_audio_before_a_clear_does_not_stay_in_the_resampler() -> None:
+    detector = TurnDetector(DEFAULT, 8000)
+    detector.feed(np.full(8000, 0.1, np.float32))
+    detector.clear()
+    pieces = [*detector.feed(np.zeros(8000, np.float32)), *detector.end_turn()]
+    samples = np.concatenate([piece.samples for piece in pieces])
+    assert len(samples) == RATE and not samples.any()
+
+
 def test_no_sample_is_lost_at_the_end_of_a_client() -> None:
     detector = TurnDetector(DEFAULT, 8000)
     pieces = [*detector.feed(np.zeros(8000, np.float32)), *detector.end_turn()]

@@ -154,7 +154,7 @@ def test_names_of_unknown_fields_are_not_compared_with_each_other(monkeypatch: p
     """A search in a list takes 500,000 comparisons here, and half a minute for a whole message of fields."""
     monkeypatch.setattr(fields, "as_header", ComparedName)
     found = fields.parse_message(fields.SpeechFields, {f"x{index}": 1 for index in range(1000)})
-    assert found.ignored[-1] == "and 980 more" and ComparedName.comparisons < 1000
+    assert len(found.ignored) == 1000 and ComparedName.comparisons < 1000
 
 
 def test_fields_without_effect_are_logged_once_per_client(caplog: pytest.LogCaptureFixture) -> None:

@@ -102,11 +102,15 @@ def test_mistral_takes_its_encodings(server: RunningServer, name: str, content: 
     assert talk(server, conversation, MISTRAL) == TEXT
 
 
+MANY_UNKNOWN = {f"unknown{index}": 1 for index in range(30)}  # more than an answer names
+
+
 @pytest.mark.parametrize(
     ("path", "refused"),
     [
         (OPENAI, update(format={"type": "audio/opus"})),
         (OPENAI, {"type": "session.update", "session": {"input_audio_format": "g711_ulaw"}}),
+        (OPENAI, {"type": "session.update", "session": MANY_UNKNOWN | {"output_format": "g711_ulaw"}}),
         (OPENAI, {"type": "transcription_session.update", "session": {"input_audio_format": "g711_ulaw"}}),
         (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "opus"}}}),
     ],
