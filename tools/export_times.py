@@ -50,9 +50,7 @@ def measured(name: str, checkpoint: Path, options: list[str]) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("id", help="name of the row in docs/figures/exports.csv")
     parser.add_argument("checkpoint", type=Path)
     arguments, options = parser.parse_known_args()

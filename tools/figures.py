@@ -135,9 +135,7 @@ SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("subject", choices=SUBJECTS)
     parser.add_argument("id", help="name of the row")
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")

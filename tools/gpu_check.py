@@ -119,13 +119,8 @@ def measure_device(device: str) -> None:
 
     from voxport.runtime.engines.onnx import load_cuda, ort
 
-    found: Json = {
-        "onnxruntime": ort.__version__,
-        "torch": torch.__version__,
-        "python": sys.version,
-    }
-    found["providers"] = ort.get_available_providers()
-    found["cuda"] = getattr(ort, "cuda_version", None)
+    found: Json = {"onnxruntime": ort.__version__, "torch": torch.__version__, "python": sys.version}
+    found |= {"providers": ort.get_available_providers(), "cuda": getattr(ort, "cuda_version", None)}
     if device == "cuda":
         found["bandwidth_gb_s"] = load_cuda().bandwidth() / 1e9
         query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
@@ -190,9 +185,7 @@ def time_bundle(check: Check, name: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install first (default: none)")
-    parser.add_argument(
-        "--folder", type=Path, required=True, help="folder of packages, checkpoints and bundles"
-    )
+    parser.add_argument("--folder", type=Path, required=True, help="of packages, checkpoints and bundles")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(default: cuda)")
     parser.add_argument("--layers", default="26", help="of the model that is timed at the end (default: 26)")
     parser.add_argument("--few-layers", default="2", help="of the wide model that is verified (default: 2)")

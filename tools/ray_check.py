@@ -24,6 +24,7 @@ import httpx2
 import numpy as np
 import websockets
 
+from tools.serve_figures import metric
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
 from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
@@ -88,9 +89,8 @@ def check(tts: Path, stt: Path) -> Json:
     found: Json = {"ray": ray.__version__, "cluster_s": since(started)}
     try:
         started = time.perf_counter()
-        serve.start(
-            proxy_location=ProxyLocation.HeadOnly, http_options=HTTPOptions(host="127.0.0.1", port=8000)
-        )
+        address = HTTPOptions(host="127.0.0.1", port=8000)
+        serve.start(proxy_location=ProxyLocation.HeadOnly, http_options=address)
         options = {"bundle": f"{tts},{stt}", "cpus": CPUS, "min_replicas": 2, "replicas": 2}
         serve.run(build(options), name="voxport")
         found["application_s"] = since(started)
@@ -219,19 +219,11 @@ async def cancel(client: httpx2.AsyncClient, model: str) -> float:
     async with client.stream("POST", "/v1/audio/speech", json=request(model, max_frames=4000)) as response:
         pieces = response.aiter_raw()  # closes the response when nothing refers to it
         await anext(pieces)
-        assert await busy(client, model) == 1
+        assert await metric(client, "voxport_slots_busy", model) == 1
     started = time.perf_counter()
-    while await busy(client, model):
+    while await metric(client, "voxport_slots_busy", model):
         assert time.perf_counter() - started < 10, "the slot is not free"
     return since(started)
-
-
-async def busy(client: httpx2.AsyncClient, model: str) -> float:
-    metrics = (await client.get("/metrics")).text
-    (line,) = [
-        line for line in metrics.splitlines() if line.startswith(f'voxport_slots_busy{{bundle="{model}"}}')
-    ]
-    return float(line.rpartition(" ")[2])
 
 
 def since(started: float) -> float:

@@ -29,9 +29,7 @@ TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("--frames", type=int, default=200, help="frames of each answer (default: 200)")
     arguments = parser.parse_args()
@@ -59,16 +57,7 @@ def measure(bundle: Path, frames: int) -> Json:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
-    command = [
-        sys.executable,
-        "-m",
-        "voxport",
-        "serve",
-        "--bundle",
-        str(bundle.absolute()),
-        "-q",
-        *options,
-    ]
+    command = [sys.executable, "-m", "voxport", "serve", "--bundle", str(bundle.absolute()), "-q", *options]
     server = subprocess.Popen(command)
     try:
         return asyncio.run(figures(f"http://127.0.0.1:{port}", bundle.name, frames))
@@ -78,9 +67,8 @@ def measure(bundle: Path, frames: int) -> Json:
 
 
 async def figures(url: str, model: str, frames: int) -> Json:
-    async with httpx2.AsyncClient(
-        base_url=url, timeout=600, limits=httpx2.Limits(max_connections=None)
-    ) as client:
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
         slots = await wait_until_ready(client, model)
         if slots < SLOTS:
             raise SystemExit(f"{model}: has {slots} slots, expected {SLOTS}; export the bundle again")
@@ -169,12 +157,11 @@ async def cancels(client: httpx2.AsyncClient, body: Json) -> dict[str, float]:
     Between two parts of a text the slot is free anyway, so the client reads until it is busy.
     """
     busy, model, times = "voxport_slots_busy", body["model"], []
+    body = {**body, "max_frames": 100_000}
     while await metric(client, busy, model):  # by the requests before
         pass
     for _ in range(CANCELS):
-        async with client.stream(
-            "POST", "/v1/audio/speech", json={**body, "max_frames": 100_000}
-        ) as response:
+        async with client.stream("POST", "/v1/audio/speech", json=body) as response:
             pieces = response.aiter_raw()
             await anext(pieces)
             while not await metric(client, busy, model):

@@ -28,12 +28,12 @@ ESTIMATE = "Estimating duration"
 
 
 class _Source(BufferedReader):
-    """FFmpeg seeks to a place before the start of some damaged files."""
+    """FFmpeg seeks to places before the start of some damaged files, or far behind the end of the disk."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         with suppress(OSError, ValueError):
             return super().seek(offset, whence)
-        return super().seek(0)
+        return super().seek(0, 0 if offset < 0 else 2)  # a start in place of the end would be read for ever
 
 
 class _Warnings(logging.Handler):

@@ -86,6 +86,7 @@ class TurnDetector:
     def clear(self) -> None:
         """Discards the current turn and the audio since the last one."""
         self.position, self._rest = self.position + len(self._rest), self._rest[:0]
+        self._converter = Converter(self.rate, RATE)
         self._reset()
 
     def _reset(self) -> None:

@@ -25,7 +25,7 @@ from starlette.datastructures import FormData
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.tempo import MAX_SPEED, MIN_SPEED
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.ignored import UNKNOWN, as_header, at_most
+from voxport.runtime.serve.ignored import UNKNOWN, as_header
 
 UNSUPPORTED = "unsupported_value"
 CODES = {"extra_forbidden": UNKNOWN, UNSUPPORTED: UNSUPPORTED}
@@ -113,8 +113,8 @@ class RequestFields(BaseModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names of the fields without effect, those of nested objects with their paths."""
-        return at_most(tuple(self._ignored))
+        """Names of the fields without effect. A nested one has a path."""
+        return tuple(self._ignored)
 
     def ignore(self, name: str, reason: str = "has no effect; leave it out", code: str = UNKNOWN) -> None:
         """Counts a field as one without effect. Raises ApiError if the server is strict."""

@@ -27,6 +27,7 @@ def at_most(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def ignored_headers(names: tuple[str, ...], client: str) -> dict[str, str]:
     """The header that names the fields without effect; none if all had one. `client` is named in the log."""
+    names = at_most(names)
     log_ignored(client, names)
     return {IGNORED_HEADER: ", ".join(names)} if names else {}
 

@@ -102,13 +102,10 @@ def write_recording(path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs programs of others against a server.")
-    parser.add_argument(
-        "--bundle", type=Path, action="append", default=[], metavar="DIR", help="as of `voxport serve`"
-    )
-    parser.add_argument(
-        "--record", type=Path, metavar="DIR", help="folder for the requests, as data of a test"
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scripts of tools/clients (default: all)")
+    add = parser.add_argument
+    add("--bundle", type=Path, action="append", default=[], metavar="DIR", help="as of `voxport serve`")
+    add("--record", type=Path, metavar="DIR", help="folder for the requests, as data of a test")
+    add("names", nargs="*", metavar="NAME", help="scripts of tools/clients (default: all)")
     options = parser.parse_args()
     scripts = sorted(each for each in HERE.iterdir() if not options.names or each.stem in options.names)
     chosen = [(script, each) for script in scripts if script.is_file() for each in environments(script)]

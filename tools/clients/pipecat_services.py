@@ -45,15 +45,14 @@ async def transcribed(service: Any) -> bool:
 # the service has no parameter for an address
 (mistral_tts := MistralTTSService(api_key=KEY))._client = Mistral(api_key=KEY, server_url=ADDRESS)
 REST: Any = {"api_key": KEY, "sample_rate": RATE}
+LIVE: Any = REST | {"base_url": SOCKET}
 TURNS: Any = {"type": "server_vad"}
 check(
     "pipecat-ai",
     openai_tts=lambda: spoken(OpenAITTSService(api_key=KEY)),
     openai_stt=lambda: transcribed(OpenAISTTService(**REST, include_prob_metrics=True)),
-    openai_realtime=lambda: transcribed(OpenAIRealtimeSTTService(**REST, base_url=SOCKET)),
-    openai_realtime_turns=lambda: transcribed(
-        OpenAIRealtimeSTTService(**REST, base_url=SOCKET, turn_detection=TURNS)
-    ),
+    openai_realtime=lambda: transcribed(OpenAIRealtimeSTTService(**LIVE)),
+    openai_realtime_turns=lambda: transcribed(OpenAIRealtimeSTTService(**LIVE, turn_detection=TURNS)),
     mistral_tts=lambda: spoken(mistral_tts),
     mistral_stt=lambda: transcribed(MistralSTTService(**REST, base_url=ADDRESS)),
 )

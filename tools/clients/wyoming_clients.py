@@ -51,14 +51,8 @@ async def bridge() -> object:
     """wyoming_openai with address, key and OpenAI's models: a synthesis and a transcription."""
     command = [sys.executable, "-m", "wyoming_openai", "--uri", f"tcp://127.0.0.1:{BRIDGE}"]
     for task, model in (("stt", "whisper-1"), ("tts", "tts-1")):
-        command += [
-            f"--{task}-openai-url",
-            f"{ADDRESS}/v1",
-            f"--{task}-openai-key",
-            KEY,
-            f"--{task}-models",
-            model,
-        ]
+        command += [f"--{task}-openai-url", f"{ADDRESS}/v1", f"--{task}-openai-key", KEY]
+        command += [f"--{task}-models", model]
     with subprocess.Popen(command) as process:
         try:
             await asyncio.sleep(5)

@@ -14,8 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,19 +21,11 @@ from typing import Any
 from load.clients import Results, forever, garbage, half_open, leave_early, read_nothing, speak, transcribe
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, machine, percentiles
 from support.paths import ROOT
-from support.serve.http_server import free_port
+from support.serve.http_server import free_port, wait_until
 
 CLIENTS, SOCKETS = 200, 20
+FOLDERS = "src", "tests", "tools"
 REFUSAL_MS, LAG_MS, GROWTH_MB = 100, 50, 20  # bars
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """Duration, number of HTTP clients, and number of sockets of live transcription."""
-
-    seconds: int
-    clients: int
-    sockets: int
 
 
 def main() -> None:
@@ -47,8 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
     random.seed(1)
     load = round(os.getloadavg()[0], 1)  # other work on the machine
-    options = LoadOptions(arguments.seconds, arguments.clients, arguments.sockets)
-    found = run(options) | {"load_average_before": load}
+    found = run(arguments) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"
     if arguments.o:
         arguments.o.parent.mkdir(parents=True, exist_ok=True)
@@ -57,37 +46,30 @@ def main() -> None:
     sys.exit(1 if found["missed"] else 0)
 
 
-def run(options: LoadOptions) -> dict[str, Any]:
+def run(options: argparse.Namespace) -> dict[str, Any]:
     port = free_port()
-    environment = os.environ | {
-        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}{os.pathsep}{ROOT / 'tools'}"
-    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in FOLDERS)}
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
     )
     results = Results()
     try:
-        wait_until_open(port)
+        wait_until(lambda: is_open(port), 30)
         asyncio.run(load(port, server.pid, options, results))
         server.send_signal(signal.SIGTERM)
         output, _ = server.communicate(timeout=30)
     finally:
         server.kill()
-    return asdict(options) | report(results, json.loads(output.splitlines()[-1]))
+    used = {"seconds": options.seconds, "clients": options.clients, "sockets": options.sockets}
+    return used | report(results, json.loads(output.splitlines()[-1]))
 
 
-def wait_until_open(port: int) -> None:
-    end = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, "the server does not start"
-            time.sleep(0.05)
+def is_open(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def load(port: int, pid: int, options: LoadOptions, results: Results) -> None:
+async def load(port: int, pid: int, options: argparse.Namespace, results: Results) -> None:
     tenth, twentieth = options.clients // 10, options.clients // 20
     visits = [partial(speak, port, "slow", "slow", results)] * tenth
     visits += [partial(leave_early, port, results)] * tenth

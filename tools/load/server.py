@@ -26,7 +26,7 @@ from voxport.runtime.serve.models import Models
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02
 SEND_BUFFER = (
-    8192  # bytes of a connection: by default the kernel takes megabytes for a client that reads nothing
+    8192  # bytes of a connection. By default the kernel takes megabytes for a client that reads none
 )
 SEND_S = 20.0
 TALKERS = ("anna", "bob")

@@ -88,9 +88,7 @@ def _export(path: Path, layers: int, with_cache: bool) -> None:
         traced = torch.export.export(Head(model), inputs, strict=False)
     partitioners = [get_xnnpack_partitioner(dynamic_quant_only_partitioner=only) for only in (True, False)]
     edge = to_edge_transform_and_lower(
-        traced,
-        partitioner=partitioners,
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        traced, partitioner=partitioners, compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
     planning = MemoryPlanningPass(alloc_graph_input=False)
     with path.open("wb") as file:

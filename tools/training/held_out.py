@@ -23,9 +23,7 @@ BITRATE_LEVEL = 0.95  # libsndfile's level: about 24 kbit/s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.add_argument("--clips", type=int, default=CLIPS)
     parser.add_argument("--noise", type=float, metavar="DECIBELS", help="add noise this far below the speech")

@@ -106,11 +106,7 @@ def feed_forward(weights: FeedForwardWeights, x: torch.Tensor) -> torch.Tensor:
 
 
 def causal_block(
-    weights: BlockWeights,
-    x: torch.Tensor,
-    rotation: Rotation,
-    window: int,
-    scale: torch.Tensor | None = None,
+    weights: BlockWeights, x: torch.Tensor, rotation: Rotation, window: int, scale: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [B, S, dim] -> [B, S, dim]. `scale` [B, 1, dim] multiplies the second norm."""
     q, k, v = project(weights.attention, weights.attention_norm(x))

@@ -120,9 +120,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     stages = {"train": train, "write": write}
     parser.add_argument("stage", choices=stages)
     add_training_arguments(parser, str(STEPS[0]), rate=2e-3, batch=8)

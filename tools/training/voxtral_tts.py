@@ -161,9 +161,7 @@ def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
     return model, Trainer(model, arguments.folder, CODEC, schedule_of(arguments, *CODEC_STEPS))
 
 
-def _language(
-    arguments: argparse.Namespace,
-) -> tuple[CodecModel, SpeechModel, Trainer, list[torch.Tensor]]:
+def _language(arguments: argparse.Namespace) -> tuple[CodecModel, SpeechModel, Trainer, list[torch.Tensor]]:
     """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
     _, codec_trainer = _codec(arguments)
     if not codec_trainer.path.exists():
@@ -177,17 +175,11 @@ def _language(
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
 
 
-STAGES = {
-    "codec": train_codec,
-    "language": train_language,
-    "write": write,
-}
+STAGES = {"codec": train_codec, "language": train_language, "write": write}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
     add_training_arguments(parser, f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}", 1.5e-3, batch=16)
     arguments = parser.parse_args()

@@ -1,7 +1,6 @@
 """Writes trained models as checkpoints in the published formats, in bfloat16."""
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from voxport.model.voxtral_realtime.synthetic import audio_document as recogniti
 from voxport.model.voxtral_tts.layouts import VOICES as VOICE_FOLDER
 from voxport.model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
 from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
+from voxport.runtime.machine import describe_machine
 
 CARD = "README.md"
 NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
@@ -90,9 +90,8 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
     """The model card: data, steps, time, machine, last measurements with their steps, licence."""
     lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
     lines += [f"{purpose} Trained by `tools/training` of voxport.", ""]
-    lines += [
-        f"- Data: sentences of `tools/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
-    ]
+    data = f"sentences of `tools/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})"
+    lines += [f"- Data: {data}."]
     for trainer in trainers:
         last: dict[str, tuple[object, int]] = {}
         for line in map(json.loads, trainer.log_path.read_text().splitlines()):
@@ -100,13 +99,5 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
         hours = trainer.seconds / 3600
         lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours. Last measurements:"]
         lines += [f"  - `{key}`: {value}, after {step} steps" for key, (value, step) in last.items()]
-    return "\n".join([*lines, f"- Written on: {_processor()}", f"- Licence: {LICENCE}", ""])
-
-
-def _processor() -> str:
-    """The processor's name in Linux, and the instructions that torch uses."""
-    path, name = Path("/proc/cpuinfo"), platform.machine()
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if line.startswith("model name"):
-            name = line.partition(":")[2].strip()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+    processor = f"{describe_machine(None, 'torch')['processor']}, {torch.backends.cpu.get_cpu_capability()}"
+    return "\n".join([*lines, f"- Written on: {processor}", f"- Licence: {LICENCE}", ""])

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError, SessionEnds
-from voxport.runtime.serve.ignored import UnknownFields, log_ignored
+from voxport.runtime.serve.ignored import UnknownFields, at_most, log_ignored
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.session_clock import SessionClock, SessionState
@@ -74,7 +74,7 @@ class Connection:
         An object also names the unknown fields of the messages before.
         """
         if isinstance(message, dict):
-            names = (ignored or ()) + self.unknown.take()
+            names = at_most((ignored or ()) + self.unknown.take())
             log_ignored(self._socket.headers.get("user-agent", ""), names)
             if names or ignored is not None:
                 message = {**message, "ignored": list(names)}

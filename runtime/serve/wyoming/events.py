@@ -16,7 +16,7 @@ from wyoming.info import Attribution
 from voxport.runtime.serve.errors import ApiError, SessionEnds, failure
 from voxport.runtime.serve.fields import RequestFields, wrong_field
 from voxport.runtime.serve.http.responses import ClientLeft, first_of
-from voxport.runtime.serve.ignored import UnknownFields, log_ignored
+from voxport.runtime.serve.ignored import UnknownFields, at_most, log_ignored
 from voxport.runtime.serve.limits import MIB
 from voxport.runtime.serve.models import Models
 
@@ -114,7 +114,7 @@ class Connection:
         The event also names the unknown fields of the events before.
         """
         sent = event.event()
-        if names := ignored + self.unknown.take():
+        if names := at_most(ignored + self.unknown.take()):
             log_ignored(self.client, names)
             sent.data["ignored"] = list(names)
         try:

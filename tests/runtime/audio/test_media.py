@@ -2,7 +2,7 @@
 
 import re
 import wave
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from support.runtime.recordings import RATE, noise
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio import media as media_module
-from voxport.runtime.audio import opening
+from voxport.runtime.audio import media_decoder, opening
 from voxport.runtime.audio.media import DamagedSound, MediaFile
 from voxport.runtime.audio.sources import Recording
 
@@ -170,3 +170,12 @@ def test_streams_of_an_ogg_behind_each_other_are_read(tmp_path: Path) -> None:
     assert len(read(path)[1]) / RATE == pytest.approx(2 * SECONDS, abs=0.06)
     path.write_bytes(2 * media("ogg of Firefox", TONE, RATE))
     assert len(read(path)[1]) / RATE == pytest.approx(2 * SECONDS, abs=0.06)
+
+
+@pytest.mark.parametrize(("place", "rest"), [(-5, b"sound"), (2**62, b"")])
+def test_a_seek_out_of_a_damaged_file_ends_in_it(tmp_path: Path, place: int, rest: bytes) -> None:
+    """Behind the end nothing is read: with the start in its place, some files were read for ever."""
+    (file := tmp_path / "sound").write_bytes(b"sound")
+    with media_decoder._Source(FileIO(file)) as source:
+        source.seek(place)
+        assert source.read() == rest

@@ -1,6 +1,7 @@
 """Turns of speech: the model of Silero in numpy, and where turns begin and end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from support.runtime.recordings import RATE, SENTENCE, sentences
 
 from voxport.runtime.audio import turns
 from voxport.runtime.audio.silero import CHUNK, SpeechProbability
-from voxport.runtime.audio.turns import TurnAudio, TurnDetector, TurnSettings, turns_of
+from voxport.runtime.audio.turns import CHUNK_MS, TurnAudio, TurnDetector, TurnSettings, turns_of
 
 DEFAULT = TurnSettings()
 # of the sentence, by ONNX Runtime with silero_vad_16k_op15.onnx of silero-vad 6.2.3
@@ -104,11 +105,96 @@ def test_time_without_speech_gives_silent_turns() -> None:
     assert boundaries(pieces) == [(0, 2016), (2016, 4032)] and all(piece.is_silent for piece in pieces)
 
 
+class Level:
+    """A model for which the probability of speech is the first sample of a chunk."""
+
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        return samples[::CHUNK]
+
+
+def levels(*probabilities: float) -> np.ndarray:
+    """Chunks without an offset, and 160 ms of silence, so that all are complete."""
+    signs = np.where(np.arange(CHUNK) % 2, -1, 1)
+    return np.outer([*probabilities, *[0] * 5], signs).astype(np.float32).ravel()
+
+
+SHORT = TurnSettings(prefix_padding_ms=0, silence_duration_ms=96)  # three chunks of silence
+
+
+@pytest.mark.parametrize(
+    ("settings", "probabilities", "expected"),
+    [
+        pytest.param(SHORT, [0.6, 0, 0.6, 0, 0, 0], [], id="one chunk of speech is a click"),
+        pytest.param(SHORT, [0.5, 0.5, 0, 0, 0, 0], [(0, 5)], id="silence counts from its first chunk"),
+        pytest.param(SHORT, [0.5, 0.5, 0.36, 0.36, 0.36, 0.34, 0.34, 0.34], [(0, 8)], id="lower at the end"),
+        pytest.param(
+            replace(SHORT, threshold=0.9), [1, 1, 0.6, 0.6, 0.6], [(0, 5)], id="end of a high threshold"
+        ),
+        pytest.param(
+            SHORT, [1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0], [(0, 5), (5, 11)], id="speech right after a turn"
+        ),
+        pytest.param(
+            replace(SHORT, prefix_padding_ms=64), [0, 0, 0, 1, 1, 0, 0, 0], [(1, 8)], id="two chunks before"
+        ),
+        pytest.param(
+            replace(SHORT, idle_timeout_ms=192),
+            [0, 0, 0, 0, 0, 1, 1, 0, 0, 0],
+            [(5, 10)],
+            id="speech before a timeout",
+        ),
+        pytest.param(
+            TurnSettings(silence_duration_ms=96, idle_timeout_ms=192),
+            [0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0],
+            [(0, 6), (6, 12)],
+            id="a turn begins after a timeout",
+        ),
+    ],
+)
+def test_turns_follow_from_the_probabilities(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: TurnSettings,
+    probabilities: list[float],
+    expected: list[tuple[int, int]],
+) -> None:
+    monkeypatch.setattr(turns, "SpeechProbability", Level)
+    detector = TurnDetector(settings, position=RATE)
+    found = boundaries(detector.feed(levels(*probabilities)))
+    assert [((start - 1000) / CHUNK_MS, (end - 1000) / CHUNK_MS) for start, end in found] == expected
+
+
+@pytest.mark.parametrize("discard", [TurnDetector.clear, TurnDetector.end_turn])
+def test_audio_before_a_clear_or_a_commit_is_in_no_later_turn(
+    monkeypatch: pytest.MonkeyPatch, discard: Callable[[TurnDetector], object]
+) -> None:
+    monkeypatch.setattr(turns, "SpeechProbability", Level)
+    detector = TurnDetector(DEFAULT)
+    detector.feed(levels())
+    discard(detector)
+    turn, *_ = detector.feed(levels(1, 1))
+    assert len(turn.samples) == 2 * CHUNK
+
+
+def test_audio_before_a_clear_does_not_stay_in_the_resampler() -> None:
+    detector = TurnDetector(DEFAULT, 8000)
+    detector.feed(np.full(8000, 0.1, np.float32))
+    detector.clear()
+    pieces = [*detector.feed(np.zeros(8000, np.float32)), *detector.end_turn()]
+    samples = np.concatenate([piece.samples for piece in pieces])
+    assert len(samples) == RATE and not samples.any()
+
+
+def test_no_sample_is_lost_at_the_end_of_a_client() -> None:
+    detector = TurnDetector(DEFAULT, 8000)
+    pieces = [*detector.feed(np.zeros(8000, np.float32)), *detector.end_turn()]
+    assert sum(len(piece.samples) for piece in pieces) == RATE
+
+
 def test_a_client_can_end_a_turn_and_audio_without_speech() -> None:
     samples = sentences(1)
     detector = TurnDetector(DEFAULT)
     assert detector.feed(samples[: 2 * RATE])[0].start_ms == 768
-    assert detector.end_turn()[-1].end_ms == 2000 and detector.pending_s == 0
+    last = detector.end_turn()[-1]
+    assert (last.start_ms, last.end_ms, detector.pending_s) == (None, 2000, 0)
     detector.feed(np.zeros(RATE, np.float32))
     assert detector.pending_s == 1
     (silent,) = detector.end_turn()

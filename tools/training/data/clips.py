@@ -18,10 +18,7 @@ from itertools import islice
 import numpy as np
 
 from tools.training.data.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
-from tools.training.data.sentences import (
-    held_out_sentences,
-    training_sentences,
-)
+from tools.training.data.sentences import held_out_sentences, training_sentences
 
 CLIPS = 256  # 15 minutes of sound, a shard
 VOICES = ("en-us+f3", "en-us+m3")

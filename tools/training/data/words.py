@@ -5,8 +5,9 @@ any kind, for sentences without grammar.
 """
 
 
-def _words(text: str, separator: str | None = None) -> list[str]:
-    return [" ".join(word.split()) for word in text.split(separator)]
+def _words(text: str) -> list[str]:
+    """Words, or parts between commas."""
+    return [" ".join(word.split()) for word in text.split("," if "," in text else None)]
 
 
 def _forms(text: str) -> list[tuple[str, str, str]]:
@@ -14,44 +15,25 @@ def _forms(text: str) -> list[tuple[str, str, str]]:
     return [(base, past, doing) for base, past, doing in lines]
 
 
-PEOPLE = _words(
-    """
+PEOPLE = _words("""
     Alice Anna Ben Carol Daniel David Emma Frank Grace Helen Henry Jack James Jane John Julia Karen Kate
     Laura Lucy Maria Mark Martin Mary Michael Nina Oliver Oscar Paul Peter Rachel Robert Rosa Ruth Sam
     Sarah Simon Sophie Susan Thomas Tom Victor William Zoe Adam Amy Arthur Clara Eric George Hannah Ian
     Kevin Leo
-    """
-)
-CITIES = _words(
-    """
+""")
+CITIES = _words("""
     London Paris Berlin Rome Madrid Boston Chicago Dublin Oslo Vienna Prague Lisbon Athens Moscow Tokyo
     Sydney Toronto Denver Dallas Seattle Geneva Munich Hamburg Milan Naples Cairo Delhi Bristol Oxford
     Cambridge
-    """
-)
-DAYS = _words(
-    """
-    Monday Tuesday Wednesday Thursday Friday Saturday Sunday
-    """
-)
-MONTHS = _words(
-    """
-    January February March April May June July August September October November December
-    """
-)
-COLOURS = _words(
-    """
-    red green blue yellow black white brown grey orange pink purple golden silver
-    """
-)
-RELATIVES = _words(
-    """
+""")
+DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = _words("January February March April May June July August September October November December")
+COLOURS = _words("red green blue yellow black white brown grey orange pink purple golden silver")
+RELATIVES = _words("""
     mother father sister brother uncle aunt cousin son daughter wife husband friend teacher doctor
     neighbour boss driver farmer baker nurse lawyer singer writer painter student waiter captain
-    """
-)
-THINGS = _words(
-    """
+""")
+THINGS = _words("""
     bottle book table chair window door house car train boat plane bicycle bus key letter paper pencil
     picture clock lamp phone computer camera radio box bag basket cup glass plate knife fork spoon bowl
     kettle pan apple banana lemon potato tomato onion carrot egg cake sandwich biscuit loaf coat hat shirt
@@ -60,55 +42,34 @@ THINGS = _words(
     shelf drawer garden tree flower leaf rose seed stone rock bridge wall gate fence road street path
     field hill mountain river lake island beach boot button parcel newspaper magazine umbrella suitcase
     engine wheel
-    """
-)
-ANIMALS = _words(
-    """
+""")
+ANIMALS = _words("""
     cat dog horse cow sheep goat pig duck hen mouse rabbit fox wolf bear lion tiger monkey elephant bird
     eagle owl fish snake frog bee spider butterfly donkey camel turtle
-    """
-)
-PLACES = _words(
-    """
+""")
+PLACES = _words("""
     garden, kitchen, bathroom, bedroom, office, school, church, market, station, airport, hotel, library,
     museum, theatre, cinema, hospital, bank, park, forest, village, town, city, castle, harbour, factory,
     bakery, restaurant, supermarket, playground, post office, swimming pool, living room, town hall, train
     station
-    """,
-    ",",
-)
-ADJECTIVES = _words(
-    """
+""")
+ADJECTIVES = _words("""
     big small old new young long short tall heavy light cheap broken clean dirty empty full happy sad
     angry tired hungry quick slow quiet loud strong weak warm cold hot dry wet soft hard sweet beautiful
     ugly strange simple famous lucky friendly careful lazy brave clever wonderful terrible expensive
     little round narrow wide deep bright dark smooth rough fresh rich poor kind gentle busy curious
-    """
-)
-ADVERBS = _words(
-    """
+""")
+ADVERBS = _words("""
     quickly slowly quietly loudly often never always sometimes usually carefully suddenly finally early
     late together alone again today tomorrow tonight soon later outside inside upstairs downstairs
     everywhere
-    """
-)
-SKY = _words(
-    """
+""")
+SKY = _words("""
     sunny rainy cloudy windy foggy stormy snowy cold warm hot dry wet mild clear grey freezing pleasant
-    """
-)
-SUBJECTS = _words(
-    """
-    wind rain snow weather sky sun temperature storm fog frost
-    """
-)
-UNITS = _words(
-    """
-    minutes hours days weeks months years miles metres pounds dollars kilometres degrees litres
-    """
-)
-VERBS = _forms(
-    """
+""")
+SUBJECTS = _words("wind rain snow weather sky sun temperature storm fog frost")
+UNITS = _words("minutes hours days weeks months years miles metres pounds dollars kilometres degrees litres")
+VERBS = _forms("""
     see saw seeing, find found finding, buy bought buying, sell sold selling, bring brought bringing, take
     took taking, carry carried carrying, paint painted painting, clean cleaned cleaning, open opened
     opening, close closed closing, lose lost losing, hide hid hiding, break broke breaking, wash washed
@@ -120,10 +81,8 @@ VERBS = _forms(
     give gave giving, leave left leaving, show showed showing, love loved loving, use used using, borrow
     borrowed borrowing, count counted counting, drop dropped dropping, describe described describing,
     measure measured measuring, order ordered ordering
-    """
-)
-ACTIONS = _forms(
-    """
+""")
+ACTIONS = _forms("""
     sleep slept sleeping, walk walked walking, run ran running, sing sang singing, dance danced dancing,
     wait waited waiting, work worked working, play played playing, laugh laughed laughing, cry cried
     crying, eat ate eating, drink drank drinking, read read reading, write wrote writing, swim swam
@@ -131,10 +90,8 @@ ACTIONS = _forms(
     smiled smiling, jump jumped jumping, travel travelled travelling, study studied studying, shout
     shouted shouting, whisper whispered whispering, live lived living, arrive arrived arriving, stay
     stayed staying, rest rested resting, cook cooked cooking, dream dreamed dreaming, drive drove driving
-    """
-)
-FREQUENT = _words(
-    """
+""")
+FREQUENT = _words("""
     abandon able about above absence absolute abstract accent accept accident according account accuse
     achieve acid acquire across act action activity actually adapt add address adequate admire admit adopt
     adult advance adventure advice advise affair affect afford afraid afternoon age agency agent agree
@@ -294,5 +251,4 @@ FREQUENT = _words(
     wing winter wipe wire wisdom wise wish wit witch with within without witness wolf woman women wonder
     wood wool word work world worm worry worship worth would wound wrap wreck wrist write wrong yard year
     yell yellow yes yesterday yet yield you young your yourself youth zebra zero zone zoo
-    """
-)
+""")

@@ -9,14 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tools.training.data.tokens import VOCAB_SIZE
-from tools.training.layers import (
-    attend,
-    causal_block,
-    feed_forward,
-    head_scores,
-    initialise,
-    project,
-)
+from tools.training.layers import attend, causal_block, feed_forward, head_scores, initialise, project
 from tools.training.speech.batches import NO_WORD
 from tools.training.speech.codec_model import CodecModel
 from voxport.bundle.json_types import Json

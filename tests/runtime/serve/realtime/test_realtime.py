@@ -1,13 +1,11 @@
 """Live transcription: the clients of OpenAI and Mistral, and messages as clients of vLLM send them."""
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
-import numpy as np
 import openai
 import pytest
 import websockets
@@ -17,9 +15,19 @@ from mistralai.client import Mistral
 from mistralai.client.models import AudioFormat
 from support.serve.http_server import RunningServer, wait_until
 from support.serve.loud_to_text import RATE
-from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of, update
+from support.serve.realtime_client import (
+    MISTRAL,
+    OPENAI,
+    SOUND,
+    VLLM,
+    Socket,
+    append,
+    pcm,
+    talk,
+    text_of,
+    update,
+)
 
-from voxport.runtime.serve.realtime.input_audio import decode_audio
 from voxport.runtime.serve.realtime.openai_dialect import DELAYS, delay_of
 
 
@@ -58,12 +66,10 @@ def test_openai_client(server: RunningServer, rate: int) -> None:
 def test_text_comes_while_audio_arrives(server: RunningServer) -> None:
     async def conversation(socket: Socket) -> list[dict[str, Any]]:
         await socket.receive()
-        for block in pcm(24000):
-            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        await append(socket, pcm(24000))
         return await socket.until("conversation.item.input_audio_transcription.delta")
 
-    path = "/v1/realtime?intent=transcription&model=loud"
-    event = talk(server, conversation, path)[-1]
+    event = talk(server, conversation, OPENAI)[-1]
     assert event["delta"] == "one" and event["words"] == [{"word": "one", "start": 0.0, "end": 0.08}]
 
 
@@ -72,13 +78,13 @@ def test_messages_of_vllm(server: RunningServer) -> None:
         assert (await socket.receive())["id"].startswith("sess-")
         await socket.send("session.update", model="loud")
         await socket.send("input_audio_buffer.commit")
-        for block in pcm():
-            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        await append(socket, pcm())
         await socket.send("input_audio_buffer.commit", final=True)
         return await socket.until("transcription.done")
 
     messages = talk(server, conversation)
     assert messages[-1]["text"] == "one two three" == "".join(each["delta"] for each in messages[:-1])
+    assert messages[-1]["usage"]["total_tokens"] == 16  # 8 of 80 ms, in and out
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 48000, 96000])
@@ -121,6 +127,7 @@ WRONG = [
     (OPENAI, "[]", "invalid_event"),
     (OPENAI, {"type": "conversation.item.create"}, "unknown_event"),
     (OPENAI, {"type": "input_audio_buffer.append", "audio": "***"}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": "AA*A="}, "invalid_audio"),
     (OPENAI, {"type": "input_audio_buffer.append", "audio": "AAAA"}, "invalid_audio"),  # three bytes
     (OPENAI, {"type": "input_audio_buffer.append", "audio": ""}, "invalid_audio"),
     (OPENAI, {"type": "input_audio_buffer.append"}, "invalid_audio"),
@@ -132,6 +139,10 @@ WRONG = [
     (OPENAI, {"type": "transcription_session.update", "session": {}}, "unknown_event"),
     (OPENAI, {"type": "session.update", "session": {"input_audio_format": "pcm16"}}, "unsupported_value"),
     (OPENAI, update(format={"rate": 4000}), "invalid_value"),
+    (OPENAI, update(sample_rate=8000), "unsupported_value"),
+    (OPENAI, update(turn_detection={"idle_timeout_ms": 99}), "invalid_value"),
+    (OPENAI, update(turn_detection={"prefix_padding_ms": 5001}), "invalid_value"),
+    (OPENAI, update(turn_detection={"silence_duration_ms": -1}), "invalid_value"),
     (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
     (OPENAI, transcription(delay="huge"), "invalid_value"),
     (OPENAI, transcription(model="x"), "model_not_found"),
@@ -148,15 +159,10 @@ WRONG = [
 ]
 
 
-def test_samples_of_16_bits_become_floats_from_minus_1_to_1() -> None:
-    content = np.array([-32768, 0, 16384], "<i2").tobytes()
-    assert decode_audio(base64.b64encode(content).decode()).tolist() == [-1, 0, 0.5]
-
-
 def test_a_language_of_the_model_is_taken_and_shown(server: RunningServer) -> None:
     async def conversation(socket: Socket) -> None:
         await socket.receive()
-        await socket.socket.send(json.dumps(transcription(language="en-US")))
+        await socket.post(transcription(language="en-US"))
         answer = await socket.receive()
         assert answer["session"]["audio"]["input"]["transcription"]["language"] == "en-US"
 
@@ -179,12 +185,10 @@ def test_a_wrong_message_is_named_and_the_session_goes_on(
 ) -> None:
     async def conversation(socket: Socket) -> None:
         await socket.receive()
-        raw = json.dumps(message) if isinstance(message, dict) else message
         for _ in range(2):
-            await socket.socket.send(raw)
+            await socket.post(message)
             answer = await socket.receive()
-            assert answer["type"] == "error"
-            assert isinstance(answer["error"], str if path == VLLM else dict)
+            assert answer["type"] == "error" and isinstance(answer["error"], str if path == VLLM else dict)
             error: Any = answer if path == VLLM else answer["error"]
             assert error["code"] == code
 
@@ -198,11 +202,13 @@ def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server:
         await socket.post({**update(format={"rate": 16000}), "event_id": "mine"})
         error = (await socket.receive())["error"]
         assert error["code"] == "session_busy" and error["event_id"] == "mine"
+        await socket.post(update(turn_detection={}))
+        assert (await socket.receive())["error"]["code"] == "session_busy"
         await socket.send("input_audio_buffer.clear")
         assert (await socket.receive())["type"] == "input_audio_buffer.cleared"
         await socket.send("session.update", session={})
-        assert (await socket.receive())["type"] == "session.updated"
-        await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 2000))
+        await socket.until("session.updated")
+        await append(socket, [bytes(4000)])
         await socket.send("input_audio_buffer.commit")
         assert (await socket.receive())["error"]["code"] == "input_audio_buffer_commit_empty"
 
@@ -215,8 +221,7 @@ def test_a_session_does_not_change_after_audio(server: RunningServer) -> None:
         await socket.post({"type": "session.update", "model": "loud"})
         await socket.post({"type": "input_audio_buffer.append", "audio": sound()})
         await socket.post({"type": "session.update", "model": "loud"})
-        while (message := await socket.receive())["type"] != "error":
-            pass
+        message = (await socket.until("error"))[-1]
         await socket.post({"type": "input_audio_buffer.commit", "final": True})
         return message["code"], (await socket.until("transcription.done"))[-1]["text"]
 
@@ -258,10 +263,8 @@ def test_names_of_delays_are_delays_of_the_bundle(
 ) -> None:
     async def conversation(socket: Socket) -> int | None:
         await socket.receive()
-        audio = {"transcription": {"model": "loud", "delay": name}}
-        await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
-        updated = await socket.receive()
-        assert updated["session"]["audio"]["input"]["transcription"]["delay"] == name
+        await socket.post(transcription(model="loud", delay=name))
+        assert (await socket.receive())["session"]["audio"]["input"]["transcription"]["delay"] == name
         await socket.send("input_audio_buffer.append", audio=SOUND)
         worker = server.models.transcription_workers["loud"]
         while not worker._live:
@@ -321,21 +324,20 @@ def test_any_frames_get_errors_and_the_session_goes_on(
     server: RunningServer, path: str, frames: list[Any]
 ) -> None:
     """After them the session transcribes as before. Each frame of the list may also be understood."""
-    update: dict[str, Any] = {"type": "session.update", "model": "loud"}
+    change: dict[str, Any] = {"type": "session.update", "model": "loud"}
     audio = {"type": "input_audio_buffer.append", "audio": sound(24000 if path == OPENAI else RATE)}
     last = {"type": "input_audio_buffer.commit", "final": True}
     if path == OPENAI:
-        form = {"format": {"type": "audio/pcm", "rate": 24000}, "transcription": {"model": "loud"}}
-        update = {"type": "session.update", "session": {"audio": {"input": form}}}
+        change = update(format={"type": "audio/pcm", "rate": 24000}, transcription={"model": "loud"})
     if path == MISTRAL:
-        update = {"type": "session.update", "session": {"audio_format": {"sample_rate": RATE}}}
+        change = {"type": "session.update", "session": {"audio_format": {"sample_rate": RATE}}}
         audio, last = {**audio, "type": "input_audio.append"}, {"type": "input_audio.end"}
     clears: dict[str, list[Any]] = {OPENAI: [{"type": "input_audio_buffer.clear"}], VLLM: [last], MISTRAL: []}
-    first = [update] if path == VLLM else []  # the first message of that path decides the dialect
+    first = [change] if path == VLLM else []  # the first message of that path decides the dialect
 
     async def conversation(socket: Socket) -> str:
         await socket.receive()
-        for message in (*first, *frames, *clears[path], update, audio, last):
+        for message in (*first, *frames, *clears[path], change, audio, last):
             await socket.post(message)
         text, key = "", {OPENAI: "transcript", VLLM: "text", MISTRAL: "text"}[path]
         while text != "one two three":

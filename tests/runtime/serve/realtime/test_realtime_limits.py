@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, cast
 
@@ -21,14 +22,14 @@ from support.serve.realtime_client import (
     TEXT,
     VLLM,
     Socket,
+    append,
     held_server,
     pcm,
     talk,
-    text_of,
 )
 from uvicorn.config import Config
 
-from voxport.runtime.serve.errors import SessionEnds, overloaded
+from voxport.runtime.serve.errors import SessionEnds
 from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.server import configuration
 from voxport.runtime.serve.limits import Limits
@@ -146,8 +147,7 @@ def test_a_client_that_sends_faster_than_real_time_gets_its_text(monkeypatch: py
         task.before_feed = lambda: time.sleep(0.02)
 
         async def conversation(socket: Socket) -> list[dict[str, Any]]:
-            for block in 12 * pcm(24000):
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, 12 * pcm(24000))
             await socket.send("input_audio_buffer.commit")
             return await socket.until(COMPLETED)
 
@@ -184,45 +184,40 @@ def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(
     ],
 )
 def test_an_utterance_whose_start_was_refused_is_refused_whole(
-    path: str, end: tuple[str, dict[str, bool]], monkeypatch: pytest.MonkeyPatch
+    server: RunningServer,
+    path: str,
+    end: tuple[str, dict[str, bool]],
+    refuse_next: Callable[[RunningServer], None],
 ) -> None:
     """Otherwise its text would begin in the middle. Its start and its end have an error, and nothing between.
     The utterance after it is transcribed.
     """
-    with running({"loud": LoudToText()}) as server:
-        worker = server.models.transcription_workers["loud"]
 
-        def refuse(*_: object) -> None:
-            raise overloaded("no live stream is free")
-
-        async def conversation(socket: Socket) -> tuple[list[str | int], str | None]:
-            await socket.receive()
-            if path == VLLM:
-                await socket.send("session.update", model="loud")
-            monkeypatch.setattr(worker, "submit_live", refuse)
-            codes = []
+    async def conversation(socket: Socket) -> tuple[list[str | int], str | None]:
+        await socket.receive()
+        if path == VLLM:
+            await socket.send("session.update", model="loud")
+        refuse_next(server)
+        codes = []
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        codes.append(error_code(await socket.receive()))
+        for _ in range(20):
             await socket.send("input_audio_buffer.append", audio=SOUND)
-            codes.append(error_code(await socket.receive()))
-            monkeypatch.undo()
-            for _ in range(20):
-                await socket.send("input_audio_buffer.append", audio=SOUND)
-            await socket.send(end[0], **end[1])
-            codes.append(error_code(await socket.receive()))
-            for block in pcm(24000 if path == OPENAI else 16000):
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
-            await socket.send(end[0], **end[1])
-            done = (await socket.until(COMPLETED if path == OPENAI else "transcription.done"))[-1]
-            return codes, done.get("transcript", done.get("text"))
+        await socket.send(end[0], **end[1])
+        codes.append(error_code(await socket.receive()))
+        await append(socket, pcm(24000 if path == OPENAI else 16000))
+        await socket.send(end[0], **end[1])
+        done = (await socket.until(COMPLETED if path == OPENAI else "transcription.done"))[-1]
+        return codes, done.get("transcript", done.get("text"))
 
-        codes, text = talk(server, conversation, path)
+    codes, text = talk(server, conversation, path)
     assert codes == ["server_is_overloaded"] * 2
     assert text == TEXT
 
 
 def test_audio_that_is_too_far_ahead_ends_the_session() -> None:
     async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
-        for _ in range(3):
-            await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 24000))
+        await append(socket, [bytes(48000)] * 3)
         return await socket.rest()
 
     with held_server(Limits(ahead_s=0.5)) as (server, _):

@@ -16,10 +16,12 @@ from support.serve.realtime_client import (
     TEXT,
     VLLM,
     Socket,
+    append,
     held_server,
+    kinds,
     pcm,
     talk,
-    text_of,
+    update,
 )
 from support.serve.single_stream_batch import SingleStreamBatch
 
@@ -35,17 +37,12 @@ def worker_of(server: RunningServer) -> TranscriptionWorker:
 async def end_audio(socket: Socket) -> None:
     """A whole recording in Mistral's dialect."""
     assert (await socket.receive())["type"] == "session.created"
-    for block in pcm():
-        await socket.send("input_audio.append", audio=text_of(block))
+    await append(socket, pcm(), "input_audio.append")
     await socket.send("input_audio.end")
 
 
 async def two_texts(socket: Socket) -> list[str]:
     return [(await socket.until(COMPLETED))[-1]["transcript"] for _ in range(2)]
-
-
-def session(**transcription: object) -> dict[str, Any]:
-    return {"type": "transcription", "audio": {"input": {"transcription": transcription}}}
 
 
 def test_mistral_refuses_messages_after_the_end_and_closes_after_the_text() -> None:
@@ -95,6 +92,31 @@ def test_mistral_closes_the_socket_after_an_error_of_the_engine(caplog: pytest.L
 
         messages, code = talk(server, conversation, MISTRAL)
     assert [message["type"] for message in messages] == ["error"] and code == 1000
+
+
+def test_after_an_error_of_the_engine_the_rest_of_an_utterance_is_refused() -> None:
+    task, calls = LoudToText(), list[int]()
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("planted")
+
+    with running({"loud": task}) as server:
+        task.before_feed = fail_once
+
+        async def conversation(socket: Socket) -> list[dict[str, Any]]:
+            await append(socket, pcm(24000))
+            await socket.until("conversation.item.input_audio_transcription.failed")
+            await append(socket, pcm(24000))
+            await socket.send("input_audio_buffer.commit")
+            refused = await socket.until("error")
+            await socket.say()
+            return [*refused, *await socket.until(COMPLETED)]
+
+        events = talk(server, conversation, OPENAI)
+    assert kinds(events) == ["error", "committed", "added", "done", "completed"]
+    assert events[-1]["transcript"] == TEXT
 
 
 @pytest.mark.parametrize(
@@ -159,8 +181,7 @@ def test_a_third_utterance_waits_for_the_first() -> None:
 
     async def conversation(socket: Socket) -> tuple[list[dict[str, Any]], int]:
         for _ in range(3):
-            for block in pcm(24000)[:4]:
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, pcm(24000)[:4])
             await socket.send("input_audio_buffer.commit")
         return await socket.rest()
 
@@ -190,7 +211,7 @@ def test_items_and_events_have_ids_of_their_own_after_an_update(server: RunningS
     async def conversation(socket: Socket) -> list[dict[str, Any]]:
         events = [await socket.receive()]
         for _ in range(2):
-            await socket.send("session.update", session=session(model="loud"))
+            await socket.post(update(transcription=dict(model="loud")))
             events.append(await socket.receive())
             await socket.say()
             events += await socket.until(COMPLETED)
@@ -209,7 +230,7 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server: Runn
         await socket.receive()
         found = []
         for fields in ({"language": "en", "delay": "xhigh"}, {}, {"delay": None}):
-            await socket.send("session.update", session=session(**fields))
+            await socket.post(update(transcription=fields))
             transcription = (await socket.receive())["session"]["audio"]["input"]["transcription"]
             found.append((transcription["model"], transcription["language"], transcription["delay"]))
         return found
@@ -233,7 +254,7 @@ def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_sa
                 {"language": "fr"},
                 {"model": "loud", "language": "en"},
             ):
-                await socket.send("session.update", session=session(**fields))
+                await socket.post(update(transcription=fields))
                 answer = await socket.receive()
                 if answer["type"] == "error":
                     found.append((answer["error"]["param"].rpartition(".")[2], answer["error"]["message"]))
@@ -271,8 +292,7 @@ def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent() -> No
         async def conversation(socket: Socket) -> Any:
             await socket.receive()
             await socket.send("session.update", model="slow")
-            for block in pcm():
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, pcm())
             held = asyncio.Event()
             loop = asyncio.get_running_loop()
             slow.before_feed = lambda: asyncio.run_coroutine_threadsafe(held.wait(), loop).result(5)
@@ -307,8 +327,7 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch: pytest.
 
         async def leave(socket: Socket) -> None:
             await socket.receive()
-            for block in pcm(24000):
-                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await append(socket, pcm(24000))
             await socket.until("conversation.item.input_audio_transcription.delta")
 
         talk(server, leave, OPENAI)

@@ -23,13 +23,47 @@ from support.serve.realtime_client import (
     update,
 )
 
+from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.realtime.input_audio import decode_audio
+
 
 def encoded(encoding: str, rate: int) -> bytes:
-    """Three words in an encoding of libsndfile."""
-    samples = np.concatenate([square_wave(BLOCK * rate // 16000, value) for value in BLOCKS])
+    """Three words in an encoding of libsndfile. The other law of G.711 makes them too quiet."""
+    samples = np.concatenate([square_wave(BLOCK * rate // 16000, 0.82 * value) for value in BLOCKS])
     content = io.BytesIO()
     soundfile.write(content, samples, rate, format="RAW", subtype=encoding, endian="LITTLE")
     return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("pcm_s16le", np.array([-32768, 0, 16384], "<i2").tobytes(), [-1, 0, 0.5]),
+        ("pcm_s32le", np.array([-(2**31), 2**30], "<i4").tobytes(), [-1, 0.5]),
+        ("pcm_mulaw", b"\x00\x80\xff", [-32124 / 2**15, 32124 / 2**15, 0]),  # of table 2 of G.711, 14 bits
+        ("pcm_alaw", b"\x2a\xaa\xd5", [-32256 / 2**15, 32256 / 2**15, 8 / 2**15]),  # of table 1, 13 bits
+    ],
+)
+def test_samples_are_floats_from_minus_1_to_1(name: str, content: bytes, expected: list[float]) -> None:
+    assert decode_audio(text_of(content), name).tolist() == expected
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_are_finite(value: float) -> None:
+    with pytest.raises(ApiError, match="finite"):
+        decode_audio(text_of(np.array([0, value], "<f4").tobytes()), "pcm_f32le")
+
+
+def test_the_last_samples_are_transcribed(server: RunningServer) -> None:
+    """They are fewer than the steps in which audio is converted."""
+
+    async def conversation(socket: Socket) -> Any:
+        await append(socket, [*pcm(24000, [0, 0]), pcm(24000, [0.5])[0][:480]])
+        await socket.send("input_audio_buffer.commit")
+        done = (await socket.until(COMPLETED))[-1]
+        return done["transcript"], done["usage"]["seconds"]
+
+    assert talk(server, conversation, OPENAI) == ("one", 0.17)
 
 
 @pytest.mark.parametrize(("name", "encoding"), [("audio/pcmu", "ULAW"), ("audio/pcma", "ALAW")])
@@ -68,11 +102,15 @@ def test_mistral_takes_its_encodings(server: RunningServer, name: str, content: 
     assert talk(server, conversation, MISTRAL) == TEXT
 
 
+MANY_UNKNOWN = {f"unknown{index}": 1 for index in range(30)}  # more than an answer names
+
+
 @pytest.mark.parametrize(
     ("path", "refused"),
     [
         (OPENAI, update(format={"type": "audio/opus"})),
         (OPENAI, {"type": "session.update", "session": {"input_audio_format": "g711_ulaw"}}),
+        (OPENAI, {"type": "session.update", "session": MANY_UNKNOWN | {"output_format": "g711_ulaw"}}),
         (OPENAI, {"type": "transcription_session.update", "session": {"input_audio_format": "g711_ulaw"}}),
         (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "opus"}}}),
     ],

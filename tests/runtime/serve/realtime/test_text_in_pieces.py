@@ -29,7 +29,7 @@ Message = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with running({"other": ToneSpeech(), "tone": ToneSpeech()}) as started:
+    with running({"other": ToneSpeech(), "tone": ToneSpeech()}, Limits(text_characters=1000)) as started:
         yield started
 
 
@@ -152,7 +152,8 @@ def test_an_error_is_named_and_the_next_text_is_spoken(
     async def speak(socket: Socket) -> tuple[list[Message], bytes]:
         await socket.send("session.config", model="tone", **PCM, **config)
         await socket.send("input.text", text=text)
-        await socket.send("input.text", text=" More.")
+        for _ in range(2):  # more than may wait
+            await socket.send("input.text", text=text * 400)
         await socket.send("input.done")
         found = events(await omni_answers(socket))
         await socket.send("session.config", model="tone", **PCM)

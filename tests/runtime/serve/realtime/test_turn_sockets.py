@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import openai
@@ -22,6 +22,7 @@ from support.serve.realtime_client import (
     VLLM,
     Socket,
     append,
+    held_server,
     kinds,
     pcm,
     talk,
@@ -29,11 +30,10 @@ from support.serve.realtime_client import (
     update,
 )
 
-from voxport.runtime.serve.errors import overloaded
-
 TRANSCRIPTION = "/v1/realtime?intent=transcription"
 VAD = {"type": "server_vad", "threshold": 0.5}
 INPUT = "session.audio.input"
+STEPS = "speech_started", "speech_stopped", "committed", "completed"
 
 
 def speech(rate: int, count: int = 2) -> list[bytes]:
@@ -91,9 +91,10 @@ def test_the_default_is_that_of_the_model_whose_name_is_given(
     async def conversation(socket: Socket) -> bool:
         await socket.post(update(**fields))
         session = (await socket.until("session.updated"))[-1]["session"]
-        await socket.post(update(transcription=fields["transcription"]))  # leaves turn_detection out
-        again = (await socket.until("session.updated"))[-1]["session"]
-        assert session["audio"] == again["audio"]
+        for _ in range(2):
+            await socket.post(update(transcription=fields["transcription"]))  # leaves turn_detection out
+            again = (await socket.until("session.updated"))[-1]["session"]
+            assert session["audio"] == again["audio"]
         return session["audio"]["input"]["turn_detection"] is not None
 
     assert talk(server, conversation, TRANSCRIPTION) == expected
@@ -119,6 +120,51 @@ def test_a_client_may_commit_in_a_turn_and_turn_detection_off(server: RunningSer
     talk(server, conversation, OPENAI)
 
 
+def test_an_update_between_turns_keeps_the_time_and_the_audio(server: RunningServer) -> None:
+    async def start_of_turn(socket: Socket) -> int:
+        await append(socket, speech(16000, 1))
+        start: int = (await socket.until("input_audio_buffer.speech_started"))[-1]["audio_start_ms"]
+        await socket.until(COMPLETED)
+        return start
+
+    async def conversation(socket: Socket) -> None:
+        await socket.post(update(turn_detection=VAD))
+        await append(socket, [bytes(4800)] * 10)  # a second
+        await socket.post(update(format={"type": "audio/pcm", "rate": 16000}))
+        assert await start_of_turn(socket) == pytest.approx(1768, abs=64)
+        await socket.post(update(turn_detection={**VAD, "prefix_padding_ms": 0}))
+        length_ms = len(b"".join(speech(16000, 1))) / 32
+        assert await start_of_turn(socket) == pytest.approx(1000 + length_ms + 1088, abs=64)
+        await append(socket, [bytes(6400)])
+        await socket.post(update(turn_detection={**VAD, "prefix_padding_ms": 0}))  # as before
+        await socket.send("input_audio_buffer.commit")
+        assert kinds(await socket.until(COMPLETED)) == ["updated", "committed", "added", "done", "completed"]
+        await append(socket, [bytes(6400)])
+        await socket.send("input_audio_buffer.clear")
+        await socket.send("input_audio_buffer.commit")
+        assert (await socket.until("error"))[-1]["error"]["code"] == "input_audio_buffer_commit_empty"
+
+    talk(server, conversation, OPENAI)
+
+
+def test_a_turn_keeps_its_item_when_its_text_comes_after_the_next_turn_has_begun() -> None:
+    with held_server() as (server, gate):
+
+        async def conversation(socket: Socket) -> list[dict[str, Any]]:
+            await socket.post(update(turn_detection=VAD))
+            await append(socket, speech(24000))
+            events = await socket.until("input_audio_buffer.speech_started")
+            events += await socket.until("input_audio_buffer.speech_started")
+            gate.set()
+            for _ in range(2):
+                events += await socket.until(COMPLETED)
+            return events
+
+        events = talk(server, conversation, OPENAI)
+    items = {kind: [each["item_id"] for each in events if each["type"].endswith(kind)] for kind in STEPS}
+    assert len(set(items["completed"])) == 2 and all(ids == items["completed"] for ids in items.values())
+
+
 def test_time_without_speech_is_told(server: RunningServer) -> None:
     async def conversation(socket: Socket) -> None:
         await socket.post(update(turn_detection={**VAD, "idle_timeout_ms": 1000}))
@@ -131,34 +177,16 @@ def test_time_without_speech_is_told(server: RunningServer) -> None:
 
 
 def test_a_turn_that_is_refused_has_one_error_and_the_next_one_is_transcribed(
-    monkeypatch: pytest.MonkeyPatch,
+    server: RunningServer, refuse_next: Callable[[RunningServer], None]
 ) -> None:
-    with running({"loud": LoudToText()}) as server:
-        worker = server.models.transcription_workers["loud"]
-        submit, refused = worker.submit_live, list[object]()
+    async def conversation(socket: Socket) -> list[dict[str, Any]]:
+        await socket.post(update(turn_detection=VAD))
+        refuse_next(server)
+        await append(socket, speech(24000))
+        return await socket.until(COMPLETED)
 
-        def refuse_once(*arguments: Any) -> Any:
-            if refused:
-                return submit(*arguments)
-            refused.append(arguments)
-            raise overloaded("no live stream is free")
-
-        async def conversation(socket: Socket) -> list[dict[str, Any]]:
-            await socket.post(update(turn_detection=VAD))
-            monkeypatch.setattr(worker, "submit_live", refuse_once)
-            await append(socket, speech(24000))
-            return await socket.until(COMPLETED)
-
-        events = kinds(talk(server, conversation, OPENAI))
-    assert events[2:] == [
-        "error",
-        "speech_started",
-        "speech_stopped",
-        "committed",
-        "added",
-        "done",
-        "completed",
-    ]
+    events = kinds(talk(server, conversation, OPENAI))
+    assert events[2:] == ["error", *STEPS[:3], "added", "done", "completed"]
 
 
 def test_hints_are_ignored_and_named_in_every_dialect(server: RunningServer) -> None:
@@ -176,10 +204,13 @@ def test_hints_are_ignored_and_named_in_every_dialect(server: RunningServer) -> 
             "target_streaming_delay_ms": 100,
             "diarize": False,
             "language": None,
+            "turn_detection": {},
         }
         await socket.send("session.update", session=fields)
         updated = (await socket.until("session.updated"))[-1]
         assert updated["session"]["target_streaming_delay_ms"] == 80, "the nearest of the bundle"
+        await socket.send("session.update", session={})
+        assert (await socket.until("session.updated"))[-1]["session"] == updated["session"]
         return updated["ignored"]
 
     async def vllm_dialect(socket: Socket) -> object:
@@ -230,7 +261,8 @@ def test_a_flush_of_mistral_ends_a_segment_and_the_session_goes_on(server: Runni
             done = (await socket.until("transcription.done"))[-1]
             assert (done["text"], done["usage"]["prompt_audio_seconds"]) == (TEXT, 1)
         await socket.send("input_audio.flush")  # without audio
-        assert (await socket.receive())["text"] == ""
+        empty = await socket.receive()
+        assert (empty["text"], empty["usage"]["prompt_audio_seconds"]) == ("", 0)
         await append(socket, pcm(), "input_audio.append")
         await socket.send("input_audio.flush")
         await socket.send("input_audio.end")  # as the client does
@@ -241,7 +273,17 @@ def test_a_flush_of_mistral_ends_a_segment_and_the_session_goes_on(server: Runni
     assert kinds(talk(server, conversation, MISTRAL)) == ["done"]
 
 
-def test_mistral_client_gets_the_turns_and_their_text(server: RunningServer) -> None:
+@pytest.mark.parametrize(
+    ("detection", "times"),
+    [
+        ({}, [0.768, 4.224, 4.672, 8.16]),
+        ({"min_silence_ms": 200}, [0.768, 3.936, 4.672, 7.872]),
+        ({"start_threshold": 1}, []),
+    ],
+)
+def test_mistral_client_gets_the_turns_and_their_text(
+    server: RunningServer, detection: Any, times: list[float]
+) -> None:
     async def run() -> list[Any]:
         async def audio() -> AsyncIterator[bytes]:
             for block in speech(8000):
@@ -250,15 +292,22 @@ def test_mistral_client_gets_the_turns_and_their_text(server: RunningServer) -> 
         form = AudioFormat(encoding="pcm_s16le", sample_rate=8000)
         client = Mistral(api_key="none", server_url=server.url)
         stream = client.audio.realtime.transcribe_stream(
-            audio_stream=audio(), model="loud", audio_format=form, turn_detection={}, context_bias=["Ada"]
+            audio_stream=audio(),
+            model="loud",
+            audio_format=form,
+            turn_detection=detection,
+            context_bias=["Ada"],
         )
         return [event async for event in stream]
 
     events = asyncio.run(run())
-    assert [kind for kind in kinds(events) if kind in ("start", "end", "done")].count("end") == 2
-    assert [event.end_reason for event in events if event.type == "turn.end"] == ["threshold"] * 2
+    turns = [event for event in events if event.type.startswith("turn.")]
+    assert sorted(event.time_s for event in turns) == pytest.approx(times, abs=0.1)
+    assert [event.end_reason for event in turns if event.type == "turn.end"] == ["threshold"] * (
+        len(times) // 2
+    )
     text = "".join(event.text for event in events if event.type.endswith("delta"))
-    assert text == events[-1].text and text.count("one") >= 2
+    assert text == events[-1].text and (text.count("one") >= 2 or not times)
 
 
 def test_sound_that_is_no_speech_needs_no_stream(server: RunningServer) -> None:
