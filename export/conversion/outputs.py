@@ -180,13 +180,15 @@ class OutputMaker:
             return quantised.errors, (words, *cast_scales((scales, biases), scheme.bits, dtype, name))
 
         def make() -> tuple[torch.Tensor, ...]:
+            step = max(1, CHUNK // columns)  # rows do not share scales
             if self._conversion.packing:
-                return mlx_quantized(floats.make()[0], packing)
-            rows = source.tensor(name).split(max(1, CHUNK // columns))  # which do not share scales
-            found, parts = zip(*map_items(quantise, rows), strict=True)
-            errors = sum(found, SquaredErrors())
-            if not errors.are_plausible:
-                raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
+                parts = tuple(mlx_quantized(rows, packing) for rows in floats.make()[0].split(step))
+            else:
+                found, parts = zip(*map_items(quantise, source.tensor(name).split(step)), strict=True)
+                if not sum(found, SquaredErrors()).are_plausible:
+                    raise CheckpointError(
+                        f"{name}: rounded worse than to the nearest value; this is a defect"
+                    )
             return tuple(torch.cat(each) for each in zip(*parts, strict=True))
 
         return Output(name, self._entries(name, packing, dtype), make)
@@ -228,9 +230,8 @@ def mlx_quantized(weight: torch.Tensor, packing: Packing) -> tuple[torch.Tensor,
 
     kind = getattr(mx, str(weight.dtype).removeprefix("torch."))
     values = mx.array(weight.contiguous().view(torch.uint8).numpy()).view(kind)
-    with mx.stream(mx.cpu):  # the same values on every machine
-        found = mx.quantize(values, packing.group, packing.bits, packing.mode)
-        octets = [np.array(part.view(mx.uint8)) for part in found]
+    found = mx.quantize(values, packing.group, packing.bits, packing.mode)
+    octets = [np.array(part.view(mx.uint8)) for part in found]
     dtypes = torch.uint32, torch.uint8 if packing.mode != "affine" else weight.dtype, weight.dtype
     return tuple(torch.from_numpy(each).view(dtype) for each, dtype in zip(octets, dtypes, strict=False))
 

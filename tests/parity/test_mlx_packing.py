@@ -13,6 +13,7 @@ from support.files import contents
 from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main
+from voxport.export.conversion import outputs
 from voxport.model.inspection import open_convertible
 from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, Packing
 from voxport.model.mlx.tensor_layouts import dequantized
@@ -68,9 +69,14 @@ QUANTS = {  # the packing of linears; tables and the code predictor have 8 bits 
 @pytest.mark.parametrize("quant", QUANTS)
 @pytest.mark.parametrize("name", ["voxtral_tts", "voxtral_realtime", "qwen3_tts"])
 def test_a_checkpoint_is_packed_by_mlx_and_comes_back_as_what_mlx_computes(
-    tmp_path: Path, name: str, quant: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    name: str,
+    quant: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The words and scales are those of `mx.quantize`, and a second conversion copies the folder."""
+    monkeypatch.setattr(outputs, "CHUNK", 5000)  # several for a weight
     source, folder = micro_checkpoint(name), tmp_path / "packed"
     assert convert(source, folder, "--to", "mlx", "--quant", quant) == 0
     assert convert(folder, tmp_path / "back", "--to", "published") == 0
