@@ -17,16 +17,20 @@ PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "conso
 
 
 def check_other_weights(folder: Path, layout: CheckpointLayout, published: Callable[[str], str]) -> list[str]:
-    """Notes about weights in `folder` that are not read. They are compared with the others tensor by tensor.
+    """Notes about the names of weights in `folder`, and about weights that are not read. Those are compared
+    with the others tensor by tensor.
 
     `published` gives the published name of a tensor of mlx-audio, and other names unchanged. Raises
     UsageError if weights differ and the caller has not named those to read.
     """
     files = layout.weight_files(folder)
-    if layout.chosen or not all(file.path.is_file() for file in files):
+    if not all(file.path.is_file() for file in files):
         return []
     read, checkpoint = [file.path for file in files], Checkpoint(files)
-    name, notes = read[0].name, []
+    name, parts = read[0].name, ", ".join(checkpoint.wrappers)
+    notes = [f"{parts} in names of tensors: left out, a wrapper of training added it"] if parts else []
+    if layout.chosen:
+        return notes
     for place, prefix in {file.path.parent: file.prefix for file in files}.items():
         for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
             if reason := unfinished(path):
