@@ -202,6 +202,7 @@ def test_keys_that_the_configuration_lacks_have_the_values_of_transformers(saved
             "text_config.num_hidden_layers: ",
         ),
         (lambda content: content.update(projector_hidden_act="relu"), "'relu', expected 'gelu'"),
+        (lambda content: content.update(text_config=[1]), "text_config: [1], expected an object"),
         (
             lambda content: content["text_config"]["rope_parameters"].update(rope_type="yarn"),
             "text_config.rope_parameters.rope_type: 'yarn', expected 'default'",
