@@ -20,6 +20,7 @@ from voxport.bundle.errors import (
 )
 from voxport.bundle.names import did_you_mean
 from voxport.model.download import partial_downloads, snapshots, unfinished
+from voxport.model.foreign import format_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -94,7 +95,7 @@ def _detected(folder: Path) -> str | None:
 def _reason_for_no_folder(path: Path) -> str:
     """What else was given, and what to do."""
     if path.exists():
-        return f"a file; give its folder {path.parent}"
+        return format_of(path) or f"a file; give its folder {path.parent}"
     named = f", or hf://{path} for a repository of the hub" if len(path.parts) == 2 else ""
     return f"no such folder; give the folder of a published checkpoint{named}"
 

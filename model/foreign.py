@@ -21,15 +21,23 @@ METHODS_OF_TENSORS = {  # by the last part of a name; the first that a checkpoin
     "weight_scale": FP8,
     "weight_scale_inv": FP8,
 }
-FILES = (  # in a folder without safetensors
-    ((".gguf",), "GGUF, which is not read; fetch the safetensors files of the model"),
+FILES = (  # in a folder without safetensors; by the end of a name
+    (
+        ("zero_to_fp32.py",),
+        "of DeepSpeed; run it with --safe_serialization, and give the folder that it writes",
+    ),
+    ((".gguf", ".ggml"), "GGUF, which is not read; fetch the safetensors files of the model"),
     (
         (".bin", ".pt", ".pth", ".ckpt"),
         "a pickle, which is not read; load it in PyTorch, and save safetensors",
     ),
     ((".distcp",), "part of a distributed checkpoint; merge its parts into safetensors first"),
     ((".h5", ".msgpack", ".npz"), "not in PyTorch's format; fetch the safetensors files of the model"),
-    ((".onnx", ".pte", ".mlpackage"), "an exported model; give the checkpoint that it was made from"),
+    ((".zip", ".tar", ".gz", ".nemo"), "an archive; unpack it, and give the folder"),
+    (
+        (".onnx", ".pte", ".mlpackage", ".mlmodelc", ".tflite", ".engine", ".aimodel"),
+        "an exported model; give the checkpoint that it was made from",
+    ),
 )
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
@@ -107,9 +115,14 @@ def _other_layout(folder: Path) -> str | None:
 def _other_file(folder: Path) -> str | None:
     if any(folder.glob("*.safetensors")):
         return None
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(NOT_WEIGHTS)]
-    found = ((path, text) for ends, text in FILES for path in paths if path.suffix in ends)
-    return next((f"{path.name} is {text}" for path, text in found), None)
+    names = [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(NOT_WEIGHTS)]
+    found = ((name, text) for ends, text in FILES for name in names if name.endswith(ends))
+    return next((f"{name} is {text}" for name, text in found), None)
+
+
+def format_of(path: Path) -> str | None:
+    """What a file that is no checkpoint is, by its name, and what to do."""
+    return next((f"is {text}" for ends, text in FILES if path.name.endswith(ends)), None)
 
 
 def _dtypes(folder: Path) -> dict[str, str]:
