@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,18 +13,13 @@ from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint_layout import RANDOM_WEIGHTS, WRAPPER, WeightFile
 from voxport.model.download import missing, truncated, unfinished
 
+if TYPE_CHECKING:
+    from voxport.model.adapter import Adapter
+
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors, by name
 ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
-
-
-class Merges(Protocol):
-    """An adapter for the tensors of a checkpoint."""
-
-    note: str  # what it is, for people
-
-    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor: ...
 
 
 class _Entry(NamedTuple):
@@ -76,7 +71,7 @@ class Checkpoint:
             raise CheckpointError(*faults)
         self.names = frozenset(self._entries)
         self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
-        self.adapter: Merges | None = None
+        self.adapter: Adapter | None = None
 
     @property
     def size(self) -> int:

@@ -21,6 +21,7 @@ from voxport.bundle.errors import (
 )
 from voxport.bundle.names import did_you_mean
 from voxport.model.download import partial_downloads, snapshots, unfinished
+from voxport.model.foreign import format_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -96,7 +97,7 @@ def _detected(folder: Path) -> str | None:
 def _reason_for_no_folder(path: Path) -> str:
     """What else was given, and what to do."""
     if path.exists():
-        return f"a file; give its folder {path.parent}"
+        return format_of(path) or f"a file; give its folder {path.parent}"
     advice, found = "give the folder of a published checkpoint", HUB_NAME.fullmatch(str(path))
     if found and not path.parent.exists():
         advice += f"; a model of the hub is fetched first: hf download {found[1]} --local-dir DIR"

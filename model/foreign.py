@@ -21,15 +21,23 @@ METHODS_OF_TENSORS = {  # by the last part of a name; the first that a checkpoin
     "weight_scale": FP8,
     "weight_scale_inv": FP8,
 }
-FILES = (  # in a folder without safetensors
-    ((".gguf",), "GGUF, which is not read; fetch the safetensors files of the model"),
+FILES = (  # in a folder without safetensors; by the end of a name
+    (
+        ("zero_to_fp32.py",),
+        "of DeepSpeed; run it with --safe_serialization, and give the folder that it writes",
+    ),
+    ((".gguf", ".ggml"), "GGUF, which is not read; fetch the safetensors files of the model"),
     (
         (".bin", ".pt", ".pth", ".ckpt"),
         "a pickle, which is not read; load it in PyTorch, and save safetensors",
     ),
     ((".distcp",), "part of a distributed checkpoint; merge its parts into safetensors first"),
     ((".h5", ".msgpack", ".npz"), "not in PyTorch's format; fetch the safetensors files of the model"),
-    ((".onnx", ".pte", ".mlpackage"), "an exported model; give the checkpoint that it was made from"),
+    ((".zip", ".tar", ".gz", ".nemo"), "an archive; unpack it, and give the folder"),
+    (
+        (".onnx", ".pte", ".mlpackage", ".mlmodelc", ".tflite", ".engine", ".aimodel"),
+        "an exported model; give the checkpoint that it was made from",
+    ),
 )
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
@@ -54,8 +62,7 @@ def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
     """The adapter in `folder`, or below in `places` like `*/`, and what to do; None beside other weights."""
     names = (f"{start}adapter_{rest}" for start in places for rest in ("config.json", "model.*"))
     paths = [path for name in names for path in sorted(folder.glob(name))]
-    is_beside = paths and paths[0].parent == folder
-    if is_beside and {*folder.glob("*.safetensors")} - {folder / ADAPTER_WEIGHTS}:
+    if {*paths} & {*folder.glob("*")} and {*folder.glob("*.safetensors")} - {folder / ADAPTER_WEIGHTS}:
         return None
     if not paths and not any(".lora_" in name for name in _dtypes(folder)):
         return None
@@ -63,12 +70,13 @@ def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
     content = read_object(paths[0].with_name("adapter_config.json")) if paths else {}
     kind, base = content.get("peft_type"), content.get("base_model_name_or_path") or "its base"
     if kind == "LORA" and paths[0].with_name(ADAPTER_WEIGHTS).is_file():
-        rank = f"LoRA of rank {content.get('r')}"
-        return (
-            f"{name} has an adapter of {base} ({rank}); give the folder of the base, and this as its adapter"
+        found, advice = (
+            f"LoRA of rank {content.get('r')}",
+            "give the folder of the base, and this as its adapter",
         )
-    advice = MERGE_FIRST.replace("its base", base)
-    return f"{name} has an adapter ({kind or 'LoRA'} of peft), which is not read; {advice}"
+    else:
+        found, advice = f"{kind or 'LoRA'} of peft, which is not merged", MERGE_FIRST
+    return f"{name} has an adapter of {base} ({found}); {advice}"
 
 
 def _quantised(folder: Path) -> str | None:
@@ -108,9 +116,14 @@ def _other_layout(folder: Path) -> str | None:
 def _other_file(folder: Path) -> str | None:
     if any(folder.glob("*.safetensors")):
         return None
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(NOT_WEIGHTS)]
-    found = ((path, text) for ends, text in FILES for path in paths if path.suffix in ends)
-    return next((f"{path.name} is {text}" for path, text in found), None)
+    names = [path.name for path in sorted(folder.iterdir()) if not path.name.startswith(NOT_WEIGHTS)]
+    found = ((name, text) for ends, text in FILES for name in names if name.endswith(ends))
+    return next((f"{name} is {text}" for name, text in found), None)
+
+
+def format_of(path: Path) -> str | None:
+    """What a file that is no checkpoint is, by its name, and what to do."""
+    return next((f"is {text}" for ends, text in FILES if path.name.endswith(ends)), None)
 
 
 def _dtypes(folder: Path) -> dict[str, str]:

@@ -120,8 +120,6 @@ def check_parts(
     if config:
         with collected(faults):
             family.layout.voices(folder, config)
-    if checkpoint and (parts := checkpoint.wrappers):
-        notes.append(f"{', '.join(parts)} in names of tensors: left out, a wrapper of training added it")
     if config and checkpoint:
         wrong: list[str] = []
         with collected(wrong):

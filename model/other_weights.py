@@ -16,32 +16,32 @@ from voxport.model.download import unfinished
 from voxport.model.foreign import ADAPTER_WEIGHTS
 from voxport.model.mlx.layout import MlxLayout
 
-# transformers, and with it the official package of Qwen3-TTS, never reads shards beside the whole file
-TRANSFORMERS_WEIGHTS = "model.safetensors"
-SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+# transformers, and so the official package of Qwen3-TTS, never reads shards beside the whole file
+SHARDED = re.compile(r"model\.safetensors model-\d+-of-\d+\.safetensors")
 PICKLES = ("pytorch_model*.bin", "model*.bin", "model*.pt", "model*.pth", "consolidated*.pth", "*.gguf")
 
 
 def check_other_weights(folder: Path, layout: CheckpointLayout, published: Callable[[str], str]) -> list[str]:
-    """Notes about weights in `folder` that are not read. They are compared with the others tensor by tensor.
+    """Notes about the names of weights in `folder`, and about weights that are not read. Those are compared
+    with the others tensor by tensor.
 
     `published` gives the published name of a tensor of mlx-audio, and other names unchanged. Raises
     UsageError if weights differ and the caller has not named those to read.
     """
     files = layout.weight_files(folder)
-    if layout.chosen or not all(file.path.is_file() for file in files):
+    if not all(file.path.is_file() for file in files):
         return []
     read, checkpoint = [file.path for file in files], Checkpoint(files)
-    name, notes = read[0].name, []
-    leaves_shards = name == TRANSFORMERS_WEIGHTS and not isinstance(layout, MlxLayout)
+    name, parts = read[0].name, ", ".join(checkpoint.wrappers)
+    notes = [f"{parts} in names of tensors: left out, a wrapper of training added it"] if parts else []
+    if layout.chosen:
+        return notes
     for place, prefix in {file.path.parent: file.prefix for file in files}.items():
-        for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read)):
-            if path.name == ADAPTER_WEIGHTS:
-                continue
+        for path in sorted(set(place.glob(f"[!.]*{SUFFIX}")).difference(read, [place / ADAPTER_WEIGHTS])):
             if reason := unfinished(path):
                 notes.append(f"{name}: read; {path.name} is not read, and not compared: {reason}")
                 continue
-            if leaves_shards and SHARD.fullmatch(path.name):
+            if SHARDED.fullmatch(f"{name} {path.name}") and not isinstance(layout, MlxLayout):
                 notes.append(f"{name}: read, as by published software; the shard {path.name} is not")
                 continue
             other = Checkpoint([WeightFile(path, prefix)])

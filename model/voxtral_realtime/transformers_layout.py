@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONFIG, PROCESSOR, OWN_WEIGHTS = "config.json", "processor_config.json", "model.safetensors"
 MODEL_TYPE, CLASS = "voxtral_realtime", "VoxtralRealtime"
-SECTIONS, SECTIONS_OF_MLX = ("audio_config", "text_config"), ("encoder_args", "decoder")
+SECTIONS = ("audio_config", "text_config")  # which mlx-audio has not, with the same `model_type`
 EXTRACTOR = "feature_extractor"  # section of PROCESSOR
 ENCODER_ARGS = "multimodal.whisper_model_args.encoder_args"
 FRONT_END = f"{ENCODER_ARGS}.audio_encoding_args"
@@ -146,7 +146,7 @@ class VoxtralRealtimeTransformers(
 
     def detect(self, folder: Path) -> bool:
         content = read_object(folder / CONFIG)
-        return content.get("model_type") == MODEL_TYPE and content.keys().isdisjoint(SECTIONS_OF_MLX)
+        return content.get("model_type") == MODEL_TYPE and any(name in content for name in SECTIONS)
 
     def replaces_published(self, folder: Path, weights: Collection[str]) -> bool:
         if not self.detect(folder) or not (folder / PARAMS).is_file():

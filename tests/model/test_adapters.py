@@ -159,11 +159,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another start": ({"init_lora_weights": "pissa"}, "init_lora_weights pissa, which changes the base"),
     "quantised inputs": ({"use_qalora": True}, "use_qalora: not merged"),
     "tokens": ({"trainable_token_indices": [1]}, "trainable_token_indices: not merged"),
-    "another rank": ({"r": 4}, r"q_proj.lora_A.weight: rank 2, expected 4 from adapter_config.json"),
+    "another rank": ({"r": 4}, r"q_proj.lora_A.weight: rank 2, 4 expected from adapter_config.json"),
     "no scale": ({"lora_alpha": None}, "lora_alpha: "),
     "another layer": (
         {"path": "talker.model.layers.9.self_attn.q_proj"},
-        "layers.9.* the base has no such tensor",
+        "layers.9.*: 1 of 1 tensors are not in the base; give",
     ),
     "another width": (
         {"shape": (64, 96)},

@@ -160,6 +160,12 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
         without_weights("flax_model.msgpack"),
         ("not in PyTorch's format", "fetch the safetensors"),
     ),
+    "DeepSpeed": (
+        TTS,
+        without_weights("zero_to_fp32.py"),
+        ("of DeepSpeed; run it with --safe_serialization",),
+    ),
+    "an archive": (TTS, without_weights("model.tar.gz"), ("model.tar.gz is an archive; unpack it",)),
     "a bundle": (TTS, without_weights("codec.onnx"), ("codec.onnx is an exported model", "made from")),
     "LoRA beside its base": (
         TTS,
@@ -169,7 +175,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "an adapter with a name": (
         QWEN,
         adapter("french/adapter_config.json", peft_type="LOHA"),
-        ("french/adapter_config.json has an adapter (LOHA", "into its base"),
+        ("french/adapter_config.json has an adapter of its base (LOHA", "with `merge_and_unload`"),
     ),
     "an adapter of mistral-finetune": (REALTIME, inserted_adapter, ("has an adapter", "`merge_and_unload`")),
     "names of transformers": (
@@ -317,6 +323,23 @@ def test_a_file_is_answered_with_its_folder(
         for command in commands(folder / name).values():
             assert command() == 2
             assert f"{folder / name}: a file; give its folder {folder}" in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.gguf", "is GGUF, which is not read; fetch the safetensors"),
+        ("pytorch_model.bin", "is a pickle, which is not read; load it in PyTorch"),
+        ("codec.onnx", "is an exported model; give the checkpoint"),
+    ],
+)
+def test_a_file_of_another_format_is_called_what_it_is(
+    tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(b"other")
+    for command in commands(tmp_path / name).values():
+        assert command() == 2
+        assert f"{tmp_path / name}: {said}" in error_line(capsys)
 
 
 def test_a_parent_of_several_checkpoints_names_them(
