@@ -85,10 +85,11 @@ class Adapter:
         self._tensors = Checkpoint([WeightFile(self.path)])
         self._updates = self._placed(self._read())
         self._check_shapes()
+
+    def __str__(self) -> str:
         made_for, count = self.config.base_model_name_or_path or "its base", len(self._updates)
-        self.note = (
-            f"adapter {folder}: LoRA of rank {self.config.r} for {made_for}, merged into {count} tensors"
-        )
+        rank = f"LoRA of rank {self.config.r} for {made_for}"
+        return f"adapter {self.path.parent}: {rank}, merged into {count} tensors"
 
     def _fault(self, name: str, text: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {name}: {text}")
@@ -161,7 +162,7 @@ class Adapter:
                     differ = f"made for {list(shape)}, but it is {list(expected)} in {self._base.path(name)}"
                     raise self._fault(update.layer, f"{differ}; {OTHER_BASE}")
 
-    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def __call__(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The tensor `name` of the base with what the adapter changes. Raises CheckpointError."""
         value = weight
         for update in self._updates.get(name, ()):

@@ -30,7 +30,7 @@ def model() -> Any:
 
 def write_adapter(model: Any, folder: Path) -> Any:
     """An adapter, and the model with it."""
-    changed, tensors = copy.deepcopy(model), {}
+    changed, tensors = copy.deepcopy(model), dict[str, torch.Tensor]()
     state, generator = changed.state_dict(), torch.Generator().manual_seed(0)
     for path in LAYERS:
         weight = state[f"{path}.weight"]
