@@ -141,14 +141,14 @@ def open_source_of(job: ExportJob, arguments: argparse.Namespace) -> Source:
     from voxport.model.checkpoint_layout import SUFFIX
     from voxport.model.embedded import embedded_default
     from voxport.model.families import layouts_of
+    from voxport.model.foreign import ADAPTER_CONFIG
 
     folder = arguments.checkpoint or embedded_default(job.family)
     places = {file.path.parent for file in layouts_of(job.family)[0].single_files(folder)}
     recorded = [name for name in job.source.files if name.endswith(SUFFIX)]
     recorded = [name for name in recorded if (folder / name).is_file() and (folder / name).parent in places]
-    adapter = arguments.adapter
-    if not adapter and any(name.startswith(f"{ADAPTER}/") for name in job.source.files):
-        adapter = folder
+    has_adapter = f"{ADAPTER}/{ADAPTER_CONFIG}" in job.source.files
+    adapter = arguments.adapter or (folder if has_adapter else None)
     source = open_source(folder, job.family, arguments.weights or recorded, adapter)
     check_source(job.source.files, source, arguments.checkpoint is None)
     return source

@@ -11,9 +11,10 @@ from pydantic import JsonValue
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import README, ComponentEntry, Manifest
 from voxport.bundle.spec import StateSpec, TensorSpec
-from voxport.export.resolve import Resolved, Source
+from voxport.export.resolve import ADAPTER, Resolved, Source
 from voxport.export.targets.base import Target
 from voxport.model.family import Family, Release
+from voxport.model.foreign import ADAPTER_WEIGHTS
 
 
 def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
@@ -90,10 +91,12 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
     """
     job = manifest.job
     states = [state for entry in job.components for state in entry.signature.states]
+    adapter = job.source.files.get(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
+    merged = f" A LoRA adapter is merged into them (sha256 {adapter.sha256})." if adapter else ""
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
-        f"Made by voxport. Weights: {job.licence}. `manifest.json` has files, names, shapes and numbers for\n"
-        "programs. The order of calls and the use of each value are described here only.\n",
+        f"Made by voxport. Weights: {job.licence}.{merged} `manifest.json` has files, names, shapes and\n"
+        "numbers for programs. The order of calls and the use of each value are described here only.\n",
         calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),

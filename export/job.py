@@ -11,12 +11,13 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from voxport.bundle.files import hub_origin
-from voxport.bundle.manifest import ComponentEntry, ExportJob, SourceEntry
+from voxport.bundle.manifest import ComponentEntry, ExportJob, SourceEntry, file_entry
 from voxport.bundle.versions import package_version
 from voxport.export.estimate import GraphWeights, graph_weights
 from voxport.export.resolve import Resolved
 from voxport.export.targets import check_recipes
 from voxport.export.targets.base import Target
+from voxport.model.foreign import ADAPTER_WEIGHTS
 from voxport.model.graph import Component
 
 MAX_NAME = 150  # bytes; a file system takes 255, and the hidden folder of an export has a longer name
@@ -153,6 +154,8 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
     ]
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")
+    if adapter := resolved.source.family.layout.adapter:
+        parts.append(f"adapter-{file_entry(adapter / ADAPTER_WEIGHTS).sha256[:8]}")
     parts += _changed_options(resolved)
     if resolved.cache_length != family.default_cache(resolved.source.config, resolved.options):
         parts.append(f"cache-{resolved.cache_length}")

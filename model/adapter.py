@@ -85,9 +85,11 @@ class Adapter:
         self._tensors = Checkpoint([WeightFile(self.path)])
         self._updates = self._placed(self._read())
         self._check_shapes()
-        base_name = self.config.base_model_name_or_path or "its base"
-        kind = f"LoRA of rank {self.config.r} for {base_name}"
-        self.note = f"adapter {folder}: {kind}, merged into {len(self._updates)} tensors"
+
+    def __str__(self) -> str:
+        made_for, count = self.config.base_model_name_or_path or "its base", len(self._updates)
+        rank = f"LoRA of rank {self.config.r} for {made_for}"
+        return f"adapter {self.path.parent}: {rank}, merged into {count} tensors"
 
     def _fault(self, name: str, text: str) -> CheckpointError:
         return CheckpointError(f"{self.path}: {name}: {text}")
@@ -116,10 +118,9 @@ class Adapter:
         if not set(names) <= parts.keys():
             raise self._fault(path, "has one of A and B, expected both; fetch the adapter again")
         pair = tuple(parts[each] for each in names)
-        rank = self._tensors.shape(pair[1])[0]
-        if rank != self.config.rank(path):
-            expected = f"expected {self.config.rank(path):g} from {ADAPTER_CONFIG}"
-            raise self._fault(pair[1], f"rank {rank}, {expected}; give both files of one adapter")
+        rank, expected = self._tensors.shape(pair[1])[0], self.config.rank(path)
+        if rank != expected:
+            raise self._fault(pair[1], f"rank {rank}, {expected:g} expected from {ADAPTER_CONFIG}")
         scale = self.config.scale(path, rank)
         found = [_Update(f"{path}.weight", pair, scale, is_table, parts.get("magnitude_vector"))]
         bias = parts.get("B.bias")
@@ -129,25 +130,26 @@ class Adapter:
         """Updates by the name of the tensor in the base. An adapter of a part of the model leaves the name of
         the part out.
         """
-        layers = [update.layer for update in updates]
-        published = self._naming.published
+        layers, published = [update.layer for update in updates], self._naming.published
 
         def absent(root: str) -> list[str]:
             return [layer for layer in layers if published(root + layer) not in self._base.names]
 
-        roots = _roots(self._base.names, layers[0])
+        first = layers[0]
+        ends = (name for name in sorted(self._base.names) if name.endswith(f".{first}"))
+        roots = [name.removesuffix(first) for name in ends]
         fitting = [root for root in roots if not absent(root)] if absent("") else [""]
         if len(fitting) > 1:
-            found = " and ".join(root + layers[0] for root in fitting)
-            raise self._fault(layers[0], f"may be {found}; save the adapter of the whole model")
+            found = " and ".join(root + first for root in fitting)
+            raise self._fault(first, f"may be {found}; save the adapter of the whole model")
         if not fitting:
             missing = min(map(absent, ("", *roots)), key=len)
-            more = f" and {len(missing) - 1} more of {len(layers)}" if len(missing) > 1 else ""
-            raise self._fault(missing[0], f"the base has no such tensor{more}; {OTHER_BASE}")
-        found_updates: dict[str, list[_Update]] = defaultdict(list)
+            absent_of = f"{len(missing)} of {len(layers)} tensors are not in the base"
+            raise self._fault(missing[0], f"{absent_of}; {OTHER_BASE}")
+        placed: dict[str, list[_Update]] = defaultdict(list)
         for update in updates:
-            found_updates[published(fitting[0] + update.layer)].append(update)
-        return dict(found_updates)
+            placed[published(fitting[0] + update.layer)].append(update)
+        return placed
 
     def _check_shapes(self) -> None:
         for name, updates in self._updates.items():
@@ -157,12 +159,10 @@ class Adapter:
                 inputs = rest[0][1:] if rest else first[1:]
                 shape = (*inputs, first[0]) if update.is_table else (first[0], *inputs)
                 if shape != expected:
-                    where = f"{list(expected)} in {self._base.path(name)}"
-                    raise self._fault(
-                        update.layer, f"made for {list(shape)}, but it is {where}; {OTHER_BASE}"
-                    )
+                    differ = f"made for {list(shape)}, but it is {list(expected)} in {self._base.path(name)}"
+                    raise self._fault(update.layer, f"{differ}; {OTHER_BASE}")
 
-    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def __call__(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The tensor `name` of the base with what the adapter changes. Raises CheckpointError."""
         value = weight
         for update in self._updates.get(name, ()):
@@ -180,11 +180,6 @@ class Adapter:
             norms = self._tensors.tensor(update.norms).float().reshape(-1, 1)
             rows *= self._naming.restored(update.layer, norms) / rows.norm(dim=1, keepdim=True)
         return (rows.T if update.is_table else rows).reshape(value.shape)
-
-
-def _roots(names: frozenset[str], layer: str) -> list[str]:
-    """What is before `layer` in names that end in it."""
-    return sorted(name.removesuffix(layer) for name in names if name.endswith(f".{layer}"))
 
 
 def _read_config(folder: Path) -> LoraConfig:

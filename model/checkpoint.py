@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,14 +17,7 @@ DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors, by name
 ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
-
-
-class Merges(Protocol):
-    """An adapter for the tensors of a checkpoint."""
-
-    note: str  # what it is, for people
-
-    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor: ...
+Merge = Callable[[str, torch.Tensor], torch.Tensor]  # with the name of the tensor
 
 
 class _Entry(NamedTuple):
@@ -50,7 +43,7 @@ class _Entry(NamedTuple):
 class Checkpoint:
     """The tensors of one or several safetensors files, by name. The files are mapped, never read whole.
 
-    `is_random` says that voxport wrote the weights. `adapter` is merged into each tensor that is read.
+    `is_random` says that voxport wrote the weights. `adapter` changes each tensor that is read.
 
     Raises CheckpointError if a file is missing or damaged, or two files have a tensor of the same name.
     """
@@ -76,7 +69,7 @@ class Checkpoint:
             raise CheckpointError(*faults)
         self.names = frozenset(self._entries)
         self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
-        self.adapter: Merges | None = None
+        self.adapter: Merge | None = None
 
     @property
     def size(self) -> int:
@@ -108,7 +101,7 @@ class Checkpoint:
         entry = self._entries[name]
         tensor = entry.tensor()
         if self.adapter:
-            tensor = self.adapter.merged(name, tensor)
+            tensor = self.adapter(name, tensor)
         # minimum and maximum propagate NaN, and cost a fiftieth of isfinite over all values
         if tensor.is_floating_point() and not all(map(torch.isfinite, tensor.aminmax())):
             raise CheckpointError(

@@ -62,8 +62,7 @@ def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
     """The adapter in `folder`, or below in `places` like `*/`, and what to do; None beside other weights."""
     names = (f"{start}adapter_{rest}" for start in places for rest in ("config.json", "model.*"))
     paths = [path for name in names for path in sorted(folder.glob(name))]
-    is_beside = paths and paths[0].parent == folder
-    if is_beside and {*folder.glob("*.safetensors")} - {folder / ADAPTER_WEIGHTS}:
+    if {*paths} & {*folder.glob("*")} and {*folder.glob("*.safetensors")} - {folder / ADAPTER_WEIGHTS}:
         return None
     if not paths and not any(".lora_" in name for name in _dtypes(folder)):
         return None
@@ -71,12 +70,13 @@ def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
     content = read_object(paths[0].with_name("adapter_config.json")) if paths else {}
     kind, base = content.get("peft_type"), content.get("base_model_name_or_path") or "its base"
     if kind == "LORA" and paths[0].with_name(ADAPTER_WEIGHTS).is_file():
-        rank = f"LoRA of rank {content.get('r')}"
-        return (
-            f"{name} has an adapter of {base} ({rank}); give the folder of the base, and this as its adapter"
+        found, advice = (
+            f"LoRA of rank {content.get('r')}",
+            "give the folder of the base, and this as its adapter",
         )
-    advice = MERGE_FIRST.replace("its base", base)
-    return f"{name} has an adapter ({kind or 'LoRA'} of peft), which is not read; {advice}"
+    else:
+        found, advice = f"{kind or 'LoRA'} of peft, which is not merged", MERGE_FIRST
+    return f"{name} has an adapter of {base} ({found}); {advice}"
 
 
 def _quantised(folder: Path) -> str | None:

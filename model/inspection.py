@@ -113,7 +113,7 @@ def check_parts(
     """
     faults: list[str] = []
     if checkpoint and checkpoint.adapter:
-        notes.append(checkpoint.adapter.note)
+        notes.append(str(checkpoint.adapter))
     with collected(faults):
         notes += check_other_weights(folder, family.layout, family.mlx.published)
         family.layout.check_tokenizer(folder, config)
