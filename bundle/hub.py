@@ -117,6 +117,8 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if status in (401, 403):
             raise UsageError(f"{name}: the hub refuses ({status}: {said}); {LOG_IN}") from None
         raise VoxportError(f"{name}: the hub answered {status}: {said}; try again later") from None
+    except RuntimeError as error:  # of one of several uploads
+        raise VoxportError(f"{name}: {first_line(error)} {first_line(error.__cause__)}") from None
     except OSError as error:
         reason = reason_of(error) if error.errno else first_line(error)
         raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason}") from None
@@ -140,9 +142,9 @@ def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) 
         if old and MANIFEST not in there:
             raise UsageError(f"{name}: holds {old[0]}, which is no bundle; name another repository or branch")
         added = [CommitOperationAdd(path, folder / path) for path in paths]
-        changes = [*added, *map(CommitOperationDelete, old)]
+        deleted = [CommitOperationDelete(path) for path in old]
         message = f"Upload a bundle of voxport: {folder_name(folder)}"
         made = client.create_commit(
-            repository, changes, commit_message=message, revision=branch, parent_commit=info.sha
+            repository, [*added, *deleted], commit_message=message, revision=branch, parent_commit=info.sha
         )
     return made.commit_url, made.oid
