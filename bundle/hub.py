@@ -24,7 +24,7 @@ from voxport.bundle.errors import UsageError, VoxportError, first_line
 from voxport.bundle.files import files_below, folder_name, reason_of
 from voxport.bundle.folder import could_be_read
 from voxport.bundle.hub_name import HubName
-from voxport.bundle.manifest import MANIFEST, REPORT, read_manifest
+from voxport.bundle.manifest import MANIFEST, UNLISTED, read_manifest
 
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class HubRepository:
 
     def __init__(self, name: HubName):
         """Raises UsageError or VoxportError."""
-        self.name, self._licence = name, "not stated"
+        self.name, self.is_offline, self._licence = name, False, "not stated"
         with hub_errors(name):
             self._revision = HfApi().resolve_revision(name.repository, revision=name.revision)
             self.commit = self._revision.resolved
@@ -48,6 +48,7 @@ class HubRepository:
         except (TransportError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError) as error:
             if isinstance(error, errors.HfHubHTTPError) and error.response.status_code < 500:
                 raise
+            self.is_offline = True
             log.info("%s: the hub is not reached; the cached commit is %s", self.name, self.commit)
             found = snapshot_download(
                 repository, revision=self._revision, local_files_only=True, allow_patterns=[]
@@ -70,7 +71,7 @@ class HubRepository:
         name, commit = self.name, self.commit
         cached = (try_to_load_from_cache(name.repository, path, revision=commit) for path in paths)
         missing = [path for path, found in zip(paths, cached, strict=True) if not isinstance(found, str)]
-        if missing:
+        if missing and not self.is_offline:
             size = sum(self.sizes[path] for path in missing) / 1e6
             about = f"{size:,.1f} MB in {len(missing)} files, licence {self._licence}, commit {commit}"
             log.info("%s: fetching %s", name, about)
@@ -84,8 +85,9 @@ def fetch_bundle(name: HubName) -> Path:
     if MANIFEST not in repository.sizes:
         advice = f"a checkpoint is exported first: voxport export --checkpoint {name} --target onnx"
         raise UsageError(f"{name}: holds no bundle: it has no {MANIFEST}; {advice}")
-    files = read_manifest(repository.folder_with(MANIFEST)).files
-    return repository.fetch([MANIFEST, *(path for path in (*files, REPORT) if path in repository.sizes)])
+    listed = {*read_manifest(repository.folder_with(MANIFEST)).files}
+    needed = listed.difference(UNLISTED) if repository.is_offline else set[str]()
+    return repository.fetch([MANIFEST, *sorted(needed | ({*listed, *UNLISTED} & repository.sizes.keys()))])
 
 
 @contextmanager
@@ -115,6 +117,8 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if status in (401, 403):
             raise UsageError(f"{name}: the hub refuses ({status}: {said}); {LOG_IN}") from None
         raise VoxportError(f"{name}: the hub answered {status}: {said}; try again later") from None
+    except RuntimeError as error:  # of one of several uploads
+        raise VoxportError(f"{name}: {first_line(error)} {first_line(error.__cause__)}") from None
     except OSError as error:
         reason = reason_of(error) if error.errno else first_line(error)
         raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason}") from None
@@ -137,10 +141,10 @@ def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) 
         old = sorted(path for path in there.difference(paths) if could_be_read(path))
         if old and MANIFEST not in there:
             raise UsageError(f"{name}: holds {old[0]}, which is no bundle; name another repository or branch")
-        changes = [CommitOperationAdd(path, folder / path) for path in paths]
-        changes += [CommitOperationDelete(path) for path in old]
+        added = [CommitOperationAdd(path, folder / path) for path in paths]
+        deleted = [CommitOperationDelete(path) for path in old]
         message = f"Upload a bundle of voxport: {folder_name(folder)}"
         made = client.create_commit(
-            repository, changes, commit_message=message, revision=branch, parent_commit=info.sha
+            repository, [*added, *deleted], commit_message=message, revision=branch, parent_commit=info.sha
         )
     return made.commit_url, made.oid

@@ -30,8 +30,9 @@ def fetch_checkpoint(name: HubName, weights: Sequence[str] = ()) -> Path:
         raise UsageError(f"{name}: holds a bundle, expected a checkpoint; say, serve and others read it")
     found = files_to_read(names, weights)
     if not any(each.endswith(SUFFIX) for each in found):
+        place = " in the cache, without the hub," if repository.is_offline else ""
         there = ", ".join(sorted(names, key=lambda each: -names[each])[:3]) or "no file"
-        reason = f"weights: {name} has no weights that are read, but {there}"
+        reason = f"weights: {name} has{place} no weights that are read, but {there}"
         raise UsageError(f"{reason}; name a repository or a file of safetensors", field="weights")
     return repository.fetch(found)
 
