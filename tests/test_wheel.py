@@ -10,7 +10,7 @@ import tarfile
 import venv
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -157,7 +157,7 @@ def test_checkpoints_and_bundles_are_inspected_without_torch(
     voxport = programs / "voxport"
     for folder in (EMBEDDED, GOLDEN / "qwen3_tts" / "base"):
         found = json.loads(succeed(voxport, "inspect", folder, "--json"))
-        expected = inspect_checkpoint(folder)
+        expected: Mapping[str, object] = inspect_checkpoint(folder)
         same = ("family", "config", "tokenizer", "bytes", "dtypes")
         assert found["loadable"] is None and [found[key] == expected[key] for key in same]
     whole = succeed(voxport, "inspect", EMBEDDED)
