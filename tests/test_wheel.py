@@ -165,6 +165,8 @@ def test_checkpoints_and_bundles_are_inspected_without_torch(
     damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
     os.truncate(damaged / "consolidated.safetensors", 1000)
     assert "NOT LOADABLE" in (text := failing(5, "inspect", damaged)) and "holds 1,000 of" in text
+    (damaged / "consolidated.safetensors").write_bytes(b"x" * 1000)
+    assert "not a safetensors file; fetch it again" in failing(5, "inspect", damaged)
     (damaged / "consolidated.safetensors").unlink()
     assert "consolidated.safetensors: missing; fetch it" in failing(5, "inspect", damaged)
     bundle = next(programs.parent.rglob("bundles")) / "voxtral-tts-tiny"
