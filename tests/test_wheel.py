@@ -10,7 +10,7 @@ import tarfile
 import venv
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -157,7 +157,7 @@ def test_checkpoints_and_bundles_are_inspected_without_torch(
     voxport = programs / "voxport"
     for folder in (EMBEDDED, GOLDEN / "qwen3_tts" / "base"):
         found = json.loads(succeed(voxport, "inspect", folder, "--json"))
-        expected = inspect_checkpoint(folder)
+        expected: Mapping[str, object] = inspect_checkpoint(folder)
         same = ("family", "config", "tokenizer", "bytes", "dtypes")
         assert found["loadable"] is None and [found[key] == expected[key] for key in same]
     whole = succeed(voxport, "inspect", EMBEDDED)
@@ -165,6 +165,8 @@ def test_checkpoints_and_bundles_are_inspected_without_torch(
     damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
     os.truncate(damaged / "consolidated.safetensors", 1000)
     assert "NOT LOADABLE" in (text := failing(5, "inspect", damaged)) and "holds 1,000 of" in text
+    (damaged / "consolidated.safetensors").write_bytes(b"x" * 1000)
+    assert "not a safetensors file; fetch it again" in failing(5, "inspect", damaged)
     (damaged / "consolidated.safetensors").unlink()
     assert "consolidated.safetensors: missing; fetch it" in failing(5, "inspect", damaged)
     bundle = next(programs.parent.rglob("bundles")) / "voxtral-tts-tiny"

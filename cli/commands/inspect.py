@@ -62,6 +62,8 @@ def _inspect_files(folder: Path, weights: Collection[str]) -> Inspection:
         paths = [file.path for file in layout.weight_files(folder)]
         for path in paths:
             reason = (unfinished(path) or truncated(path)) if path.is_file() else missing(path)
+            if not (reason or read_header(path)):
+                reason = "not a safetensors file; fetch it again"
             found["problems"] += [f"{path}: {reason}"] if reason else []
     except IntegrityError as error:
         found["problems"] += error.faults
