@@ -36,7 +36,7 @@ OTHER_NAMES = {  # patterns of names in other programs; a name here begins what 
     r"(u?int|[wqi]|i?q|fp|[mn][xvf](fp)?)?[-_]?[2-4]([-_]?bits?|[-_]\w+|a16)?|4b": "w4",
     r"(u?int|[wqi]|i?q|fp|mxfp)?[-_]?[5-8]([-_]?bits?|[-_]\w+|a16|a8)?|8b": "w8",
     r"tf-?lite|tf|litert|qnn|xnnpack|vulkan|pte|android|mobile": "executorch",
-    r"openvino|ov|tensorrt|trt|ort|onnx-?runtime|directml|webgpu|gguf|ggml|torchscript": "onnx",
+    r"openvino|ov|tensorrt|trt|ort|onnx-?runtime|directml|webgpu|wasm|cuda|gguf|ggml|torchscript": "onnx",
     r"core-?ml-?tools|ml(model|package|program)|ios|macos|apple|ane": "coreml",
     r"mlx": "coreml for Apple devices; `convert` writes weights for mlx",
     r"all|any|\*": "onnx and the other targets, separated by commas",

@@ -26,6 +26,7 @@ FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 BUNDLE_HELP = f"folder of the bundle, or its name in the hub, {HUB_FORM}"
+FLAGS = {"rules": "--quant-rule"}  # of fields that an option with another name sets
 Task = TypeVar("Task")
 
 
@@ -43,9 +44,10 @@ class Parser(argparse.ArgumentParser):
         message, field = str(error), error.field
         if field is None:
             return message
-        flags = [flag for action in self._actions if action.dest == field for flag in action.option_strings]
         separator = "" if message.startswith(field) else ": "
-        return f"{flags[-1] if flags else field}{separator}{message.removeprefix(field)}"
+        flag = FLAGS.get(field, f"--{field.replace('_', '-')}")
+        is_option = re.search(rf"^  (-\w\b.*)?{flag}\b", self.format_help(), re.MULTILINE)
+        return f"{flag if is_option else field}{separator}{message.removeprefix(field)}"
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:

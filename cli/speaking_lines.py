@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
-from voxport.runtime.text.preparation import NothingToSpeak
+from voxport.bundle.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,9 @@ def by_line(
     for line in filter(str.strip, _lines(text)):
         try:
             ended = yield from speak(line)
-        except NothingToSpeak as error:
+        except UsageError as error:
+            if error.field != "text":
+                raise
             log.warning("%s", error)
             continue
         status = ended if status == "end" else status

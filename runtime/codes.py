@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from voxport.bundle.bounds import MAX_CODE_FRAMES, MAX_RATE
 from voxport.bundle.errors import UsageError, first_line
@@ -25,10 +26,12 @@ def read_codes(path: Path, sizes: Sequence[int], rate: int) -> np.ndarray:
 
     Raises UsageError.
     """
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise UsageError(f"{path}: is missing or is not a file; expected an .npy of codes")
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, EOFError, ValueError, SyntaxError) as error:
+            array = open_memmap(path, mode="r")
+        except Exception as error:  # NumPy raises several types
             raise UsageError(f"{path}: not a readable .npy of codes ({first_line(error)})") from None
         what = f"{path}: array {CODES}"
         return _checked_length(what, check_array(what, array, _codes_spec(sizes)))

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from glob import escape, glob
 from pathlib import Path
+from typing import Any
 
 from voxport.cli.arguments import add_verbosity
 from voxport.cli.main import COMMANDS
@@ -28,6 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+class _CompletedParser(argparse.ArgumentParser):
+    """Its arguments have `COMPLETERS`."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        if action.dest in COMPLETERS:
+            action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]
+        return action
+
+
 def answer_shell(prog: str) -> None:
     """Prints the completions that a shell asks for, and ends the process.
 
@@ -37,15 +48,13 @@ def answer_shell(prog: str) -> None:
 
     top = argparse.ArgumentParser(prog=prog)
     top.add_argument("--version", action="store_true")
-    table, words = top.add_subparsers(), os.environ.get("COMP_LINE", "").split()
+    table = top.add_subparsers(parser_class=_CompletedParser)
+    words = os.environ.get("COMP_LINE", "").split()
     for command in COMMANDS:
         parser = table.add_parser(command.name, help=command.summary)
         if command.name in words:
             command.load().add_arguments(parser)
             add_verbosity(parser)
-        for action in parser._actions:
-            if action.dest in COMPLETERS:
-                action.completer = COMPLETERS[action.dest]  # type: ignore[attr-defined]
     argcomplete.autocomplete(top)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import io
 import logging
+import os
 import signal
 import sys
 import time
@@ -33,7 +34,7 @@ from voxport.runtime.speech_to_text import SpeechToText
 
 CAPTIONS = "srt", "vtt"
 # options with --live, and their defaults
-LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False, "blank_penalty": False}
+LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False}
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
 log = logging.getLogger(__name__)
 
@@ -127,8 +128,7 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--blank-penalty",
         action="store_true",
-        default=None,
-        help="with --live: make text likelier after 16 s without any, because the model may ignore speech",
+        help="make text likelier after 16 s without any, because the model may ignore speech",
     )
 
 
@@ -175,10 +175,11 @@ def _transcribe_files(
     """An error of one of several recordings does not stop the others. It is raised at the end."""
     errors = list[VoxportError]()
     for recording, output in files:
-        if len(files) > 1 and output is None:
+        if len(files) > 1 and output is None and arguments.format != "json":
             print(f"==> {recording} <==", flush=True)
         try:
-            given = {**vars(arguments), "audio": recording, "output": output}
+            fields = {"recording": os.fsencode(recording).decode(errors="replace")} if len(files) > 1 else {}
+            given = {**vars(arguments), "audio": recording, "output": output, "json_fields": fields}
             _transcribe_file(task, argparse.Namespace(**given))
         except VoxportError as error:
             if len(files) == 1:
@@ -207,7 +208,9 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     with StagedFile(arguments.output) if arguments.output else nullcontext() as staged:
         try:
             with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
-                for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
+                for delta in task.transcribe(
+                    blocks, delay_ms=arguments.delay_ms, blank_penalty=arguments.blank_penalty
+                ):
                     if prints_deltas:
                         print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
                     text += delta.text
@@ -238,7 +241,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
 
 def _formatted(text: str, words: list[Word], seconds: float, arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
-        return as_json(text.strip(), words if arguments.timestamps else None, seconds=seconds)
+        timed = words if arguments.timestamps else None
+        return as_json(text.strip(), timed, seconds=seconds, **arguments.json_fields)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"
     return (as_srt if arguments.format == "srt" else as_vtt)(words)

@@ -98,7 +98,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
         arguments.json = False
         return Voices.run(arguments)
-    for path in user_voice_files():
+    if not (files := user_voice_files()):
+        log.info("you made no voices yet; --bundle lists the voices of a bundle")
+    for path in files:
         print(f"{path.stem:<16} {path}")
     return 0
 

@@ -27,14 +27,16 @@ def cues(words: Iterable[Word]) -> Iterator[Word]:
     cue: list[Word] = []
     for word in words:
         if cue and (
-            cue[-1].text.endswith(SENTENCE_ENDS)
-            or word.start - cue[-1].end > MAX_PAUSE_S
+            word.start - cue[-1].end > MAX_PAUSE_S
             or word.end - cue[0].start > MAX_CUE_S
             or sum(len(other.text) + 1 for other in cue) + len(word.text) > MAX_CUE_CHARACTERS
         ):
             yield _joined(cue)
             cue = []
         cue.append(word)
+        if word.text.endswith(SENTENCE_ENDS):  # without waiting for the next word, which live may be late
+            yield _joined(cue)
+            cue = []
     if cue:
         yield _joined(cue)
 

@@ -97,7 +97,9 @@ def check_text(text: str, field: str | None = None) -> str:
     for index, character in enumerate(text):
         if character == "\0":
             raise UsageError(
-                f"{name} has a NUL character at index {index}, expected plain text; remove it", field=field
+                f"{name} has a NUL character at index {index}, expected plain text; "
+                "save it as UTF-8, or remove the character",
+                field=field,
             )
         if "\ud800" <= character <= "\udfff":
             raise UsageError(

@@ -52,7 +52,7 @@ def test_the_nearest_recipe_to_a_name_of_another_program_is_named(nearest: str, 
     ("nearest", "names"),
     [
         ("executorch", "tflite TFLite litert"),
-        ("onnx", "openvino gguf tensorrt"),
+        ("onnx", "openvino gguf tensorrt cuda wasm"),
         ("coreml", "mlx mlpackage ios"),
         ("onnx and the other targets", "all"),
     ],

@@ -1,5 +1,6 @@
 """`codec encode` and `codec decode`: codes of a recording, speech of codes, and what is refused."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,13 +109,20 @@ def test_codes_of_any_integer_type_are_decoded(
     np.save("long.npy", np.zeros((10**6, engines.constants.n_codebooks), np.int8))
     np.save("wide.npy", codes[:, 1:])
     np.save("other.npy", np.array([{}]))
-    Path("cut.npy").write_bytes(Path("in.npy").read_bytes()[:-1])
+    content = Path("in.npy").read_bytes()
+    Path("cut.npy").write_bytes(content[:-1])
+    Path("negative.npy").write_bytes(content.replace(b"(2, ", b"(-99, ").replace(b"  \n", b"\n"))
+    Path("archive.npy").write_bytes(Path("in.npz").read_bytes())
+    os.mkfifo("pipe.npy")
     for name, says in (
         ("long.npy", "divide it"),
         ("wide.npy", "has shape [2, "),
         ("cut.npy", "not a readable .npy"),
         ("other.npy", "not a readable .npy"),
-        ("none.npy", "No such file"),
+        ("negative.npy", "not a readable .npy"),
+        ("archive.npy", "not a readable .npy"),
+        ("pipe.npy", "is not a file; expected an .npy"),
+        ("none.npy", "is missing"),
     ):
         code, error = codec("decode", name, "o.wav")
         assert code == 2 and f"{name}: " in error and says in error

@@ -60,12 +60,12 @@ def test_a_wav_goes_to_stdout(
 
 
 def test_each_line_is_spoken_when_it_ends(bundles: Path, tmp_path: Path) -> None:
-    """The pipe stays open until the line was heard. A line without a word is left out."""
+    """The pipe stays open until the line was heard. A line that cannot be spoken is left out."""
     command = ["-m", "voxport", "say", "-", "--stream", "--lines", "--max-frames", "2", "--bundle"]
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, *command, bundles / "onnx"], stdin=pipe, stdout=pipe) as process:
         assert process.stdin and process.stdout
-        for text, frames in ((b"Hi.\n", 2), (b"...\n\nYes\n", 2)):
+        for text, frames in ((b"Hi.\n", 2), ("...\n\n你好\nYes\n".encode(), 2)):
             process.stdin.write(text)
             process.stdin.flush()
             size = round((frames * 0.08 + 0.2) * 24000) * 2

@@ -206,7 +206,6 @@ def test_conflicting_options_are_usage_errors(
         ([str(recording), *onnx, "--gain", "loud"], "--gain loud: expected auto"),
         (["-", *onnx, "--live", "--partial"], "--partial is for recordings"),
         (["-", *onnx, "--live", "--gain", "auto"], "--gain: auto measures a whole recording"),
-        ([str(recording), *onnx, "--blank-penalty"], "--blank-penalty needs --live"),
     ]
     for arguments, message in cases:
         assert runtime(["transcribe", *arguments]) == 2

@@ -1,6 +1,8 @@
 """`transcribe`: several recordings, one channel of a recording, and captions of live sound."""
 
 import io
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from support.runtime.recordings import RATE, noise, sentences, write_recording
 
 from voxport.runtime import opening
 from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 
 Capture = pytest.CaptureFixture[str]
 
@@ -69,6 +72,29 @@ def test_an_error_of_a_recording_does_not_stop_the_others(transcribe: list[str],
     assert found.out == "out/b.txt\n" and "bad.wav: cannot be read" in found.err
     assert "gone.wav: no such file" in found.err
     assert found.err.splitlines()[-1].startswith("voxport: error: 2 of 3 recordings")
+
+
+def test_json_of_several_recordings_names_each(transcribe: list[str], capsys: Capture) -> None:
+    Path("b.wav").rename(os.fsdecode(b"b\xff.wav"))
+    names = ["a.wav", "bad.wav", os.fsdecode(b"b\xff.wav")]
+    assert runtime([*transcribe, *names, "--format", "json", "-o", "-"]) == 2
+    found, decoder = capsys.readouterr().out, json.JSONDecoder()
+    first, end = decoder.raw_decode(found)
+    second, _ = decoder.raw_decode(found[end:].lstrip())
+    assert (first["recording"], second["recording"]) == ("a.wav", "b\ufffd.wav")
+
+
+def test_the_blank_penalty_is_for_recordings_too(
+    transcribe: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, begin = list[bool](), VoxtralSpeechToText.begin
+
+    def recorded(task: Any, delay: Any, live: bool, chunk: Any, blank_penalty: bool) -> Any:
+        given.append(blank_penalty)
+        return begin(task, delay, live, chunk, blank_penalty)
+
+    monkeypatch.setattr(VoxtralSpeechToText, "begin", recorded)
+    assert runtime([*transcribe, "a.wav", "--blank-penalty"]) == 0 and given == [True]
 
 
 def test_a_channel_is_transcribed_alone(transcribe: list[str], capsys: Capture) -> None:

@@ -17,6 +17,11 @@ def test_cues_end_with_sentences_pauses_and_lines() -> None:
     assert [(cue.start, cue.end) for cue in cues(WORDS)][:2] == [(0.0, 0.8), (1.0, 1.2)]
 
 
+def test_the_end_of_a_sentence_does_not_wait_for_the_next_word() -> None:
+    live = iter(WORDS)
+    assert next(cues(live)).text == "Hello there." and next(live).text == "<b>"
+
+
 def test_subtitles_have_the_syntax_of_their_format() -> None:
     assert (
         as_srt(WORDS[:3])
