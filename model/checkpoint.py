@@ -200,9 +200,9 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _is_same(one: _Entry, other: _Entry) -> bool:
-    """Whether two names of a tensor have the same values, as a head that is tied to the table of tokens."""
-    is_alias = one.stored_name != other.stored_name and one.shape == other.shape and one.dtype in DTYPES
-    return is_alias and one.dtype == other.dtype and torch.equal(one.tensor(), other.tensor())
+    """Whether two places of a tensor have the same values, as a head that is tied to the table of tokens."""
+    is_equal = (one.shape, one.dtype) == (other.shape, other.dtype) and one.dtype in DTYPES
+    return is_equal and torch.equal(one.tensor(), other.tensor())
 
 
 def _read_header(file: WeightFile) -> list[tuple[str, _Entry]]:

@@ -228,8 +228,10 @@ def _params(folder: Path) -> Json:
     """The content of params.json. Raises CheckpointNotFound or ConfigError."""
     extractor = read_object(folder / PROCESSOR).get(EXTRACTOR)
     found = dict(_flat(read_json(folder, CONFIG) | {EXTRACTOR: extractor}))
-    for section in SECTIONS:  # as older releases have it
-        if f"{section}.rope_theta" in found:
+    for section in SECTIONS:
+        if found.get(section) is not None:
+            raise ConfigError(f"{folder / CONFIG}: {section}: {str(found[section])[:60]}, expected an object")
+        if f"{section}.rope_theta" in found:  # as older releases have it
             found.setdefault(f"{section}.rope_parameters.rope_theta", found[f"{section}.rope_theta"])
     for key, expected in ASSUMED.items():
         if found.get(key, expected) != expected:

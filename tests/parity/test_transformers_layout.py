@@ -15,6 +15,7 @@ from support.model.transformers_model import Sizes, assert_equals_transformers, 
 from transformers import AutoProcessor, VoxtralRealtimeConfig, VoxtralRealtimeForConditionalGeneration
 
 from voxport.bundle.errors import CheckpointError, ConfigError, UsageError
+from voxport.export.conversion import convert as converting
 from voxport.export.resolve import Source
 from voxport.model.inspection import inspect_checkpoint
 from voxport.model.synthetic.checkpoint import random_checkpoint
@@ -77,12 +78,17 @@ def test_names_of_a_state_dict_and_a_copy_of_the_table_are_read(model: Any, save
         Source(saved)
 
 
-def test_published_to_transformers_and_back(model: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard_size", [5e9, 1e5])
+def test_published_to_transformers_and_back(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_size: float
+) -> None:
     """To the bit, and transformers reads the folder between as the model that both came from."""
+    monkeypatch.setattr(converting, "MAX_SHARD", shard_size)
     source = published(model, Sizes(), tmp_path / "published")
     assert convert(source, tmp_path / "out", "--to", "transformers") == 0
     found = state(tmp_path / "out")
     assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    assert (tmp_path / "out" / WEIGHTS).exists() == (shard_size == 5e9)
     assert convert(tmp_path / "out", tmp_path / "back", "--to", "published") == 0
     assert_equal(tensors(tmp_path / "back"), tensors(source))
     assert Source(tmp_path / "back").config == Source(tmp_path / "out").config == Source(source).config
@@ -113,19 +119,22 @@ def test_weights_of_mistral_with_the_configuration_of_transformers(model: Any, t
     assert list(Source(folder).files) == ["config.json", "consolidated.safetensors"]
 
 
-def test_a_folder_with_both_layouts_is_compared(model: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["consolidated.safetensors", WEIGHTS])
+def test_a_folder_with_both_layouts_is_compared(model: Any, tmp_path: Path, read: str) -> None:
     """As official repositories have them. A change of one row of a query is found as well."""
     folder = published(model, Sizes(), tmp_path / "checkpoint")
     model.save_pretrained(folder)
+    if read == WEIGHTS:
+        (folder / "params.json").unlink()
     found = inspect_checkpoint(folder)
     assert found["loadable"] and any(
-        "model.safetensors has no other values" in note for note in found["notes"]
+        note.startswith(f"{read}: read; ") and "has no other values" in note for note in found["notes"]
     )
     content = load_file(folder / WEIGHTS)
     for name in ("language_model.model.layers.1.self_attn.q_proj.weight", "audio_tower.norm.weight"):
         content[name][-1] += 0.125
         save_file(content, folder / WEIGHTS)
-        with pytest.raises(UsageError, match=f"differ, first in .*{name.split('.')[-2]}"):
+        with pytest.raises(UsageError, match=f"{read}.*differ, first in "):
             inspect_checkpoint(folder)
         for weights in ("consolidated.safetensors", WEIGHTS):
             assert inspect_checkpoint(folder, [weights])["loadable"]
@@ -193,6 +202,7 @@ def test_keys_that_the_configuration_lacks_have_the_values_of_transformers(saved
             "text_config.num_hidden_layers: ",
         ),
         (lambda content: content.update(projector_hidden_act="relu"), "'relu', expected 'gelu'"),
+        (lambda content: content.update(text_config=[1]), "text_config: [1], expected an object"),
         (
             lambda content: content["text_config"]["rope_parameters"].update(rope_type="yarn"),
             "text_config.rope_parameters.rope_type: 'yarn', expected 'default'",
