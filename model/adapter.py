@@ -164,22 +164,27 @@ class Adapter:
 
     def __call__(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The tensor `name` of the base with what the adapter changes. Raises CheckpointError."""
-        value = weight
-        for update in self._updates.get(name, ()):
-            value = self._changed(value.float(), update)
-        return value.to(weight.dtype).contiguous()
+        if name not in self._updates:
+            return weight
+        value = weight.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        for update in self._updates[name]:
+            first, *rest = (self._tensors.tensor(part).float() for part in update.parts)
+            first = self._naming.restored(update.layer, first)
+            if update.scale is None:
+                value = first.contiguous()
+            elif not rest:
+                value.add_(first, alpha=update.scale)
+            else:  # in place: a table of tokens takes a GB, and each copy another one
+                rows = value.T if update.is_table else value.flatten(1)
+                rows.addmm_(first.flatten(1), rest[0].flatten(1), alpha=update.scale)
+                self._rescale(rows, update)
+        return value.to(weight.dtype)
 
-    def _changed(self, value: torch.Tensor, update: _Update) -> torch.Tensor:
-        first, *rest = (self._tensors.tensor(part).float() for part in update.parts)
-        first = self._naming.restored(update.layer, first)
-        if update.scale is None:
-            return first
-        change = first.flatten(1) @ rest[0].flatten(1) if rest else first
-        rows = (value.T if update.is_table else value).reshape(change.shape) + update.scale * change
+    def _rescale(self, rows: torch.Tensor, update: _Update) -> None:
+        """Gives each row its norm of DoRA, in place."""
         if update.norms:
             norms = self._tensors.tensor(update.norms).float().reshape(-1, 1)
             rows *= self._naming.restored(update.layer, norms) / rows.norm(dim=1, keepdim=True)
-        return (rows.T if update.is_table else rows).reshape(value.shape)
 
 
 def _read_config(folder: Path) -> LoraConfig:

@@ -20,6 +20,7 @@ LAYERS = (  # the names that peft gives them
     "model.multi_modal_projector.linear_2",
 )
 BIAS = "model.audio_tower.layers.0.self_attn.q_proj.bias"
+TABLE = "model.language_model.embed_tokens"  # peft saves it whole, and what is added to it
 SCALE = 3 / 2
 
 
@@ -39,6 +40,15 @@ def write_adapter(model: Any, folder: Path) -> Any:
             f"base_model.model.{path}.lora_{part}.weight": value for part, value in (("A", a), ("B", b))
         }
         weight += SCALE * (b @ a)
+    table = state[f"{TABLE}.weight"]
+    table += 1
+    b, a = (torch.randn(*size, generator=generator) for size in ((table.shape[1], 2), (2, len(table))))
+    tensors |= {
+        f"base_model.model.{TABLE}.base_layer.weight": table.clone(),
+        f"base_model.model.{TABLE}.lora_embedding_A": a,
+        f"base_model.model.{TABLE}.lora_embedding_B": b,
+    }
+    table += SCALE * (b @ a).T
     state[BIAS] += torch.randn(state[BIAS].shape, generator=generator)
     tensors[f"base_model.model.{BIAS.replace('.bias', '.base_layer.bias')}"] = state[BIAS].clone()
     folder.mkdir()
@@ -62,4 +72,4 @@ def test_the_merged_weights_are_those_of_transformers(model: Any, tmp_path: Path
         value = found.checkpoint.tensor(name)
         torch.testing.assert_close(value, expected.checkpoint.tensor(name), rtol=1e-6, atol=1e-6)
         changed += not value.equal(plain.checkpoint.tensor(name))
-    assert changed == len(LAYERS) + 1
+    assert changed == len(LAYERS) + 2
