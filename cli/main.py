@@ -138,6 +138,8 @@ def run_command_line(
         if_interrupted = command.if_interrupted
         return _run(command, parser, rest)
     except VoxportError as error:
+        if interruption.is_recent:  # a library raised its own error, and this one stands for it
+            return _interrupted(if_interrupted)
         return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
     except BrokenPipeError:  # the reader of stdout has ended
         _discard_stdout()
@@ -154,10 +156,14 @@ def run_command_line(
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, Exception) and not interruption.is_recent:
             raise
-        code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
-        for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
-            signal.signal(each, signal.SIG_DFL)
-        return code
+        return _interrupted(if_interrupted)
+
+
+def _interrupted(advice: str) -> int:
+    code = _fail("; ".join(filter(None, ("interrupted", advice))), INTERRUPTED)
+    for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
+        signal.signal(each, signal.SIG_DFL)
+    return code
 
 
 def _choose(

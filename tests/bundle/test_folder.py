@@ -57,6 +57,14 @@ def test_a_bundle_in_the_cache_of_a_hub_runs(bundles: Path, tmp_path: Path, belo
     assert (tmp_path / "plain.wav").read_bytes() == (tmp_path / "hub.wav").read_bytes()
 
 
+def test_links_are_those_of_a_repository_in_a_cache(bundles: Path, tmp_path: Path) -> None:
+    """A folder of another name beside `blobs` is no cache of a hub."""
+    snapshot = hub_snapshot(bundles / "onnx", tmp_path / "hub")
+    (tmp_path / "hub" / "models--me--TTS").rename(tmp_path / "hub" / "TTS")
+    with pytest.raises(IntegrityError, match="is a link that leads out of the bundle"):
+        Bundle(tmp_path / "hub" / "TTS" / snapshot.relative_to(tmp_path / "hub" / "models--me--TTS"))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_verification")
 def test_a_bundle_in_the_cache_of_a_hub_is_verified(bundles: Path, tmp_path: Path) -> None:

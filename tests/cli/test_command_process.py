@@ -39,6 +39,15 @@ def run(arguments):
     except KeyboardInterrupt:  # as NumPy and ONNX Runtime do
         raise ImportError("initialization failed")
 """
+TRANSLATED = """
+from voxport.bundle.errors import VoxportError
+def run(arguments):
+    print("importing", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise VoxportError("the hub is not reached")  # from the error that a client made of it
+"""
 PRINTS = 'run = lambda arguments: print("line\\n" * 100_000) or 0'
 
 
@@ -69,10 +78,9 @@ def test_a_second_interruption_does_not_stop_the_clean_up(second: signal.Signals
     assert not process.stderr.read()
 
 
-def test_an_interruption_that_a_library_turns_into_another_error_is_an_interruption() -> None:
-    process = subprocess.Popen(
-        toy(INTERRUPTED_IMPORT), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("run", [INTERRUPTED_IMPORT, TRANSLATED])
+def test_an_interruption_that_a_library_turns_into_another_error_is_an_interruption(run: str) -> None:
+    process = subprocess.Popen(toy(run), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
