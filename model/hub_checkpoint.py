@@ -8,7 +8,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.hub import HubRepository
 from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import MANIFEST
-from voxport.model.checkpoint_layout import INDEX_SUFFIX, SUFFIX
+from voxport.model.checkpoint_layout import INDEX_SUFFIX, SUFFIX, TransformersLayout
 from voxport.model.download import CARD
 from voxport.model.families import FAMILIES, layouts_of
 
@@ -43,7 +43,12 @@ def files_to_read(names: Collection[str], weights: Sequence[str] = ()) -> list[s
     Repositories have copies of the weights for other software. `weights` are names of files to read in place
     of the usual ones.
     """
-    layouts = [layout for key in FAMILIES for layout in layouts_of(key)]
+    layouts = [
+        layout
+        for key in FAMILIES
+        for layout in layouts_of(key)
+        if not isinstance(layout, TransformersLayout)  # its files are those of another layout
+    ]
     singles = [PurePosixPath(file.path) for layout in layouts for file in layout.single_files(Path())]
     stems: dict[str, list[str]] = {}
     for single in (*map(PurePosixPath, weights), *singles):

@@ -153,7 +153,7 @@ def test_help_answers_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]]
+    "command", [["export", "--target", "onnx"], ["model", "convert", ".", "out", "--to", "mlx"]]
 )
 def test_an_export_without_torch_names_the_missing_package(command: list[str]) -> None:
     code = "import sys; sys.modules['torch'] = None;"

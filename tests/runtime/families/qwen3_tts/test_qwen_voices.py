@@ -229,7 +229,7 @@ def test_the_commands(voice: Callable[..., tuple[int, str]], task: QwenTextToSpe
         (("blend", "x", "anna=1", "anna=2"), "anna comes twice"),
         (("blend", "x", "anna=1", "ben=1"), "voice anna: unknown voice"),
         (("import", "x", "a.npy", "b.npy"), "expected one file, got 2"),
-        (("add", "x", "--transcript", "Hi."), "required: SOURCE"),
+        (("add", "x", "--transcript", "Hi."), "and then a SOURCE"),
         (("import", "x", "a.npy", "--transcript", "Hi."), "--transcribe-with are for voice add"),
         (("import", "x", "a.npy", "-o", "x.npy"), "ends in .safetensors"),
         (("import", "x", "a.npy"), "a.npy: is missing"),
