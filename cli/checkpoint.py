@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import get_args
 
 from pydantic.fields import FieldInfo
@@ -23,8 +22,11 @@ def add_weights_argument(parser: argparse.ArgumentParser) -> None:
         "file of weights in the checkpoint to read, or index of its shards (default: the published one)"
     )
     parser.add_argument("--weights", nargs=1, default=(), metavar="FILE", help=help_text)
-    help_text = "folder of a LoRA adapter of peft to merge (default: the one in the checkpoint's folder)"
-    parser.add_argument("--adapter", type=Path, metavar="DIR", help=help_text)
+    help_text = (
+        "folder of a LoRA adapter of peft to merge, or its name in the hub (default: the one in the "
+        "checkpoint's folder)"
+    )
+    parser.add_argument("--adapter", type=folder, metavar="DIR", help=help_text)
 
 
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:

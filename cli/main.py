@@ -72,7 +72,6 @@ COMMANDS = (
         "make a voice from a recording or other voices, list and remove voices",
         "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
-    Command("voices", "list the voices of a bundle", BUNDLE, "info:Voices"),
     Command(
         "codec",
         "turn recordings into codes, and codes into recordings",

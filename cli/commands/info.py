@@ -9,7 +9,6 @@ from voxport.bundle.manifest import Bundle, ExportJob
 from voxport.cli.arguments import add_bundle, add_json, embedded_bundle
 from voxport.runtime.engines import ENGINES, check_installed
 from voxport.runtime.engines.base import EngineOptions
-from voxport.runtime.families import open_family
 from voxport.runtime.text_to_speech import TextToSpeech
 
 EMBEDDED = "the embedded model that speaks"
@@ -60,28 +59,6 @@ def _devices(job: ExportJob) -> str:
         return ""
     devices = ENGINES[job.target].devices(job.compute_precision)
     return f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""
-
-
-class Voices:
-    """List the voices of a bundle, with the number of rows of each."""
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_bundle(parser, EMBEDDED)
-        add_json(parser, "the number of rows by voice")
-
-    @staticmethod
-    def run(arguments: argparse.Namespace) -> int:
-        bundle = Bundle(arguments.bundle or embedded_bundle(TextToSpeech))
-        family = open_family(bundle.job.family)
-        rows = family.voices(bundle)
-        if not rows and not arguments.json:
-            is_speech = issubclass(family.task, TextToSpeech)
-            remedy = "give `say` a voice file with --voice" if is_speech else "it transcribes and needs none"
-            raise UsageError(f"{bundle.folder}: has no voices; {remedy}")
-        lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
-        print(json.dumps(rows) if arguments.json else lines)
-        return 0
 
 
 class Mil:

@@ -94,15 +94,29 @@ def _list(arguments: argparse.Namespace) -> int:
     from voxport.runtime.families.qwen3_tts.voices import user_voice_files
 
     if arguments.bundle:
-        from voxport.cli.commands.info import Voices
-
-        arguments.json = False
-        return Voices.run(arguments)
+        for name, count in _rows(arguments.bundle).items():
+            print(f"{name:<16} {count} rows")
+        return 0
     if not (files := user_voice_files()):
         log.info("you made no voices yet; --bundle lists the voices of a bundle")
     for path in files:
         print(f"{path.stem:<16} {path}")
     return 0
+
+
+def _rows(place: Path) -> dict[str, int]:
+    """The number of rows of each voice of a bundle. Raises UsageError if it has no voices."""
+    from voxport.bundle.manifest import Bundle
+    from voxport.runtime.families import open_family
+    from voxport.runtime.text_to_speech import TextToSpeech
+
+    bundle = Bundle(place)
+    family = open_family(bundle.job.family)
+    if rows := family.voices(bundle):
+        return rows
+    is_speech = issubclass(family.task, TextToSpeech)
+    remedy = "give `say` a voice file with --voice" if is_speech else "it transcribes and needs none"
+    raise UsageError(f"{bundle.folder}: has no voices; {remedy}")
 
 
 def _removed(arguments: argparse.Namespace) -> Path:

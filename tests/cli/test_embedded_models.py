@@ -36,9 +36,9 @@ def test_say_and_transcribe_use_the_embedded_models(
     assert json.loads(capsys.readouterr().out), "what the export prints is not on stdout"
     assert voxport(["transcribe", str(out)]) == 0
     assert len(capsys.readouterr().out.split()) > 2
-    assert voxport(["voices"]) == voxport(["info"]) == 0
-    assert capsys.readouterr().out.startswith("clear_female")
-    assert trained == ["voxtral_tts", "voxtral_realtime", "voxtral_tts", "voxtral_tts"]
+    assert voxport(["info"]) == 0
+    assert "clear_female" in capsys.readouterr().out
+    assert trained == ["voxtral_tts", "voxtral_realtime", "voxtral_tts"]
 
 
 def test_another_bundle_replaces_the_embedded_one(trained: list[str], bundles: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.files import contents
 from support.hub import TOKEN, Repository, running_hub
 from support.hub_commands import Machine
+from support.paths import GOLDEN
 
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.job import graph_key, make_job
@@ -228,6 +229,15 @@ def test_without_the_client_its_command_is_printed(machine: Machine) -> None:
 
 
 @pytest.mark.slow
+def test_an_adapter_is_fetched_by_its_name(machine: Machine, checkpoint: Path) -> None:
+    adapter = contents(GOLDEN / "peft" / "plain")
+    adapter.pop("merged.safetensors")  # what peft makes of it
+    machine.hub.add("me/lora", adapter | {"optimizer.pt": b"state"})
+    error = machine.fails(5, "inspect", checkpoint, "--adapter", "me/lora")
+    assert "models--me--lora" in error, "it is of another base"
+    assert sorted(machine.hub.fetched()) == sorted(adapter)
+
+
 def test_a_manifest_has_the_commit_of_its_checkpoint(machine: Machine, checkpoint: Path) -> None:
     """Its artifacts are those of the same files in another folder."""
     commit = machine.hub.add("me/ft", contents(checkpoint) | {"model.gguf": b"copy"}).refs["main"]

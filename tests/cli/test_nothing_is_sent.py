@@ -40,7 +40,7 @@ CALLS = (
     ("voice", "add anna SOUND --bundle QWEN"),
     ("codec", "encode SOUND out/codes.npz --bundle QWEN"),
     ("serve", "--bundle TTS --port PORT"),
-    ("voices", "TTS"),
+    ("voice", "list --bundle TTS"),
     ("info", "TTS"),
     ("trace", "TTS --inputs INPUTS.npz -o out/trace.npz"),
     ("mil", "COREML"),

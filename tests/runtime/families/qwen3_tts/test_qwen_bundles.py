@@ -99,7 +99,7 @@ def test_a_voice_of_the_user_speaks_by_its_name(
     bundle = str(qwen_bundles / target)
     assert voxport(["voice", "add", "anna", str(recording), "--replace", "--bundle", bundle]) == 0
     assert "anna" in capsys.readouterr().out
-    assert voxport(["voices", bundle]) == 0
+    assert voxport(["voice", "list", "--bundle", bundle]) == 0
     assert "anna" in capsys.readouterr().out
     out = tmp_path / "out.wav"
     arguments = ["say", "Hi.", "--voice", "anna", "--max-frames", "3", "--bundle", bundle, "-o", str(out)]
