@@ -262,7 +262,9 @@ class TextToSpeech(ABC):
         raise self._cloning_unsupported()
 
     def _cloning_unsupported(self) -> UsageError:
-        return UsageError("voice: this model makes no voices; use one that `voxport voice list` shows")
+        return UsageError(
+            "voice: this model makes no voices; `voxport voice list --bundle DIR` shows its own"
+        )
 
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         """A function that returns whether a text and its speech fit the cache, with voice and instruction.

@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         choices=[ADD, IMPORT, BLEND, LIST, REMOVE],
         help="add: from a recording; import: from a voice of another program; blend: from other voices; "
-        "list: voices of a bundle, or your own of all models; remove: delete one of your own",
+        "list: the voices of a bundle, else those of the installed model and your own; remove: delete one of "
+        "your own",
     )
     parser.add_argument("name", nargs="?", type=voice_name, help="name of the voice, for `say --voice NAME`")
     parser.add_argument(
@@ -92,15 +93,16 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     from voxport.runtime.families.qwen3_tts.voices import user_voice_files
+    from voxport.runtime.opening import packaged_bundle
+    from voxport.runtime.text_to_speech import TextToSpeech
 
-    if arguments.bundle:
-        for name, count in _rows(arguments.bundle).items():
+    if bundle := arguments.bundle or packaged_bundle(TextToSpeech):
+        for name, count in _rows(bundle).items():
             print(f"{name:<16} {count} rows")
-        return 0
-    if not (files := user_voice_files()):
-        log.info("you made no voices yet; --bundle lists the voices of a bundle")
-    for path in files:
+    for path in () if arguments.bundle else user_voice_files():
         print(f"{path.stem:<16} {path}")
+    if not bundle:
+        log.info("your own voices; --bundle lists the voices of a bundle")
     return 0
 
 

@@ -217,7 +217,7 @@ def packing_of(scheme: Scheme, shape: tuple[int, ...], wanted: Packing | None) -
     """
     if not isinstance(scheme, IntegerScheme):
         return None
-    if wanted and scheme.bits == 8 != wanted.bits:
+    if wanted and scheme.bits == 8 and wanted.bits != 8:
         wanted = Packing(8, wanted.group) if wanted.mode == "affine" else PACKINGS["mxfp8"]
     groups = [group for group in reversed(GROUPS) if scheme.group in (None, group)]
     packings = [wanted] if wanted else [Packing(scheme.bits, group) for group in groups]

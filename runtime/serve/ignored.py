@@ -40,7 +40,9 @@ def log_ignored(client: str, names: tuple[str, ...]) -> None:
 
 
 class UnknownFields:
-    """Unknown fields of the messages of one socket. Each is named in one answer, at most `MAX_IGNORED`."""
+    """Unknown fields of the messages of one socket. Each is named in one answer, but of more than
+    `MAX_IGNORED` only that there are more.
+    """
 
     def __init__(self, is_strict: bool):
         self.is_strict = is_strict
@@ -52,7 +54,9 @@ class UnknownFields:
         for name in map(as_header, names):
             if self.is_strict:
                 raise ApiError(400, f"{name}: has no effect; leave it out", UNKNOWN, name)
-            if name not in self._known and len(self._known) < MAX_IGNORED:
+            if name not in self._known and len(self._known) >= MAX_IGNORED:
+                name = "and more"
+            if name not in self._known:
                 self._known.add(name)
                 self._new.append(name)
 

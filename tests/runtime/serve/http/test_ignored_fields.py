@@ -16,6 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from voxport.runtime.serve import fields
+from voxport.runtime.serve.ignored import UnknownFields
 
 SPEECH: dict[str, Any] = {"model": "tone", "input": "Hi.", "voice": "anna", "response_format": "pcm"}
 HINTS: list[tuple[str, dict[str, Any]]] = [
@@ -226,6 +227,14 @@ def test_an_unknown_field_of_a_socket_is_named_once(
         if event == "input_audio_buffer.cleared":
             socket.send(json.dumps(sent[-1]))
             assert "ignored" not in answer_of(socket, event)
+
+
+def test_of_many_unknown_fields_a_socket_names_the_first_ones() -> None:
+    unknown = UnknownFields(is_strict=False)
+    unknown.add(f"field{index}" for index in range(30))
+    assert unknown.take() == (*(f"field{index}" for index in range(20)), "and more")
+    unknown.add(["field0", "field29", "field30"])
+    assert unknown.take() == ()
 
 
 def answer_of(socket: ClientConnection, kind: str) -> dict[str, Any]:
