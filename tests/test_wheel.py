@@ -142,6 +142,7 @@ def test_it_speaks_and_listens_without_torch(programs: Path, tmp_path: Path) -> 
     voxport = programs / "voxport"
     succeed(voxport, "say", TEXT, "-o", "speech.wav", folder=tmp_path)
     assert succeed(voxport, "transcribe", "speech.wav", folder=tmp_path).strip() == TEXT
+    assert "clear_female" in succeed(voxport, "voice", "list")
     assert "torch        not installed" in succeed(voxport, "--version")
     assert succeed(programs / "python", "-c", OPENS, folder=tmp_path).startswith("clear_female clear_male")
 
