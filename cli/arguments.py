@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
             return message
         separator = "" if message.startswith(field) else ": "
         flag = FLAGS.get(field, f"--{field.replace('_', '-')}")
-        is_option = re.search(rf"^  (-\w\b.*)?{flag}\b", self.format_help(), re.MULTILINE)
+        is_option = re.search(rf"^  (-\w\b.*)?{flag}(?![\w-])", self.format_help(), re.MULTILINE)
         return f"{flag if is_option else field}{separator}{message.removeprefix(field)}"
 
 

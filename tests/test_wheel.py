@@ -144,6 +144,8 @@ def test_it_speaks_and_listens_without_torch(programs: Path, tmp_path: Path) -> 
     assert succeed(voxport, "transcribe", "speech.wav", folder=tmp_path).strip() == TEXT
     assert "clear_female" in succeed(voxport, "voice", "list")
     assert "torch        not installed" in succeed(voxport, "--version")
+    done = subprocess.run([voxport, "serve"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "'voxport[serve]'" in done.stderr
     assert succeed(programs / "python", "-c", OPENS, folder=tmp_path).startswith("clear_female clear_male")
 
 

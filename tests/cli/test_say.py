@@ -26,7 +26,7 @@ def bundle(bundles: Path) -> Path:
     [
         ("", [], "nothing to speak"),
         ("\x01\x07\t ", [], "nothing to speak"),
-        ("😀🎉", [], "nothing to speak"),
+        ("😀🎉", [], "error: text: has no word or number, so there is nothing to speak"),
         ("ab\0c", [], "NUL character at index 2"),
         ("Hello.", ["--pause", "-1"], "--pause -1.0: expected 0 to 10 seconds"),
         ("Hello.", ["--language", "klingon"], "ISO 639"),

@@ -10,6 +10,7 @@ from support.commands import error_line
 from support.runtime.opened_tasks import open_speech
 
 from voxport.__main__ import main as voxport
+from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
 from voxport.export.evaluation.run import open_eager
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
@@ -177,8 +178,13 @@ def test_the_commands_judge_speech_to_text(
     capsys.readouterr()
     assert voxport(["evaluate", str(bundle), *options, "--readings", "2"]) == 2
     assert "is for text to speech" in error_line(capsys)
-    assert voxport(["sweep", str(bundle), *options, "-o", str(out)]) == 2
-    assert "no weight of this bundle is quantised" in error_line(capsys)
+    assert voxport(["sweep", str(bundle), *options]) == 0
+    assert "all parts" in capsys.readouterr().out
+
+
+def test_a_sweep_needs_quantised_weights(resolved: Resolved) -> None:
+    with pytest.raises(UsageError, match="no weight of this bundle is quantised"):
+        parts_to_sweep(resolved.in_full_precision(), False)
 
 
 @pytest.mark.parametrize(
