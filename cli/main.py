@@ -21,7 +21,15 @@ from voxport.cli.terminal import Progress, set_up_logging, silence
 
 INTERRUPTED = 130  # exit code; `bundle.errors` has the codes of errors
 QUIET_S = 2.0
-SERVER_MODULES = "av fastapi prometheus_client python_multipart starlette uvicorn websockets".split()
+SERVER_MODULES = [
+    "av",
+    "fastapi",
+    "prometheus_client",
+    "python_multipart",
+    "starlette",
+    "uvicorn",
+    "websockets",
+]
 DESCRIPTION = "Export, verify and run speech models on devices."
 BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
 
