@@ -41,14 +41,15 @@ class Encoder:
     One that is not finished is to be closed: it would take up to 0.5 MB until a collection of garbage.
     """
 
-    def __init__(self, rate: int, file_format: FileFormat):
-        self.media_type, self._is_whole = file_format.media_type, file_format.is_whole
+    def __init__(self, rate: int, file_format: FileFormat, file_rate: int):
+        """`rate` of the samples and `file_rate` in Hz; FFmpeg resamples."""
+        self._rate, self.media_type, self._is_whole = rate, file_format.media_type, file_format.is_whole
         self._is_plain = file_format.codec.startswith("pcm_")
         self._content = io.BytesIO() if self._is_whole else _Stream()
         # the same samples are the same bytes: no random serial number of a stream, no name of a version
         options = {"fflags": "bitexact", **file_format.options}
         self._file = av.open(self._content, "w", file_format.container, options=options)
-        stream = self._file.add_stream(file_format.codec, rate, layout="mono")
+        stream = self._file.add_stream(file_format.codec, file_rate, layout="mono")
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
         if file_format.bit_rate:
@@ -79,7 +80,7 @@ class Encoder:
     def _write(self, block: bytes) -> None:
         samples = np.frombuffer(block, "<i2").reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = self._stream.sample_rate
+        frame.sample_rate = self._rate
         self._encode(frame)
 
     def _finish(self) -> None:
@@ -101,9 +102,9 @@ class Encoder:
 class TempoEncoder(Encoder):
     """Changes the speed of the sound first."""
 
-    def __init__(self, rate: int, file_format: FileFormat, tempo: Tempo):
-        super().__init__(rate, file_format)
-        self._tempo = tempo
+    def __init__(self, rate: int, file_format: FileFormat, file_rate: int, speed: float):
+        super().__init__(rate, file_format, file_rate)
+        self._tempo = Tempo(rate, speed)
 
     async def encode(self, block: bytes) -> bytes:
         return await self._passed(self._tempo.feed(from_pcm16(block)))
@@ -126,7 +127,11 @@ FILE_FORMATS = {
 }
 
 
-def make_encoder(name: SpeechFormat, rate: int, speed: float = 1, has_float_pcm: bool = False) -> Encoder:
-    """The encoder of a format. `rate` in Hz. Raises UsageError if the speed cannot be changed."""
+def make_encoder(
+    name: SpeechFormat, rate: int, file_rate: int, speed: float = 1, has_float_pcm: bool = False
+) -> Encoder:
+    """The encoder of a format. Rates in Hz. Raises UsageError if the speed cannot be changed."""
     file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS[name]
-    return Encoder(rate, file_format) if speed == 1 else TempoEncoder(rate, file_format, Tempo(rate, speed))
+    if speed == 1:
+        return Encoder(rate, file_format, file_rate)
+    return TempoEncoder(rate, file_format, file_rate, speed)
