@@ -204,8 +204,7 @@ def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
 def embedded_bundle(task: type[object]) -> Path:
     """The bundle of the embedded model for a task of `runtime`: the installed one, or exported on first use.
 
-    A clone exports, because an installed one may be older than its code. Raises UsageError if neither is
-    possible.
+    In a clone, an installed one may be older than the code. Raises UsageError if neither is possible.
     """
     from voxport.runtime.opening import IS_CLONE, packaged_bundle
 

@@ -41,9 +41,10 @@ class Encoder:
     One that is not finished is to be closed: it would take up to 0.5 MB until a collection of garbage.
     """
 
-    def __init__(self, rate: int, file_format: FileFormat, file_rate: int):
-        """`rate` of the samples and `file_rate` in Hz; FFmpeg resamples."""
-        self._rate, self.media_type, self._is_whole = rate, file_format.media_type, file_format.is_whole
+    def __init__(self, rate: int, file_format: FileFormat, file_rate: int, tempo: Tempo | None):
+        """`rate` of the samples and `file_rate` in Hz; FFmpeg resamples. `tempo` changes the speed before."""
+        self._rate, self._tempo = rate, tempo
+        self.media_type, self._is_whole = file_format.media_type, file_format.is_whole
         self._is_plain = file_format.codec.startswith("pcm_")
         self._content = io.BytesIO() if self._is_whole else _Stream()
         # the same samples are the same bytes: no random serial number of a stream, no name of a version
@@ -59,6 +60,8 @@ class Encoder:
 
     async def encode(self, block: bytes) -> bytes:
         """16-bit little-endian samples -> the bytes that are complete; may be none."""
+        if self._tempo:
+            block = pcm16(self._tempo.feed(from_pcm16(block)))
         if self._is_plain:
             self._write(block)
         else:
@@ -78,12 +81,15 @@ class Encoder:
                 self._file.close()
 
     def _write(self, block: bytes) -> None:
-        samples = np.frombuffer(block, "<i2").reshape(1, -1)
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = self._rate
-        self._encode(frame)
+        if block:
+            samples = np.frombuffer(block, "<i2").reshape(1, -1)
+            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+            frame.sample_rate = self._rate
+            self._encode(frame)
 
     def _finish(self) -> None:
+        if self._tempo:
+            self._write(pcm16(self._tempo.finish()))
         self._encode(None)
         self.close()
 
@@ -97,23 +103,6 @@ class Encoder:
         self._content.seek(0)
         self._content.truncate()
         return piece
-
-
-class TempoEncoder(Encoder):
-    """Changes the speed of the sound first."""
-
-    def __init__(self, rate: int, file_format: FileFormat, file_rate: int, speed: float):
-        super().__init__(rate, file_format, file_rate)
-        self._tempo = Tempo(rate, speed)
-
-    async def encode(self, block: bytes) -> bytes:
-        return await self._passed(self._tempo.feed(from_pcm16(block)))
-
-    async def finish(self) -> bytes:
-        return await self._passed(self._tempo.finish()) + await super().finish()
-
-    async def _passed(self, samples: np.ndarray) -> bytes:
-        return await super().encode(pcm16(samples)) if len(samples) else b""
 
 
 FLOAT_PCM = FileFormat("audio/pcm", "f32le", "pcm_f32le")  # what clients of Mistral expect as `pcm`
@@ -132,6 +121,4 @@ def make_encoder(
 ) -> Encoder:
     """The encoder of a format. Rates in Hz. Raises UsageError if the speed cannot be changed."""
     file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS[name]
-    if speed == 1:
-        return Encoder(rate, file_format, file_rate)
-    return TempoEncoder(rate, file_format, file_rate, speed)
+    return Encoder(rate, file_format, file_rate, Tempo(rate, speed) if speed != 1 else None)
