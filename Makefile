@@ -33,7 +33,7 @@ $(SPEAKER): | install
 $(LISTENER): | install
 	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --streaming --force --out $(@D)
 
-demo: $(SPEAKER) $(LISTENER)
+demo: install
 	$(BIN)/voxport say "$(SENTENCE)" -o hello.wav
 	$(BIN)/voxport transcribe hello.wav
 	$(BIN)/voxport export --model voxtral-tts --target onnx --quant w4 --out $(DEMO)/voxtral-tts

@@ -204,11 +204,11 @@ def open_task(task: type[Task], arguments: argparse.Namespace) -> Task:
 def embedded_bundle(task: type[object]) -> Path:
     """The bundle of the embedded model for a task of `runtime`: the installed one, or exported on first use.
 
-    Raises UsageError if neither is possible.
+    In a clone, an installed one may be older than the code. Raises UsageError if neither is possible.
     """
-    from voxport.runtime.opening import packaged_bundle
+    from voxport.runtime.opening import IS_CLONE, packaged_bundle
 
-    if folder := packaged_bundle(task):
+    if not IS_CLONE and (folder := packaged_bundle(task)):
         return folder
     if find_spec("torch") is None:
         raise UsageError(

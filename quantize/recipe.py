@@ -83,13 +83,21 @@ RECIPES = {
         Recipe("8da4w", linears=IntegerScheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
     )
 }
+NEAREST = {  # patterns of names in other programs
+    r"[wq]?(int)?4[-_]?a(int)?8|w4a8.*": "8da4w",
+    r"(b?f|b?float|fp)[-_]?16|half": "none, with --compute-precision float16",
+    r"(f|float|fp)[-_]?32|full": "none",
+    r"(awq|gptq)(-?int4)?": "w4g128",
+    r"(u?int|[wqi]|i?q|fp|[mn][xvf](fp)?)?[-_]?[2-4]([-_]?bits?|[-_]\w+|a16)?|4b": "w4",
+    r"(u?int|[wqi]|i?q|fp|mxfp)?[-_]?[5-8]([-_]?bits?|[-_]\w+|a16|a8)?|8b": "w8",
+}
 
 
 def find_recipe(name: str) -> Recipe:
     """Raises RecipeError that lists the known recipes."""
     found = find_name(name, RECIPES)
     if found not in RECIPES:
-        close = did_you_mean(name, RECIPES)
+        close = did_you_mean(name, RECIPES, NEAREST)
         raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}{close}")
     return RECIPES[found]
 

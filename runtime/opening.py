@@ -10,7 +10,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, NO_LICENCE_NEEDED, Bundle
 from voxport.runtime.engines import ENGINES, check_installed, open_engine
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
-from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.families import FAMILIES, open_family, read_constants
 
 if TYPE_CHECKING:
     from voxport.runtime.speech_to_text import SpeechToText
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Task = TypeVar("Task")
 PACKAGED = Path(__file__).parent.parent / "bundles"  # a wheel has them; in a clone, `make wheel` exports them
+IS_CLONE = (PACKAGED.parents[2] / "artifacts" / "checkpoints").is_dir()  # has the models to export them from
 log = logging.getLogger(__name__)
 
 
@@ -70,12 +71,9 @@ def open_embedded(task: type[Task], options: EngineOptions = DEFAULT) -> Task:
 
 def packaged_bundle(task: type[object]) -> Path | None:
     """The folder of the bundle for a task that is installed with voxport; None if there is none."""
-    folders = sorted(manifest.parent for manifest in PACKAGED.glob(f"[!.]*/{MANIFEST}"))
-    return next((each for each in folders if issubclass(_task_of(Bundle(each)), task)), None)
-
-
-def _task_of(bundle: Bundle) -> type[object]:
-    return open_family(bundle.job.family).task
+    folders = {name: PACKAGED / f"{name.replace('_', '-')}-tiny" for name in FAMILIES}
+    there = [name for name, folder in folders.items() if (folder / MANIFEST).is_file()]
+    return next((folders[name] for name in there if issubclass(open_family(name).task, task)), None)
 
 
 def check_engine(bundle: Bundle) -> None:

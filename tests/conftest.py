@@ -92,7 +92,6 @@ def random_weights() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "embedded_default", micro_checkpoint)
-        patch.setattr("voxport.runtime.opening.PACKAGED", Path("none"))  # a clone has them after `make wheel`
         yield
 
 

@@ -21,6 +21,13 @@ TARGETS: dict[str, tuple[str, str]] = {
     "executorch": ("voxport.export.targets.executorch.target", "ExecuTorchTarget"),
     "coreml": ("voxport.export.targets.coreml.target", "CoreMLTarget"),
 }
+NEAREST = {  # patterns of names in other programs
+    r"tf-?lite|tf|litert|qnn|xnnpack|vulkan|pte|android|mobile": "executorch",
+    r"openvino|ov|tensorrt|trt|ort|onnx-?runtime|directml|webgpu|wasm|cuda|gguf|ggml|torchscript": "onnx",
+    r"core-?ml-?tools|ml(model|package|program)|ios|macos|apple|ane": "coreml",
+    r"mlx": "coreml for Apple devices; `convert` writes weights for mlx",
+    r"all|any|\*": "onnx and the other targets, separated by commas",
+}
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
@@ -77,7 +84,7 @@ def targets_that_hold(scheme: Scheme) -> tuple[str, ...]:
 
 def _target_class(name: str) -> type[Target]:
     if name not in TARGETS:
-        known = f"{', '.join(TARGETS)}{did_you_mean(name, TARGETS)}"
+        known = f"{', '.join(TARGETS)}{did_you_mean(name, TARGETS, NEAREST)}"
         raise RecipeError(f"target {name!r} is unknown; there are {known}", field="target")
     module, attribute = TARGETS[name]
     target: type[Target] = getattr(import_module(module), attribute)

@@ -175,7 +175,7 @@ class SpeechFields(RequestFields):
     ref_audio: str | None = None
     ref_text: str | None = None
     response_format: SpeechFormatField = format_field("mp3")
-    sample_rate: int | None = None  # of the model
+    sample_rate: Annotated[int, Field(ge=8_000, le=48_000)] | None = None
     num_channels: Annotated[int, only((1,), "speech has one channel", UNSUPPORTED)] = 1
     word_timestamps: NoTimes = False
     return_timestamps: NoTimes = False

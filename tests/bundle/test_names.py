@@ -38,14 +38,16 @@ def test_a_close_name_is_offered() -> None:
         ("w4", "int4 q4 q4_0 Q4_K_M iq4_xs 4bit 4-bit w4a16 nf4 mxfp4 nvfp4 w3 int2 uint4"),
         ("8da4w", "w4a8 int4a8 w4a8dynamic"),
         ("w4g128", "awq gptq gptq-int4"),
-        ("none with the compute precision float16", "fp16 float16 f16 bf16 bfloat16 half"),
+        ("none, with --compute-precision float16", "fp16 float16 f16 bf16 bfloat16 half"),
         ("none", "fp32 float32 f32"),
     ],
 )
 def test_the_nearest_recipe_to_a_name_of_another_program_is_named(nearest: str, names: str) -> None:
     for name in names.split():
-        assert did_you_mean(name, RECIPES) == f"; the nearest is {nearest}", name
-        assert did_you_mean(name, TARGETS) == "", name
+        with pytest.raises(RecipeError, match=f"; the nearest is {nearest}$"):
+            find_recipe(name)
+        with pytest.raises(RecipeError, match=r"target .*there are onnx, executorch, coreml$"):
+            parse_targets(name)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from support.model.micro import micro_checkpoint
 from support.stand_ins import noting
 
 from voxport.__main__ import main as voxport
+from voxport.bundle.manifest import MANIFEST
+from voxport.cli.arguments import embedded_bundle
 from voxport.cli.commands import serve
+from voxport.runtime import opening
 from voxport.runtime.serve.address import bind
+from voxport.runtime.text_to_speech import TextToSpeech
 
 
 @pytest.fixture
@@ -46,6 +50,19 @@ def test_another_bundle_replaces_the_embedded_one(trained: list[str], bundles: P
     command = ["say", "Hi.", "-o", str(out), "--bundle", str(bundles / "onnx"), "--max-frames", "1"]
     assert voxport(command) == 0
     assert not trained
+
+
+def test_an_installed_bundle_is_used_but_in_a_clone_it_may_be_older_than_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported, installed = tmp_path / "exported", tmp_path / "voxtral-tts-tiny"
+    monkeypatch.setattr("voxport.export.embedded_bundle.embedded_bundle", lambda *_: exported)
+    monkeypatch.setattr(opening, "PACKAGED", tmp_path)
+    installed.mkdir()
+    (installed / MANIFEST).touch()
+    assert embedded_bundle(TextToSpeech) == exported
+    monkeypatch.setattr(opening, "IS_CLONE", False)
+    assert embedded_bundle(TextToSpeech) == installed
 
 
 def test_both_models_are_served(

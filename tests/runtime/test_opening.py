@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.stand_ins import noting, stand_in
 
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import IntegrityError, UsageError
+from voxport.bundle.manifest import MANIFEST
 from voxport.runtime import opening
 from voxport.runtime.families import tokenizer_paths
 from voxport.runtime.speech_to_text import SpeechToText
@@ -75,14 +76,17 @@ def test_a_family_that_reads_or_writes_text_refuses_a_bundle_without_a_tokenizer
         tokenizer_paths(bundle)
 
 
-def test_an_installed_bundle_is_found_by_its_task(
+def test_an_installed_bundle_is_found_by_its_task_and_no_other_is_read(
     bundles: Path, realtime_bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "PACKAGED", tmp_path)
-    shutil.copytree(realtime_bundles / "onnx", tmp_path / "a")
-    shutil.copytree(bundles / "onnx", tmp_path / ".b.voxport-partial")
+    listener, speaker = tmp_path / "voxtral-realtime-tiny", tmp_path / "voxtral-tts-tiny"
+    shutil.copytree(realtime_bundles / "onnx", listener)
     with pytest.raises(UsageError, match="no bundle for text to speech; run `make wheel`"):
         opening.open_embedded(TextToSpeech)
-    shutil.copytree(bundles / "onnx", tmp_path / "b")
-    assert opening.packaged_bundle(TextToSpeech) == tmp_path / "b"
-    assert isinstance(opening.open_embedded(SpeechToText), SpeechToText)
+    shutil.copytree(bundles / "onnx", speaker)
+    (listener / MANIFEST).write_text("{}")
+    assert opening.packaged_bundle(TextToSpeech) == speaker
+    assert isinstance(opening.open_embedded(TextToSpeech), TextToSpeech)
+    with pytest.raises(IntegrityError, match="voxtral-realtime-tiny"):
+        opening.open_embedded(SpeechToText)

@@ -148,6 +148,7 @@ async function start() {
 
 function bodyOf() {
   const body = { model: model.value, input: text.value, response_format: "pcm", seed: Number(seed.value) };
+  body.sample_rate = chosenModel().sample_rate;
   if (voice.value) body.voice = voice.value;
   const wanted = instructions.value.trim();
   if (wanted && !instructions.disabled) body.instructions = wanted;

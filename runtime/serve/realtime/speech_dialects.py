@@ -199,7 +199,7 @@ class OmniPart:
         self._held, self._size = b"", 0  # bytes
 
     async def start(self, text: str) -> None:
-        form = self._settings.body.response_format, self._settings.worker.task.sample_rate
+        form = self._settings.body.response_format, self._settings.sample_rate
         start = {"type": "audio.start", **self._indices, "sentence_text": text}
         await self._connection.send({**start, "format": form[0], "sample_rate": form[1]})
 

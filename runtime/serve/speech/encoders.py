@@ -41,14 +41,16 @@ class Encoder:
     One that is not finished is to be closed: it would take up to 0.5 MB until a collection of garbage.
     """
 
-    def __init__(self, rate: int, file_format: FileFormat):
+    def __init__(self, rate: int, file_format: FileFormat, file_rate: int, tempo: Tempo | None):
+        """`rate` of the samples and `file_rate` in Hz; FFmpeg resamples. `tempo` changes the speed before."""
+        self._rate, self._tempo = rate, tempo
         self.media_type, self._is_whole = file_format.media_type, file_format.is_whole
         self._is_plain = file_format.codec.startswith("pcm_")
         self._content = io.BytesIO() if self._is_whole else _Stream()
         # the same samples are the same bytes: no random serial number of a stream, no name of a version
         options = {"fflags": "bitexact", **file_format.options}
         self._file = av.open(self._content, "w", file_format.container, options=options)
-        stream = self._file.add_stream(file_format.codec, rate, layout="mono")
+        stream = self._file.add_stream(file_format.codec, file_rate, layout="mono")
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
         if file_format.bit_rate:
@@ -58,6 +60,8 @@ class Encoder:
 
     async def encode(self, block: bytes) -> bytes:
         """16-bit little-endian samples -> the bytes that are complete; may be none."""
+        if self._tempo:
+            block = pcm16(self._tempo.feed(from_pcm16(block)))
         if self._is_plain:
             self._write(block)
         else:
@@ -77,12 +81,15 @@ class Encoder:
                 self._file.close()
 
     def _write(self, block: bytes) -> None:
-        samples = np.frombuffer(block, "<i2").reshape(1, -1)
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = self._stream.sample_rate
-        self._encode(frame)
+        if block:
+            samples = np.frombuffer(block, "<i2").reshape(1, -1)
+            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+            frame.sample_rate = self._rate
+            self._encode(frame)
 
     def _finish(self) -> None:
+        if self._tempo:
+            self._write(pcm16(self._tempo.finish()))
         self._encode(None)
         self.close()
 
@@ -98,23 +105,6 @@ class Encoder:
         return piece
 
 
-class TempoEncoder(Encoder):
-    """Changes the speed of the sound first."""
-
-    def __init__(self, rate: int, file_format: FileFormat, tempo: Tempo):
-        super().__init__(rate, file_format)
-        self._tempo = tempo
-
-    async def encode(self, block: bytes) -> bytes:
-        return await self._passed(self._tempo.feed(from_pcm16(block)))
-
-    async def finish(self) -> bytes:
-        return await self._passed(self._tempo.finish()) + await super().finish()
-
-    async def _passed(self, samples: np.ndarray) -> bytes:
-        return await super().encode(pcm16(samples)) if len(samples) else b""
-
-
 FLOAT_PCM = FileFormat("audio/pcm", "f32le", "pcm_f32le")  # what clients of Mistral expect as `pcm`
 FILE_FORMATS = {
     "pcm": FileFormat("audio/pcm", "s16le", "pcm_s16le"),
@@ -126,7 +116,9 @@ FILE_FORMATS = {
 }
 
 
-def make_encoder(name: SpeechFormat, rate: int, speed: float = 1, has_float_pcm: bool = False) -> Encoder:
-    """The encoder of a format. `rate` in Hz. Raises UsageError if the speed cannot be changed."""
+def make_encoder(
+    name: SpeechFormat, rate: int, file_rate: int, speed: float = 1, has_float_pcm: bool = False
+) -> Encoder:
+    """The encoder of a format. Rates in Hz. Raises UsageError if the speed cannot be changed."""
     file_format = FLOAT_PCM if name == "pcm" and has_float_pcm else FILE_FORMATS[name]
-    return Encoder(rate, file_format) if speed == 1 else TempoEncoder(rate, file_format, Tempo(rate, speed))
+    return Encoder(rate, file_format, file_rate, Tempo(rate, speed) if speed != 1 else None)

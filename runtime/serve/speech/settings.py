@@ -26,6 +26,7 @@ from voxport.runtime.speech_request import SpeechOptions
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
 REFERENCE = "ref_audio"
 DATA_URL = re.compile(r"data:[^,]{0,100};base64,")
+PCM_RATE = 24_000  # Hz, which clients assume
 CHUNK_FRAMES = 1  # 80 ms each: the first samples come after one frame
 
 
@@ -35,10 +36,16 @@ class SpeechSettings(NamedTuple):
     voice: ChosenVoice
     options: SpeechOptions
 
+    @property
+    def sample_rate(self) -> int:
+        """The rate of the sound that is sent, in Hz."""
+        own = PCM_RATE if self.body.response_format == "pcm" else self.worker.task.sample_rate
+        return self.body.sample_rate or own
+
     def encoder(self, has_float_pcm: bool = False) -> Encoder:
         """Makes an encoder. Raises UsageError if the speed cannot be changed."""
-        rate = self.worker.task.sample_rate
-        return make_encoder(self.body.response_format, rate, self.body.speed, has_float_pcm)
+        form, rate = self.body.response_format, self.worker.task.sample_rate
+        return make_encoder(form, rate, self.sample_rate, self.body.speed, has_float_pcm)
 
     async def submit(self, text: str | Iterable[str], threads: Executor | None = None) -> SpeechJob:
         """Queues a text. Raises ApiError. `threads` as in `SpeechWorker.prepare`."""
@@ -61,8 +68,10 @@ async def settings_of(body: SpeechFields, models: Models, stack: ExitStack) -> S
     worker = models.speech_worker(body.model)
     worker.check_room()  # before any other work
     task, language = worker.task, body.language
-    if body.sample_rate not in (None, task.sample_rate):
-        message = f"sample_rate: speech of {worker.name} has {task.sample_rate} Hz"
+    if body.response_format != "pcm" and body.sample_rate not in (None, task.sample_rate):
+        message = (
+            f"sample_rate: speech of {worker.name} has {task.sample_rate} Hz, only pcm may have another rate"
+        )
         raise ApiError(400, message, UNSUPPORTED, "sample_rate")
     if body.instructions and not task.follows_instructions:
         body.ignore("instructions", "the model follows none; leave them out", "invalid_value")

@@ -27,7 +27,10 @@ class ToneSpeech(TextToSpeech):
     sample_rate, samples_per_frame, max_slots = RATE, FRAME, 4
     languages = ("en",)
 
-    def __init__(self, pass_s: float = 0.0, fault: Callable[[str, int], object] = no_fault) -> None:
+    def __init__(
+        self, pass_s: float = 0.0, fault: Callable[[str, int], object] = no_fault, rate: int = RATE
+    ) -> None:
+        self.sample_rate, self.samples_per_frame = rate, rate * FRAME // RATE
         self.pass_s, self.fault, self.gate = pass_s, fault, threading.Event()
         self.gate.set()
         self.running: dict[int, str] = {}  # by slot
@@ -42,10 +45,10 @@ class ToneSpeech(TextToSpeech):
         return ToneSlots(self, slots)
 
 
-def tone(text: str, voice: str = "anna") -> np.ndarray:
+def tone(text: str, voice: str = "anna", rate: int = RATE) -> np.ndarray:
     """The samples of a text, float32."""
-    count = len(text) * FRAME
-    return (LEVEL * np.sin(2 * np.pi * VOICES.get(voice, 330.0) * np.arange(count) / RATE)).astype(np.float32)
+    count = len(text) * FRAME * rate // RATE
+    return (LEVEL * np.sin(2 * np.pi * VOICES.get(voice, 330.0) * np.arange(count) / rate)).astype(np.float32)
 
 
 class ToneSlots:
@@ -56,7 +59,7 @@ class ToneSlots:
     def prepare(self, request: SpeechRequest) -> Fill:
         if request.instruct is not None:
             raise UsageError("instruct: this model takes no instruction; leave it out", field="instruct")
-        samples = tone(request.text, request.voice or "anna")
+        samples = tone(request.text, request.voice or "anna", self.task.sample_rate)
 
         def fill(slot: int, limit: RowLimit) -> Iterator[None]:
             self._speech[slot] = (request, samples, 0)
@@ -81,8 +84,9 @@ class ToneSlots:
         request, samples, frame = self._speech[slot]
         self.task.fault(request.text, frame)
         self._speech[slot] = (request, samples, frame + 1)
-        piece = samples[frame * FRAME : (frame + 1) * FRAME]
-        is_last = (frame + 1) * FRAME == len(samples)
+        size = self.task.samples_per_frame
+        piece = samples[frame * size : (frame + 1) * size]
+        is_last = (frame + 1) * size == len(samples)
         if not is_last and frame + 1 == request.max_frames:
             return SlotOutput(piece, Status.LIMIT)
         return SlotOutput(piece, Status.END if is_last else None)

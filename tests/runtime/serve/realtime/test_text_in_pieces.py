@@ -78,6 +78,13 @@ def test_each_part_of_a_text_is_a_file(server: RunningServer, is_streamed: bool)
     assert answers[-1] == done | {"seed": 0, "voice": "bob"}
 
 
+def test_pcm_of_a_model_of_48_khz_has_24_khz() -> None:
+    with running({"tone": ToneSpeech(rate=48_000)}) as server:
+        start, part, done, _ = omni(server, FIRST, **PCM)
+    assert isinstance(start, dict) and isinstance(done, dict)
+    assert start["sample_rate"] == RATE and done["total_bytes"] == len(part) == 2 * FRAME * len(FIRST)
+
+
 def test_a_part_is_spoken_before_the_next_one_arrives(server: RunningServer) -> None:
     async def speak(socket: Socket) -> list[str]:
         await socket.send("session.config", model="tone", **PCM)

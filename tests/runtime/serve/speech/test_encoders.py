@@ -19,7 +19,7 @@ SOUND = (0.3 * np.sin(2 * np.pi * 440 * np.arange(4 * RATE) / RATE)).astype(np.f
 
 def pieces(name: SpeechFormat) -> list[bytes]:
     async def encode() -> list[bytes]:
-        encoder = make_encoder(name, RATE)
+        encoder = make_encoder(name, RATE, RATE)
         made = [await encoder.encode(pcm16(SOUND[at : at + FRAME])) for at in range(0, len(SOUND), FRAME)]
         return [*made, await encoder.finish()]
 
@@ -39,7 +39,7 @@ def test_an_encoder_that_is_dropped_reports_no_error(
     name: SpeechFormat, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As when a client leaves: a cycle is collected in any order of its parts."""
-    encoder = make_encoder(name, RATE)
+    encoder = make_encoder(name, RATE, RATE)
     asyncio.run(encoder.encode(pcm16(SOUND[:FRAME])))
     vars(encoder)["itself"] = encoder
     found = list[object]()
@@ -64,5 +64,5 @@ def test_a_closed_encoder_leaves_nothing_to_collect(name: SpeechFormat) -> None:
     """A request that is refused later has one. FFmpeg's memory would stay until a collection of garbage."""
     for _ in range(2):  # the first one makes objects that stay
         gc.collect()
-        make_encoder(name, RATE).close()
+        make_encoder(name, RATE, RATE).close()
     assert gc.collect() == 0

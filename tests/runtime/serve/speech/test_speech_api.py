@@ -11,7 +11,7 @@ import openai
 import pytest
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import TEXT, post_in_order, post_speech, speech_body
-from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
+from support.serve.tone_speech import FRAME, RATE, VOICES, ToneSpeech, tone
 
 from voxport.runtime.audio.files import pcm16
 from voxport.runtime.serve.limits import Limits
@@ -58,6 +58,34 @@ def test_files_hold_the_whole_speech(client: openai.OpenAI, name: str, bar: floa
     assert len(expected) <= len(samples) <= len(expected) + (2500 if name in ("mp3", "aac") else 0)
     level = np.sqrt((samples**2).sum() / len(expected))
     assert abs(level - np.sqrt((expected**2).mean())) < bar
+
+
+@pytest.fixture(scope="module")
+def server_48_khz() -> Iterator[RunningServer]:
+    with running({"tone": ToneSpeech(rate=48_000)}) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "name, rate, fields",
+    [
+        ("pcm", 24_000, {}),
+        ("PCM", 24_000, {"speed": 2}),
+        ("pcm", 16_000, {"sample_rate": 16_000}),
+        ("pcm", 48_000, {"sample_rate": 48_000}),
+        ("wav", 48_000, {}),
+        ("mp3", 48_000, {}),
+    ],
+)
+def test_pcm_has_24_khz_or_the_rate_of_the_request_and_files_that_of_the_model(
+    server_48_khz: RunningServer, name: str, rate: int, fields: dict[str, Any]
+) -> None:
+    content = post_speech(server_48_khz, speech_body(response_format=name, **fields)).content
+    samples, found = (np.frombuffer(content, "<i2"), rate) if name in ("pcm", "PCM") else decoded(content)
+    expected = len(tone(TEXT)) / RATE / fields.get("speed", 1)
+    assert found == rate and expected <= len(samples) / rate <= expected + (0.1 if name == "mp3" else 0.0)
+    loudest = np.argmax(np.abs(np.fft.rfft(samples))) * rate / len(samples)
+    assert loudest == pytest.approx(VOICES["anna"], abs=2)
 
 
 def test_mp3_is_the_default_and_types_are_named(server: RunningServer) -> None:
@@ -123,7 +151,8 @@ WRONG = [
     ({"input": 5}, 400, "invalid_value", "input"),
     ({"seed": 3.5}, 400, "invalid_value", "seed"),
     ({"n": 2}, 400, "unsupported_value", "n"),
-    ({"sample_rate": 48000}, 400, "unsupported_value", "sample_rate"),
+    ({"sample_rate": 48000, "response_format": "mp3"}, 400, "unsupported_value", "sample_rate"),
+    ({"sample_rate": 7999}, 400, "invalid_value", "sample_rate"),
     ({"num_channels": 2}, 400, "unsupported_value", "num_channels"),
     ({"word_timestamps": True}, 400, "unsupported_value", "word_timestamps"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
