@@ -217,9 +217,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _temporary_file(output: Path | None) -> AbstractContextManager[Path]:
-    from voxport.cli.player import played, written_to_stdout
+    from voxport.cli.player import copy_to_stdout, delivered, find_player
 
-    return written_to_stdout() if output else played()
+    return delivered(copy_to_stdout if output else find_player())
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -237,11 +237,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
     if (arguments.stream or is_wav_on_stdout) and sys.stdout is not None and sys.stdout.isatty():
         flag, player = (
-            ("--stream", "aplay -f S16_LE -r 24000 -c 1") if arguments.stream else ("-o -", "aplay")
+            ("--stream", "`| aplay -f S16_LE -c 1 -r RATE` with the model's rate, as 24000")
+            if arguments.stream
+            else ("-o -", "`| aplay`")
         )
         raise UsageError(
             f"say: {flag} writes samples, and stdout is a terminal; pipe them into a player, as in "
-            f"`| {player}`, or write a file with -o FILE in place of {flag}"
+            f"{player}, or write a file with -o FILE in place of {flag}"
         )
     if arguments.speed != 1:
         _check_speed(arguments.speed)

@@ -16,11 +16,16 @@ PLAYER = "#!/bin/sh\ncp \"$2\" played.wav\n[ ! -e broken ] || { echo 'no sound c
 
 
 @pytest.fixture
-def speak(bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def speak(
+    bundles: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """A `say` command, in an empty folder, on a machine without a player."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    broken = tmp_path_factory.mktemp("packages") / "sounddevice.py"  # as without a sound card; not imported
+    broken.write_text("raise RuntimeError('PortAudio')")
+    monkeypatch.syspath_prepend(broken.parent)
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
     return ["say", "Hello.", "--bundle", str(bundles / "onnx"), "--max-frames", "4"]
 
 
@@ -48,7 +53,8 @@ def test_without_a_player_a_file_is_asked_for_before_the_bundle_is_opened(
     speak: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runtime(["say", "Hello.", "--bundle", "missing"]) == 2
-    assert "no player was found on this machine; write a file with -o hello.wav" in error_line(capsys)
+    line = error_line(capsys)
+    assert "no player was found on this machine; write a file with -o hello.wav" in line and "afplay" in line
 
 
 def test_a_wav_goes_to_stdout(
