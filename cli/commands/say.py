@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -186,8 +185,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = await_speakable if is_arriving else read_speakable
     text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments)
-    speak = partial(
-        task.speak,
+    pieces = task.speak(
+        text,
         voice=arguments.voice,
         instruct=arguments.instruct,
         text_layout=arguments.text_layout,
@@ -197,18 +196,10 @@ def run(arguments: argparse.Namespace) -> int:
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
         language=arguments.language,
         verbatim=arguments.verbatim,
+        lines=is_arriving and (arguments.lines or sys.stdin.isatty()),
         pause=arguments.pause,
         budget=arguments.budget or None,
     )
-    if is_arriving and (arguments.lines or sys.stdin.isatty()):
-        from numpy import zeros
-
-        from voxport.cli.speaking_lines import by_line
-
-        silence = zeros(round(arguments.pause * task.sample_rate), "float32")
-        pieces = by_line(text, speak, silence)
-    else:
-        pieces = speak(text)
     total = None if is_arriving else task.estimated_seconds("".join(text)) / arguments.speed
     has_place = arguments.stream or arguments.output not in (None, STDOUT)
     with nullcontext(arguments.output) if has_place else _temporary_file(arguments.output) as place:

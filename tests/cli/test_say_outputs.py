@@ -65,19 +65,27 @@ def test_a_wav_goes_to_stdout(
     assert len(written) == 4 * 0.08 * rate and not list(tmp_path.iterdir())
 
 
-def test_each_line_is_spoken_when_it_ends(bundles: Path, tmp_path: Path) -> None:
-    """The pipe stays open until the line was heard. A line that cannot be spoken is left out."""
-    command = ["-m", "voxport", "say", "-", "--stream", "--lines", "--max-frames", "2", "--bundle"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, *command, bundles / "onnx"], stdin=pipe, stdout=pipe) as process:
-        assert process.stdin and process.stdout
-        for text, frames in ((b"Hi.\n", 2), ("...\n\n你好\nYes\n".encode(), 2)):
-            process.stdin.write(text)
-            process.stdin.flush()
-            size = round((frames * 0.08 + 0.2) * 24000) * 2
-            assert len(process.stdout.read(size)) == size
-        process.stdin.close()
-        assert process.stdout.read() == b"" and process.wait(60) == 0
+def test_each_line_is_spoken_when_it_ends(bundles: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The pipe stays open until the line was heard. A line without a word is left out.
+
+    Another script is an error as soon as most of the letters are its own.
+    """
+    command = ["say", "--stream", "--bundle", str(bundles / "onnx")]
+    lengths, pipe = [], subprocess.PIPE
+    for text in ("Hi.", "Yes"):
+        assert runtime([*command, text]) == 0
+        lengths.append(len(capfdbinary.readouterr().out))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "voxport", *command, "--lines", "-"], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    assert process.stdin and process.stdout
+    pause = round(0.2 * 24000) * 2
+    for text, size in ((b"Hi.\n", lengths[0]), (b"...\n\nYes\n", pause + lengths[1])):
+        process.stdin.write(text)
+        process.stdin.flush()
+        assert len(process.stdout.read(size)) == size
+    out, said = process.communicate("你好世界你好世界\n".encode(), timeout=60)
+    assert (out, process.returncode) == (b"", 2) and b"a script that the model does not speak" in said
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [("2", 0.16), ("0.5", 0.64)])
