@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_json, add_output, add_task_arguments, integer, open_task
+from voxport.cli.arguments import STDOUT, add_json, add_output, add_task_arguments, integer, open_task
 from voxport.cli.terminal import Progress
 from voxport.runtime.speech_request import SAMPLING, TEXT_LAYOUTS
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because nobody waits for the first sound of a file
-STDOUT = Path("-")  # as an output: a WAV
 log = logging.getLogger(__name__)
 
 
@@ -89,6 +88,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "file to write, through links, one of .wav .flac .mp3 .ogg .opus .pcm; - writes a WAV to stdout "
         "(default: play)",
     )
+    parser.set_defaults(takes_stdout=True)
     parser.add_argument(
         "--stream",
         action="store_true",

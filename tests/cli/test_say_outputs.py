@@ -80,8 +80,8 @@ def test_each_line_is_spoken_when_it_ends(bundles: Path, capfdbinary: pytest.Cap
     )
     assert process.stdin and process.stdout
     pause = round(0.2 * 24000) * 2
-    for text, size in ((b"Hi.\n", lengths[0]), (b"...\n\nYes\n", pause + lengths[1])):
-        process.stdin.write(text)
+    for typed, size in ((b"Hi.\n", lengths[0]), (b"...\n\nYes\n", pause + lengths[1])):
+        process.stdin.write(typed)
         process.stdin.flush()
         assert len(process.stdout.read(size)) == size
     out, said = process.communicate("你好世界你好世界\n".encode(), timeout=60)
