@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoint", "folder", "adapter"  # names of the arguments that are checkpoints
 FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
+STDOUT = Path("-")  # as an output of a command that sets `takes_stdout`
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 BUNDLE_HELP = f"folder of the bundle, or its name in the hub, {HUB_FORM}"
 FLAGS = {"rules": "--quant-rule"}  # of fields that an option with another name sets
@@ -60,8 +61,12 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     inputs = [path for name, found in paths.items() if name not in FILES + FOLDERS for path in found]
     for name in FILES + FOLDERS:
         for output in paths.get(name, []):
+            if output == STDOUT:
+                if "takes_stdout" not in arguments:
+                    raise UsageError(f"{name} -: is not stdout here; give another name", field=name)
+                continue
             check_apart(output, name, paths.get("bundle", []), inputs)
-            if name in FILES and str(output) != "-":
+            if name in FILES:
                 check_writable(output)
 
 

@@ -4,6 +4,7 @@ Results go to stdout, progress and messages to stderr. `bundle.errors` lists the
 """
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ SERVER_MODULES = [
 ]
 DESCRIPTION = "Export, verify and run speech models on devices."
 BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ def run_command_line(
         return _run(command, parser, rest)
     except VoxportError as error:
         if interruption.is_recent:  # a library raised its own error, and this one stands for it
+            log.info("%s", parser.with_flag(error))
             return _interrupted(if_interrupted)
         return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
     except BrokenPipeError:  # the reader of stdout has ended

@@ -1,4 +1,4 @@
-"""Plays sound, with the package sounddevice or a program that is on PATH, or copies it to stdout."""
+"""Plays a WAV with a program that is on PATH, or copies it to stdout."""
 
 import shutil
 import subprocess
@@ -6,12 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from voxport.bundle.errors import UsageError, VoxportError, first_line
+from voxport.bundle.errors import UsageError, VoxportError
 
 PROGRAMS = {  # and the arguments before the file
     "pw-play": (),
@@ -20,61 +18,37 @@ PROGRAMS = {  # and the arguments before the file
     "afplay": (),
     "ffplay": ("-nodisp", "-autoexit", "-loglevel", "error"),
 }
-Player = Callable[[Path], None]
 
 
-def find_player() -> Player:
-    """Raises UsageError if this machine has none."""
-    try:
-        sounddevice = import_module("sounddevice")
-        if any(row["max_output_channels"] for row in sounddevice.query_devices()):
-            return partial(_play_on_device, sounddevice)
-    except (ImportError, OSError):  # OSError: its library PortAudio is missing
-        pass
+def find_player() -> Callable[[Path], None]:
+    """A function that plays a file, or raises VoxportError. Raises UsageError if there is no program."""
     for name, options in PROGRAMS.items():
         if program := shutil.which(name):
-            return partial(_play_with_program, (program, *options))
+            return partial(_play, (program, *options))
     raise UsageError(
         "say: no output, and no player was found on this machine; write a file with -o hello.wav, "
-        "or install the package sounddevice or one of the programs " + ", ".join(PROGRAMS)
+        f"or install one of the programs {', '.join(PROGRAMS)}"
     )
 
 
 @contextmanager
-def played() -> Iterator[Path]:
-    """A WAV to write, which is played at the end. Raises UsageError, or VoxportError if the player fails."""
-    play = find_player()
+def delivered(deliver: Callable[[Path], None]) -> Iterator[Path]:
+    """A WAV to write, which `deliver` gets at the end: then its header has its length."""
     with TemporaryDirectory(prefix="voxport-") as folder:
         yield (path := Path(folder, "speech.wav"))
-        play(path)
+        deliver(path)
 
 
-@contextmanager
-def written_to_stdout() -> Iterator[Path]:
-    """A WAV to write, which is copied to stdout at the end: its header has its length."""
-    with TemporaryDirectory(prefix="voxport-") as folder:
-        yield (path := Path(folder, "speech.wav"))
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+def copy_to_stdout(path: Path) -> None:
+    with path.open("rb") as file:
+        shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
-def _play_on_device(sounddevice: Any, path: Path) -> None:
-    import soundfile
-
-    samples, rate = soundfile.read(path, dtype="float32")
-    try:
-        sounddevice.play(samples, rate, blocking=True)
-    except sounddevice.PortAudioError as error:
-        raise _not_played("sounddevice", first_line(error)) from None
-
-
-def _play_with_program(command: tuple[str, ...], path: Path) -> None:
+def _play(command: tuple[str, ...], path: Path) -> None:
     done = subprocess.run([*command, str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip() or f"it ended with exit code {done.returncode}"
-        raise _not_played(command[0], said.splitlines()[0])
-
-
-def _not_played(name: str, reason: str) -> VoxportError:
-    return VoxportError(f"{name} cannot play: {reason}; write a file with -o hello.wav")
+        raise VoxportError(
+            f"{command[0]} cannot play: {said.splitlines()[0]}; write a file with -o hello.wav"
+        )

@@ -62,9 +62,10 @@ def check_names(arguments: argparse.Namespace) -> tuple[list[Target], ExportRequ
     return targets, request
 
 
-def check_export(arguments: argparse.Namespace) -> tuple[Resolved, list[tuple[Target, Path]]]:
+def check_export(
+    arguments: argparse.Namespace, targets: list[Target], request: ExportRequest
+) -> tuple[Resolved, list[tuple[Target, Path]]]:
     """What is exported, and the folder of each target. Raises UsageError, RecipeError or IntegrityError."""
-    targets, request = check_names(arguments)
     from voxport.cli.checkpoint import given_options
     from voxport.export.job import bundle_name
     from voxport.export.resolve import resolve

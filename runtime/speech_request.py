@@ -65,13 +65,14 @@ class SpeechOptions(PartOptions, total=False):
     """Keyword arguments of `TextToSpeech.speak`.
 
     language: see `SpeechRequest`; also for the clean-up and the ends of sentences (default: the
-    language of the voice). verbatim: no clean-up. pause: seconds of silence between two parts of the text.
-    max_frames: frames of 80 ms of the whole speech (None: no limit). The others are fields of
-    `SpeechRequest`.
+    language of the voice). verbatim: no clean-up. lines: each line is a part, which comes when it ends.
+    pause: seconds of silence between two parts of the text. max_frames: frames of 80 ms of the whole speech
+    (None: no limit). The others are fields of `SpeechRequest`.
     """
 
     language: str | None
     verbatim: bool
+    lines: bool
     pause: float
     max_frames: int | None
 

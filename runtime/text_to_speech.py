@@ -46,6 +46,7 @@ class Speech:
         text: str | Iterable[str],
         language: str | None = None,
         verbatim: bool = False,
+        lines: bool = False,
         pause: float = DEFAULT_PAUSE_S,
         max_frames: int | None = None,
         **options: Unpack[PartOptions],
@@ -71,7 +72,8 @@ class Speech:
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         spoken = code or task.language(self._request.voice)
-        parts: Callable[[], Iterator[str]] = lambda: prepare(text, spoken, fits, verbatim, task.text_rules)
+        rules = replace(task.text_rules, by_line=lines)
+        parts: Callable[[], Iterator[str]] = lambda: prepare(text, spoken, fits, verbatim, rules)
         self._parts = readable_parts(text, parts, task.languages)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame

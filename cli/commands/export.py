@@ -51,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    check_names(arguments)
+    arguments.names = check_names(arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    resolved, outputs = check_export(arguments)
+    resolved, outputs = check_export(arguments, *arguments.names)
     from voxport.export.estimate import estimate
 
     results = []

@@ -9,13 +9,12 @@ import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from voxport.bundle.errors import UsageError
-from voxport.cli.arguments import add_json, add_output, add_task_arguments, integer, open_task
+from voxport.cli.arguments import STDOUT, add_json, add_output, add_task_arguments, integer, open_task
 from voxport.cli.terminal import Progress
 from voxport.runtime.speech_request import SAMPLING, TEXT_LAYOUTS
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because nobody waits for the first sound of a file
-STDOUT = Path("-")  # as an output: a WAV
 log = logging.getLogger(__name__)
 
 
@@ -90,6 +88,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "file to write, through links, one of .wav .flac .mp3 .ogg .opus .pcm; - writes a WAV to stdout "
         "(default: play)",
     )
+    parser.set_defaults(takes_stdout=True)
     parser.add_argument(
         "--stream",
         action="store_true",
@@ -186,8 +185,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = await_speakable if is_arriving else read_speakable
     text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments)
-    speak = partial(
-        task.speak,
+    pieces = task.speak(
+        text,
         voice=arguments.voice,
         instruct=arguments.instruct,
         text_layout=arguments.text_layout,
@@ -197,18 +196,10 @@ def run(arguments: argparse.Namespace) -> int:
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
         language=arguments.language,
         verbatim=arguments.verbatim,
+        lines=is_arriving and (arguments.lines or sys.stdin.isatty()),
         pause=arguments.pause,
         budget=arguments.budget or None,
     )
-    if is_arriving and (arguments.lines or sys.stdin.isatty()):
-        from numpy import zeros
-
-        from voxport.cli.speaking_lines import by_line
-
-        silence = zeros(round(arguments.pause * task.sample_rate), "float32")
-        pieces = by_line(text, speak, silence)
-    else:
-        pieces = speak(text)
     total = None if is_arriving else task.estimated_seconds("".join(text)) / arguments.speed
     has_place = arguments.stream or arguments.output not in (None, STDOUT)
     with nullcontext(arguments.output) if has_place else _temporary_file(arguments.output) as place:
@@ -217,9 +208,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _temporary_file(output: Path | None) -> AbstractContextManager[Path]:
-    from voxport.cli.player import played, written_to_stdout
+    from voxport.cli.player import copy_to_stdout, delivered, find_player
 
-    return written_to_stdout() if output else played()
+    return delivered(copy_to_stdout if output else find_player())
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -237,11 +228,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
     if (arguments.stream or is_wav_on_stdout) and sys.stdout is not None and sys.stdout.isatty():
         flag, player = (
-            ("--stream", "aplay -f S16_LE -r 24000 -c 1") if arguments.stream else ("-o -", "aplay")
+            ("--stream", "`| aplay -f S16_LE -c 1 -r RATE` with the model's rate, as 24000")
+            if arguments.stream
+            else ("-o -", "`| aplay`")
         )
         raise UsageError(
             f"say: {flag} writes samples, and stdout is a terminal; pipe them into a player, as in "
-            f"`| {player}`, or write a file with -o FILE in place of {flag}"
+            f"{player}, or write a file with -o FILE in place of {flag}"
         )
     if arguments.speed != 1:
         _check_speed(arguments.speed)

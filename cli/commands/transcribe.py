@@ -17,7 +17,7 @@ from voxport.bundle.files import StagedFile
 from voxport.cli.arguments import add_task_arguments, integer, open_task
 from voxport.cli.live_output import print_cues, print_words
 from voxport.cli.terminal import Progress
-from voxport.cli.transcripts import FORMATS, format_of, transcript_files
+from voxport.cli.transcripts import CAPTIONS, FORMATS, format_of, transcript_files
 from voxport.runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
 from voxport.runtime.audio.gain import (
     SpeechLevel,
@@ -32,7 +32,6 @@ from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.audio.turns import TurnSettings, turns_of
 from voxport.runtime.speech_to_text import SpeechToText
 
-CAPTIONS = "srt", "vtt"
 # options with --live, and their defaults
 LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False}
 LIVE_WINDOW = 10_000  # blocks of live sound in which its level is measured
@@ -83,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(takes_stdout=True)
     parser.add_argument(
         "-o",
         "--output",

@@ -53,11 +53,12 @@ class TextRules:
     """Rules of a model for its texts.
 
     Sentences of less than `least_characters` are spoken with the next one. `words_only`: numbers in English
-    become words.
+    become words. `by_line`: a line is a paragraph, and a part however short it is.
     """
 
     least_characters: int = MIN_PART_CHARACTERS
     words_only: bool = False
+    by_line: bool = False
 
 
 USUAL = TextRules()
@@ -78,7 +79,8 @@ def prepare(
     """
     is_empty = True
     spoken = _logged(_spoken_sentences(text, language, verbatim, rules))
-    for part in spoken_parts(spoken, fits, rules.least_characters):
+    least_paragraph = 1 if rules.by_line else MIN_PARAGRAPH_CHARACTERS
+    for part in spoken_parts(spoken, fits, rules.least_characters, least_paragraph):
         is_empty &= part.startswith(PAUSE)
         yield part
     if is_empty:
@@ -101,6 +103,8 @@ def _spoken_sentences(
     if isinstance(text, str):
         text = [text if verbatim else LONE_THOUGHTS.sub("", text)]
     pieces: Iterable[str] = map(_checked, text)
+    if rules.by_line:
+        pieces = (piece.replace("\n", PARAGRAPH) for piece in pieces)
     if verbatim:
         for sentence in sentences(pieces, language):
             yield sentence, "" if is_blank(sentence) else sentence
@@ -222,18 +226,23 @@ def _with_short_end(word: str) -> str:
     return stripped + ("\n" * min(lines, 2) or (blank if is_kept else " " * bool(blank)))
 
 
-def spoken_parts(sentences: Iterable[str], fits: Fits, least: int = MIN_PART_CHARACTERS) -> Iterator[str]:
+def spoken_parts(
+    sentences: Iterable[str],
+    fits: Fits,
+    least: int = MIN_PART_CHARACTERS,
+    least_paragraph: int = MIN_PARAGRAPH_CHARACTERS,
+) -> Iterator[str]:
     """Yields parts of one or several sentences, of at least `least` characters if a text has them. Each
     part comes when its last sentence is complete.
 
-    An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.
+    An empty sentence ends a paragraph, and with it a part of at least `least_paragraph` characters.
     `fits` returns whether a text can be spoken in one call. It is true of every text that is shorter than one
     that fits. A sentence that does not fit is split at clauses, then at spaces, then between characters. A
     pause ends a part and is one itself.
     """
     part = ""
     for sentence in sentences:
-        if not sentence and len(part) >= MIN_PARAGRAPH_CHARACTERS:
+        if not sentence and len(part) >= least_paragraph:
             yield part
             part = ""
         if not sentence:

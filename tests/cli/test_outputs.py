@@ -91,6 +91,7 @@ def test_an_output_in_the_bundle_or_over_an_input_is_refused_before_work(
     for command, reason in (
         (["say", "Hi.", "--bundle", tts, "-o", f"{tts}/a.wav"], "is in the bundle"),
         (["say", "Hi.", "--bundle", ".", "-o", "a.wav"], "is in the bundle"),
+        (["say", "Hi.", "--bundle", ".", "-o", "-", "--voice", "nobody"], "nobody"),  # - is no file there
         (["say", "Hi.", "--bundle", tts, "-o", f"{tmp_path}/link/voices/a.wav"], "is in the bundle"),
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{stt}/a.txt"], "is in the bundle"),
         (["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/same.wav"], "is also read"),
@@ -99,9 +100,11 @@ def test_an_output_in_the_bundle_or_over_an_input_is_refused_before_work(
                 ["transcribe", str(recording), "--bundle", stt, "-o", f"{tmp_path}/b{end}"],
                 "name of a recording",
             )
-            for end in (".wav", ".WMA", ".aiff", ".w64", ".mp4", ".mkv", ".oga", ".xyz")
+            for end in (".wav", ".WMA", ".aiff", ".w64", ".mp4", ".mkv", ".oga")
         ),
         (["codec", "encode", str(recording), f"{tts}/a.npz", "--bundle", tts], "is in the bundle"),
+        (["trace", tts, "--inputs", "a.npz", "-o", "-"], "--output -: is not stdout here"),
+        (["evaluate", tts, "-o", "-"], "--output -: is not stdout here"),
         (["trace", tts, "--inputs", "a.npz", "-o", f"{tts}/b.npz"], "is in the bundle"),
     ):
         assert runtime(command) == 2

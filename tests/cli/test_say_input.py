@@ -46,7 +46,10 @@ def test_samples_are_not_written_to_a_terminal() -> None:
     master, slave = pty.openpty()
     try:
         said = failed("Hello.", "--stream", stdout=slave)
-        assert "terminal; pipe them into a player, as in `| aplay -f S16_LE -r 24000 -c 1`" in said
+        assert (
+            "terminal; pipe them into a player, as in `| aplay -f S16_LE -c 1 -r RATE` with the model's rate"
+            in said
+        )
     finally:
         os.close(master)
         os.close(slave)

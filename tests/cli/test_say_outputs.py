@@ -16,11 +16,16 @@ PLAYER = "#!/bin/sh\ncp \"$2\" played.wav\n[ ! -e broken ] || { echo 'no sound c
 
 
 @pytest.fixture
-def speak(bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def speak(
+    bundles: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """A `say` command, in an empty folder, on a machine without a player."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    broken = tmp_path_factory.mktemp("packages") / "sounddevice.py"  # as without a sound card; not imported
+    broken.write_text("raise RuntimeError('PortAudio')")
+    monkeypatch.syspath_prepend(broken.parent)
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
     return ["say", "Hello.", "--bundle", str(bundles / "onnx"), "--max-frames", "4"]
 
 
@@ -48,7 +53,8 @@ def test_without_a_player_a_file_is_asked_for_before_the_bundle_is_opened(
     speak: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runtime(["say", "Hello.", "--bundle", "missing"]) == 2
-    assert "no player was found on this machine; write a file with -o hello.wav" in error_line(capsys)
+    line = error_line(capsys)
+    assert "no player was found on this machine; write a file with -o hello.wav" in line and "afplay" in line
 
 
 def test_a_wav_goes_to_stdout(
@@ -59,19 +65,27 @@ def test_a_wav_goes_to_stdout(
     assert len(written) == 4 * 0.08 * rate and not list(tmp_path.iterdir())
 
 
-def test_each_line_is_spoken_when_it_ends(bundles: Path, tmp_path: Path) -> None:
-    """The pipe stays open until the line was heard. A line that cannot be spoken is left out."""
-    command = ["-m", "voxport", "say", "-", "--stream", "--lines", "--max-frames", "2", "--bundle"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, *command, bundles / "onnx"], stdin=pipe, stdout=pipe) as process:
-        assert process.stdin and process.stdout
-        for text, frames in ((b"Hi.\n", 2), ("...\n\n你好\nYes\n".encode(), 2)):
-            process.stdin.write(text)
-            process.stdin.flush()
-            size = round((frames * 0.08 + 0.2) * 24000) * 2
-            assert len(process.stdout.read(size)) == size
-        process.stdin.close()
-        assert process.stdout.read() == b"" and process.wait(60) == 0
+def test_each_line_is_spoken_when_it_ends(bundles: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The pipe stays open until the line was heard. A line without a word is left out.
+
+    Another script is an error as soon as most of the letters are its own.
+    """
+    command = ["say", "--stream", "--bundle", str(bundles / "onnx")]
+    lengths, pipe = [], subprocess.PIPE
+    for text in ("Hi.", "Yes"):
+        assert runtime([*command, text]) == 0
+        lengths.append(len(capfdbinary.readouterr().out))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "voxport", *command, "--lines", "-"], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    assert process.stdin and process.stdout
+    pause = round(0.2 * 24000) * 2
+    for typed, size in ((b"Hi.\n", lengths[0]), (b"...\n\nYes\n", pause + lengths[1])):
+        process.stdin.write(typed)
+        process.stdin.flush()
+        assert len(process.stdout.read(size)) == size
+    out, said = process.communicate("你好世界你好世界\n".encode(), timeout=60)
+    assert (out, process.returncode) == (b"", 2) and b"a script that the model does not speak" in said
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [("2", 0.16), ("0.5", 0.64)])

@@ -191,7 +191,6 @@ def test_conflicting_options_are_usage_errors(
         (["-", *onnx, "--live", "--channel", "1"], "--channel is for recordings"),
         ([str(recording), *onnx, "--channel", "3"], "talk.flac has 2; the first is 1"),
         ([str(recording), "-", *onnx], "- reads one recording"),
-        ([str(recording), str(recording), *onnx, "-o", "all.srt"], "is called talk.flac too"),
         ([str(recording), "b.wav", *onnx, "-o", "all.srt"], "one file for 2 recordings; name a folder"),
         ([str(recording), *onnx, "--rate", "8000"], "--rate needs --live"),
         (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.commands import error_line
 from support.runtime.recordings import RATE, noise, sentences, write_recording
 
 from voxport.runtime import opening
@@ -53,6 +54,10 @@ def test_several_recordings_are_printed_below_their_names(
         (["a.wav", "b.wav", "-o", "new/out/", "--format", "srt"], ["new/out/a.srt", "new/out/b.srt"]),
         (["a.wav", "-o", "new/", "--format", "vtt"], ["new/a.vtt"]),
         (["a.wav", "-o", ".", "--format", "json"], ["a.json"]),
+        (["a.wav", "-o", "res.v1/"], ["res.v1/a.txt"]),
+        (["a.wav", "b.wav", "-o", "res.v2/"], ["res.v2/a.txt", "res.v2/b.txt"]),
+        (["a.wav", "-o", "talk.log"], ["talk.log"]),
+        (["a.wav", "./a.wav", "b.wav", "a.wav", "-o", "out"], ["out/a.txt", "out/b.txt"]),
         (["a.wav", "b.wav", "--format", "vtt"], ["a.vtt", "b.vtt"]),
         (["a.wav", "other/a.flac", "-o", "."], ["a.wav.txt", "a.flac.txt"]),
     ],
@@ -64,6 +69,24 @@ def test_a_folder_gets_a_file_for_each_recording(
     write_recording(Path("other/a.flac"), noise(1), RATE)
     assert runtime([*transcribe, *more]) == 0
     assert capsys.readouterr().out.split() == names and all(map(Path.is_file, map(Path, names)))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["a.wav", "b.wav", "-o", "out.v1"], "one file for 2 recordings; name a folder"),
+        (["a.wav", "b.wav", "-o", "-", "--format", "srt"], "srt is for one recording a file; give -o DIR"),
+        (["a.wav", "b.wav", "-o", "-", "--format", "vtt"], "vtt is for one recording a file; give -o DIR"),
+        (["a.wav", "other/a.wav", "-o", "out"], "a.wav and other/a.wav have the same name; transcribe them"),
+        (["gone.wav", "other"], "gone.wav: no such file; expected a file of audio"),
+    ],
+)
+def test_several_recordings_are_refused_before_the_bundle_is_opened(
+    transcribe: list[str], capsys: Capture, more: list[str], says: str
+) -> None:
+    Path("other").mkdir()
+    assert runtime(["transcribe", "--bundle", "missing", *more]) == 2
+    assert says in error_line(capsys) and not Path("out").exists()
 
 
 def test_an_error_of_a_recording_does_not_stop_the_others(transcribe: list[str], capsys: Capture) -> None:

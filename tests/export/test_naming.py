@@ -5,11 +5,13 @@ import random
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from voxport.bundle.files import folder_name, link_name
 from voxport.bundle.manifest import ExportRequest
+from voxport.export import targets
 from voxport.export.__main__ import main as export
 from voxport.export.job import MAX_NAME, bundle_name, differences, make_job
 from voxport.export.resolve import Resolved, Source, resolve
@@ -118,9 +120,13 @@ def test_differences_name_each_option_with_both_values() -> None:
 def test_the_dry_run_shows_the_default_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Names are checked once."""
     monkeypatch.chdir(tmp_path)
+    counted = Mock(wraps=targets.parse_targets)
+    monkeypatch.setattr(targets, "parse_targets", counted)
     assert export(["--target", "onnx", "--quant", "w8", "--euler-steps", "3", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("artifacts/voxtral-tts-tiny-onnx-w8-euler-steps-3: would be")
+    assert counted.call_count == 1
 
 
 @pytest.mark.parametrize(

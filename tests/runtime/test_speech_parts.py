@@ -108,6 +108,24 @@ def test_the_first_samples_come_before_the_text_is_complete(task: ToyTask) -> No
     assert len(next(task.speak(pieces())))
 
 
+@pytest.mark.parametrize("verbatim", [False, True])
+@pytest.mark.parametrize("text", ["Hi.\n\n \nYes. No.\r\nEnd.", "Hi.\nYes. No.\n\nEnd.\n"])
+def test_each_line_is_a_part_that_comes_when_it_ends(task: ToyTask, text: str, verbatim: bool) -> None:
+    lines = "Hi.", "Yes. No.", "End."
+    alone = [spoken(task, line)[0] for line in lines]
+    silence = np.zeros(300, np.float32)
+    expected = np.concatenate([alone[0], silence, alone[1], silence, alone[2]])
+    for given in (text, iter(text)):
+        whole = spoken(task, given, lines=True, pause=0.3, verbatim=verbatim)[0]
+        np.testing.assert_array_equal(whole, expected)
+
+    def pieces() -> Iterator[str]:
+        yield "Hi.\n"
+        raise AssertionError("read too early")
+
+    assert len(next(task.speak(pieces(), lines=True, verbatim=verbatim)))
+
+
 def test_the_limit_counts_the_frames_of_all_parts(task: ToyTask) -> None:
     for limit in (3, 16, 20, 40):
         samples, status = spoken(task, TEXT, max_frames=limit, pause=0)
