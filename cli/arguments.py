@@ -21,7 +21,7 @@ from voxport.runtime.engines import ENGINE_OPTIONS
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
-CHECKPOINTS = "checkpoint", "folder", "adapter"  # names of the arguments that are checkpoints
+CHECKPOINTS = "checkpoint", "folder"  # names of the arguments that are checkpoints
 FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
@@ -87,6 +87,10 @@ def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
         from voxport.model.hub_checkpoint import fetch_checkpoint
 
         return fetch_checkpoint(name, arguments.weights)
+    if field == "adapter":
+        from voxport.model.hub_checkpoint import fetch_adapter
+
+        return fetch_adapter(name)
     from voxport.bundle.hub import fetch_bundle
 
     return fetch_bundle(name)
