@@ -32,14 +32,20 @@ class HubName:
 
         An address is never a path. Raises UsageError on one that names no repository.
         """
+        first = text.partition("/")[0]
+        is_path = (
+            os.path.exists(text) or os.path.exists(first) or first in FOLDERS or not FORM.fullmatch(text)
+        )
+        return cls.of_hub(text) if "://" in text or not is_path else None
+
+    @classmethod
+    def of_hub(cls, text: str) -> Self:
+        """The name in `text`, which is no path: a name, or an address. Raises UsageError without one."""
         scheme, is_address, rest = text.partition("://")
-        if not is_address:
-            first = text.partition("/")[0]
-            is_path = os.path.exists(text) or os.path.exists(first) or first in FOLDERS
-            found = None if is_path else FORM.fullmatch(text)
-        elif not (found := FORM.fullmatch(rest.rstrip("/") if scheme == "hf" else _on_page(text))):
+        name = _on_page(text) if is_address and scheme != "hf" else (rest or text).rstrip("/")
+        if not (found := FORM.fullmatch(name)):
             raise UsageError(f"{text}: expected hf://{HUB_FORM}, or the address of a model at {HOSTS[0]}")
-        return cls(found[1], found[2]) if found else None
+        return cls(*found.groups())
 
     def __str__(self) -> str:
         return f"{self.repository}@{self.revision}" if self.revision else self.repository

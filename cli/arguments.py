@@ -21,7 +21,7 @@ from voxport.runtime.engines import ENGINE_OPTIONS
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
-CHECKPOINTS = "checkpoint", "folder"  # names of the arguments that are checkpoints
+CHECKPOINTS = "checkpoint", "folder", "adapter"  # names of the arguments that are checkpoints
 FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
@@ -84,13 +84,9 @@ def fetch_named(arguments: argparse.Namespace) -> None:
 def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
     name.set_up_client()
     if field in CHECKPOINTS:
-        from voxport.model.hub_checkpoint import fetch_checkpoint
+        from voxport.model.hub_checkpoint import fetch_adapter, fetch_checkpoint
 
-        return fetch_checkpoint(name, arguments.weights)
-    if field == "adapter":
-        from voxport.model.hub_checkpoint import fetch_adapter
-
-        return fetch_adapter(name)
+        return fetch_adapter(name) if field == "adapter" else fetch_checkpoint(name, arguments.weights)
     from voxport.bundle.hub import fetch_bundle
 
     return fetch_bundle(name)

@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    text = arguments.repository
-    name = HubName.parse(text if "://" in text else f"hf://{text}")  # never a path
-    bundle = Bundle(arguments.bundle)
+    name, bundle = HubName.of_hub(arguments.repository), Bundle(arguments.bundle)
     bundle.check_hashes()
     if not bundle.is_verified and not arguments.unverified:
         advice = "export it with verification, or allow it with --unverified"

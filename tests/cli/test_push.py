@@ -48,7 +48,7 @@ def test_another_bundle_replaces_the_files_of_the_first(machine: Machine) -> Non
     files = {"manifest.json": b"{}", "old.onnx": b"graph", "paper.pdf": b"%PDF"}
     repository = machine.hub.add(NAME, files)
     done = machine.run("push", "B", f"hf://{NAME}@next", HF_TOKEN=TOKEN)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "MB; everyone may read a new repository" in done.stderr, done.stderr
     (commit,) = set(repository.commits) - {repository.refs["main"]}
     pushed = repository.commits[commit]
     assert repository.refs["next"] == commit and repository.commits[repository.refs["main"]] == files
