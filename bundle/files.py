@@ -75,18 +75,24 @@ def check_utf8(path: Path) -> None:
 
 def folder_name(folder: Path) -> str:
     """The name of a folder or of what it links to. A snapshot of the hub has the name of its repository."""
-    origin = hub_origin(folder)
-    return origin.partition("@")[0].rpartition("/")[2] if origin else folder.resolve().name
+    folder = folder.resolve()
+    is_snapshot = folder == hub_snapshot(folder)
+    return folder.parents[1].name.split("--", 2)[-1] if is_snapshot else folder.name
+
+
+def hub_snapshot(folder: Path) -> Path | None:
+    """`models--OWNER--NAME/snapshots/COMMIT` of the hub's cache that `folder` is or is in, else None."""
+    real = folder.resolve()
+    places = (place for place in (real, *real.parents) if place.parent.name == "snapshots")
+    return next((place for place in places if place.parents[1].name.startswith("models--")), None)
 
 
 def hub_origin(folder: Path) -> str | None:
-    """`OWNER/NAME@COMMIT` of a snapshot in the hub's cache; None for other folders."""
-    folder = folder.resolve()
-    repository = folder.parent.parent.name
-    if folder.parent.name != "snapshots" or not repository.startswith("models--"):
+    """`OWNER/NAME@COMMIT` of a folder in the hub's cache; None for other folders."""
+    if not (snapshot := hub_snapshot(folder)):
         return None
-    name = "/".join(repository.split("--", 2)[1:])  # models--OWNER--NAME; NAME may have dashes
-    return f"{name}@{folder.name}"
+    name = "/".join(snapshot.parents[1].name.split("--", 2)[1:])  # NAME may have dashes
+    return f"{name}@{snapshot.name}"
 
 
 def link_name(path: Path) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from voxport.bundle.errors import IntegrityError
+from voxport.bundle.files import hub_snapshot
 
 # What an engine, or a library that it calls, could read. Other files are for people and their tools.
 ENGINE_FILES = (".onnx", ".data", ".pte", ".ptd", ".json", ".safetensors", ".npz", ".bin")
@@ -27,9 +28,9 @@ def check_links(folder: Path) -> None:
 
     In the cache of a model hub each file is a link to `blobs/HASH` of its own repository. Those are allowed.
     """
-    blobs = _blobs(folder)
+    snapshot = hub_snapshot(folder)
     for path in _inside(folder):
-        if os.path.islink(path) and not (blobs and os.path.dirname(os.path.realpath(path)) == blobs):
+        if os.path.islink(path) and not (snapshot and path.resolve().parent == snapshot.parents[1] / "blobs"):
             raise IntegrityError(
                 f"{path}: is a link that leads out of the bundle; put the file there, or fetch the bundle "
                 "into a folder of its own"
@@ -63,17 +64,6 @@ def unlisted(folder: Path, listed: Collection[str]) -> list[str]:
     """Paths of the files and links that are not `listed`, sorted, except hidden ones beside the manifest."""
     files = (path for path in _inside(folder) if os.path.islink(path) or not os.path.isdir(path))
     return sorted({path.relative_to(folder).as_posix() for path in files}.difference(listed))
-
-
-def _blobs(folder: Path) -> str | None:
-    """The real folder of the files of a repository, if `folder` is in `snapshots/REVISION` of the hub's
-    cache.
-    """
-    real = Path(os.path.realpath(folder))
-    for place in (real, *real.parents):
-        if place.parent.name == "snapshots" and place.parents[1].name.startswith("models--"):
-            return str(place.parents[1] / "blobs")
-    return None
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -110,7 +110,8 @@ def hub_errors(name: HubName) -> Iterator[None]:
         errors.RevisionResolutionError,
     ):
         is_off = ", because HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else ""
-        reason = f"{address} is not reached{is_off}, and no folder or cache has all of it"
+        reason = f"no such folder; as a name of the hub: {address} is not reached{is_off}"
+        reason += ", and the cache does not have all of it"
         raise VoxportError(f"{name}: {reason}; connect and try again: finished files are kept") from None
     except errors.HfHubHTTPError as error:
         status, said = error.response.status_code, error.server_message or first_line(error)
@@ -132,6 +133,7 @@ def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) 
     something else, and VoxportError.
     """
     client, repository, branch = HfApi(), name.repository, name.revision or "main"
+    added = [CommitOperationAdd(path, folder / path) for path in paths]
     with hub_errors(name):
         client.create_repo(repository, private=is_private or None, exist_ok=True)
         if name.revision:
@@ -141,7 +143,6 @@ def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) 
         old = sorted(path for path in there.difference(paths) if could_be_read(path))
         if old and MANIFEST not in there:
             raise UsageError(f"{name}: holds {old[0]}, which is no bundle; name another repository or branch")
-        added = [CommitOperationAdd(path, folder / path) for path in paths]
         deleted = [CommitOperationDelete(path) for path in old]
         message = f"Upload a bundle of voxport: {folder_name(folder)}"
         made = client.create_commit(

@@ -89,9 +89,9 @@ def fetch_named(arguments: argparse.Namespace) -> None:
 def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
     name.set_up_client()
     if field in CHECKPOINTS:
-        from voxport.model.hub_checkpoint import fetch_checkpoint
+        from voxport.model.hub_checkpoint import fetch_adapter, fetch_checkpoint
 
-        return fetch_checkpoint(name, arguments.weights)
+        return fetch_adapter(name) if field == "adapter" else fetch_checkpoint(name, arguments.weights)
     from voxport.bundle.hub import fetch_bundle
 
     return fetch_bundle(name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
-from voxport.bundle.errors import CheckpointError, UsageError
+from voxport.bundle.errors import CheckpointError
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.checkpoint_layout import WeightFile
 from voxport.model.config import Few, Section, parse_params
@@ -75,8 +75,8 @@ class Adapter:
 
     `naming` knows names and rows of transformers, if the adapter may have them and the base may not.
 
-    Raises UsageError if `folder` has none. Raises IntegrityError that names what the adapter has and is not
-    merged, or a tensor that the base does not have in that shape.
+    Raises IntegrityError that names what the adapter has and is not merged, or a tensor that the base does
+    not have in that shape.
     """
 
     def __init__(self, folder: Path, base: Checkpoint, naming: WeightFile):
@@ -188,10 +188,8 @@ class Adapter:
 
 
 def _read_config(folder: Path) -> LoraConfig:
-    """Raises UsageError without one, and IntegrityError on a kind of adapter that is not merged."""
+    """Raises IntegrityError on a kind of adapter that is not merged."""
     path = folder / ADAPTER_CONFIG
-    if not path.is_file():
-        raise UsageError(f"adapter {folder}: has no {ADAPTER_CONFIG} of peft", field="adapter")
     content = read_json(folder, ADAPTER_CONFIG)
     if isinstance(content, dict):
         found = [] if content.get("peft_type") == "LORA" else [f"peft_type {content.get('peft_type')}"]

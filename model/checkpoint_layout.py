@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.model.config import Config, parse_params
 from voxport.model.download import unfinished
+from voxport.model.foreign import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     import torch
@@ -166,8 +167,17 @@ class CheckpointLayout(ABC, Generic[Config]):
         other.chosen = tuple(dict.fromkeys(chosen))
         return other
 
-    def adapted(self, adapter: Path) -> Self:
-        """The layout of a folder whose weights get the adapter of another one, or of the same."""
+    def replaces_published(self, folder: Path, weights: Collection[str]) -> bool:
+        """Whether `folder`, or its files `weights`, are read in this layout and not as published."""
+        return False
+
+    def adapted(self, folder: Path, adapter: Path) -> Self:
+        """The layout of a folder whose weights get the adapter of another one, or of the same.
+
+        Raises UsageError if `adapter` has none, and CheckpointError if weights in this layout take none.
+        """
+        if not (adapter / ADAPTER_CONFIG).is_file():
+            raise UsageError(f"adapter {adapter}: has no {ADAPTER_CONFIG} of peft", field="adapter")
         other = copy.copy(self)
         other.adapter = adapter
         return other
@@ -225,10 +235,6 @@ class CheckpointLayout(ABC, Generic[Config]):
 
 class TransformersLayout(CheckpointLayout[Config]):
     """The layout of transformers, beside another published one."""
-
-    @abstractmethod
-    def replaces_published(self, folder: Path, weights: Collection[str]) -> bool:
-        """Whether `folder`, or its files `weights`, are read in this layout and not as published."""
 
     @abstractmethod
     def written_file(self, config: Config) -> WeightFile:

@@ -5,6 +5,8 @@ The table, `family_of`, `layouts_of` and `options_of` import no torch.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -20,7 +22,7 @@ from voxport.bundle.errors import (
 )
 from voxport.bundle.names import did_you_mean
 from voxport.model.download import partial_downloads, snapshots, unfinished
-from voxport.model.foreign import format_of
+from voxport.model.foreign import ADAPTER_CONFIG, adapter_named, format_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -47,6 +49,7 @@ FAMILIES = {
 TEXT_TO_SPEECH, SPEECH_TO_TEXT = "text-to-speech", "automatic-speech-recognition"  # the hub's names of tasks
 DEFAULT_OF_TASK = {TEXT_TO_SPEECH: "voxtral_tts", SPEECH_TO_TEXT: "voxtral_realtime"}
 DEFAULT = DEFAULT_OF_TASK[TEXT_TO_SPEECH]
+log = logging.getLogger(__name__)
 
 
 def find_family(name: str) -> str:
@@ -112,6 +115,39 @@ def layouts_of(key: str) -> tuple[CheckpointLayout, ...]:
     """The layouts of a family's checkpoints, the published one first."""
     found: tuple[CheckpointLayout, ...] = import_module(f"{FAMILIES[key].package}.layouts").LAYOUTS
     return found
+
+
+def layout_of(
+    folder: Path, weights: Collection[str] = (), adapter: Path | None = None
+) -> tuple[str, CheckpointLayout]:
+    """Key of the family of a checkpoint, and its layout. The layout reads the files `weights` if any are
+    named, and merges `adapter`, or without one the adapter in the folder itself.
+
+    Raises UsageError or IntegrityError, for example on adapters in folders below.
+    """
+    key = family_of(folder)
+    published, *others = layouts_of(key)
+    layout = next((each for each in others if each.replaces_published(folder, weights)), published)
+    layout = layout.choosing(folder, weights) if weights else layout
+    if not adapter and (folder / ADAPTER_CONFIG).is_file():
+        adapter = folder
+        advice = f"move {ADAPTER_CONFIG} elsewhere to leave it out"
+        log.warning("%s: the adapter in this folder is merged; %s", folder, advice)
+    if not (weights or adapter) and (found := adapter_named(folder, ("", "*/"))):
+        raise CheckpointError(f"{folder}: {found}")
+    return key, layout.adapted(folder, adapter) if adapter else layout
+
+
+def published_layout_of(
+    folder: Path, weights: Collection[str] = (), adapter: Path | None = None
+) -> tuple[str, CheckpointLayout]:
+    """As `layout_of`. Raises CheckpointError on weights for MLX."""
+    from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
+
+    key, layout = layout_of(folder, weights, adapter)
+    if isinstance(layout, MlxLayout):
+        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
+    return key, layout
 
 
 def options_of(key: str) -> type[BaseModel]:

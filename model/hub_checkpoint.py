@@ -11,10 +11,10 @@ from voxport.bundle.manifest import MANIFEST
 from voxport.model.checkpoint_layout import INDEX_SUFFIX, SUFFIX, TransformersLayout
 from voxport.model.download import CARD
 from voxport.model.families import FAMILIES, layouts_of
+from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
-CONFIGURATIONS = ("params.json", "config.json", "adapter_config.json")
+CONFIGURATIONS = ("params.json", "config.json", ADAPTER_CONFIG)
 TEXTS = (".json", ".txt")
-ADAPTER = "adapter_model"
 SHARD = r"-\d+-of-\d+"
 
 
@@ -35,6 +35,17 @@ def fetch_checkpoint(name: HubName, weights: Sequence[str] = ()) -> Path:
         reason = f"weights: {name} has{place} no weights that are read, but {there}"
         raise UsageError(f"{reason}; name a repository or a file of safetensors", field="weights")
     return repository.fetch(found)
+
+
+def fetch_adapter(name: HubName) -> Path:
+    """The folder of an adapter in the hub's cache, with its two files only: its base may be in the same
+    repository. Raises UsageError if there is none, and VoxportError.
+    """
+    repository = HubRepository(name)
+    for each in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if each not in repository.sizes:
+            raise UsageError(f"adapter {name}: has no {each} of peft", field="adapter")
+    return repository.fetch([ADAPTER_CONFIG, ADAPTER_WEIGHTS])
 
 
 def files_to_read(names: Collection[str], weights: Sequence[str] = ()) -> list[str]:
@@ -69,7 +80,7 @@ def files_to_read(names: Collection[str], weights: Sequence[str] = ()) -> list[s
 
 def _weights(names: Collection[str], stems: Sequence[str]) -> set[str]:
     """Files of one folder with the first of `stems` that it has, whole or in shards, and of an adapter."""
-    adapter = {name for name in names if PurePosixPath(name).name == ADAPTER + SUFFIX}
+    adapter = {name for name in names if PurePosixPath(name).name == ADAPTER_WEIGHTS}
     for stem in stems:
         whole = {name for name in names if PurePosixPath(name).name == stem + SUFFIX}
         form = re.compile(f"{re.escape(stem)}({SHARD})?{re.escape(SUFFIX)}({re.escape(INDEX_SUFFIX)})?")

@@ -12,11 +12,11 @@ from voxport.bundle.errors import CheckpointError, ConfigError, IntegrityError
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.config import Config
 from voxport.model.download import partial_downloads
-from voxport.model.families import family_of, open_family
+from voxport.model.families import layout_of, open_family, published_layout_of
 from voxport.model.family import Family
-from voxport.model.foreign import ADAPTER_CONFIG, adapter_named, foreign_format_named
+from voxport.model.foreign import foreign_format_named
 from voxport.model.graph import Options, Weights
-from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
+from voxport.model.mlx.layout import MLX_WEIGHTS
 from voxport.model.other_weights import check_other_weights
 
 MAX_NAMED = 3  # tensors of a kind that a note names
@@ -73,32 +73,15 @@ def inspect_checkpoint(
 
 
 def open_family_of(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
-    """The family of a checkpoint, which reads the files `weights` if any are named, and merges `adapter`.
-
-    An adapter in the folder itself is merged if neither is given. Raises CheckpointError on adapters that are
-    in folders below, and on weights for MLX.
-    """
-    family = open_convertible(folder, weights, adapter)
-    if isinstance(family.layout, MlxLayout):
-        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
-    return family
+    """The family of a checkpoint, in the layout that `published_layout_of` finds, and with its errors."""
+    key, layout = published_layout_of(folder, weights, adapter)
+    return open_family(key).reading(layout)
 
 
 def open_convertible(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
     """As `open_family_of`, also for weights in the layout of mlx-audio."""
-    family = open_family(family_of(folder))
-    if (other := family.transformers) and other.replaces_published(folder, weights):
-        family = family.reading(other)
-    elif family.mlx.has_weights(folder):
-        family = family.reading(family.mlx)
-    layout = family.layout.choosing(folder, weights) if weights else family.layout
-    if not (weights or adapter):
-        adapter = folder if (folder / ADAPTER_CONFIG).is_file() else None
-        if not adapter and (found := adapter_named(folder, ("", "*/"))):
-            raise CheckpointError(f"{folder}: {found}")
-    if adapter and isinstance(layout, MlxLayout):
-        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}; then merge the adapter")
-    return family.reading(layout.adapted(adapter) if adapter else layout)
+    key, layout = layout_of(folder, weights, adapter)
+    return open_family(key).reading(layout)
 
 
 def check_parts(

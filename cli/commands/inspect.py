@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if find_spec("torch") is None:
-        found = _inspect_files(arguments.checkpoint, arguments.weights)
+        found = _inspect_files(arguments.checkpoint, arguments.weights, arguments.adapter)
     else:
         from voxport.model.inspection import inspect_checkpoint
 
@@ -45,30 +45,32 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _inspect_files(folder: Path, weights: Collection[str]) -> Inspection:
+def _inspect_files(folder: Path, weights: Collection[str], adapter: Path | None) -> Inspection:
     """The contents as far as they are known without torch. Raises UsageError if `folder` is no checkpoint."""
     from voxport.model.download import missing, read_header, truncated, unfinished
-    from voxport.model.families import family_of, layouts_of
+    from voxport.model.families import published_layout_of
+    from voxport.model.foreign import ADAPTER_WEIGHTS, foreign_format_named
 
-    key = family_of(folder)
-    layout = next(each for each in layouts_of(key) if each.detect(folder))
-    layout = layout.choosing(folder, weights) if weights else layout
-    found: Inspection = {"loadable": None, "problems": [], "notes": [], "family": key}
+    found: Inspection = {"loadable": None, "problems": [], "notes": []}
     try:
-        config = layout.load_config(folder)
-        found["config"] = config.model_dump(mode="json")
-        layout.check_tokenizer(folder, config)
-        found["tokenizer"] = bool(layout.tokenizer_files(folder))
-        paths = [file.path for file in layout.weight_files(folder)]
-        for path in paths:
-            reason = (unfinished(path) or truncated(path)) if path.is_file() else missing(path)
-            if not (reason or read_header(path)):
-                reason = "not a safetensors file; fetch it again"
-            found["problems"] += [f"{path}: {reason}"] if reason else []
+        with foreign_format_named(folder):
+            found["family"], layout = published_layout_of(folder, weights, adapter)
+            config = layout.load_config(folder)
+            found["config"] = config.model_dump(mode="json")
+            layout.check_tokenizer(folder, config)
+            found["tokenizer"] = bool(layout.tokenizer_files(folder))
+            paths = [file.path for file in layout.weight_files(folder)]
+            added = [layout.adapter / ADAPTER_WEIGHTS] if layout.adapter else []
+            found["notes"] = [f"adapter {path}: not compared with its base" for path in added]
+            for path in paths + added:
+                reason = (unfinished(path) or truncated(path)) if path.is_file() else missing(path)
+                if not (reason or read_header(path)):
+                    reason = "not a safetensors file; fetch it again"
+                found["problems"] += [f"{path}: {reason}"] if reason else []
+            if found["problems"]:
+                raise IntegrityError(*found["problems"])
     except IntegrityError as error:
-        found["problems"] += error.faults
-    if found["problems"]:
-        return found | {"loadable": False}
+        return found | {"loadable": False, "problems": [*error.faults]}
     entries = [entry for path in paths for entry in read_header(path).values()]
     return found | {
         "tensors": len(entries),

@@ -17,17 +17,16 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bundle(parser)
-    parser.add_argument("repository", metavar="OWNER/NAME", help="repository, which is made if it is missing")
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing (default: main)")
+    purpose = "repository and branch, which are made if they are missing (default: the branch main)"
+    parser.add_argument("repository", metavar="OWNER/NAME[@BRANCH]", help=purpose)
+    help_text = "make a new repository private (default: everyone may read it)"
+    parser.add_argument("--private", action="store_true", help=help_text)
     parser.add_argument("--unverified", action="store_true", help="also upload a bundle without verification")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.repository.count("/") != 1:
-        raise UsageError(f"{arguments.repository}: expected the name of a repository, OWNER/NAME")
-    bundle, name = Bundle(arguments.bundle), HubName(arguments.repository, arguments.revision)
+    name, bundle = HubName.of_hub(arguments.repository), Bundle(arguments.bundle)
     bundle.check_hashes()
     if not bundle.is_verified and not arguments.unverified:
         advice = "export it with verification, or allow it with --unverified"
@@ -37,10 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     name.set_up_client()
     from voxport.bundle.hub import upload
 
-    licences = {path.name for pattern in LICENCES for path in bundle.folder.glob(pattern)}
+    licences = {path.name for pattern in LICENCES for path in bundle.folder.glob(pattern) if path.is_file()}
     paths = {MANIFEST, README, *bundle.manifest.files, *licences}
     paths |= {REPORT} if (bundle.folder / REPORT).is_file() else set()
-    log.info("%s: uploading %d files, %.1f MB", name, len(paths), bundle.size / 1e6)
+    readers = "you and your organisation" if arguments.private else "everyone"
+    about = f"{len(paths)} files, {bundle.size / 1e6:.1f} MB; {readers} may read a new repository"
+    log.info("%s: uploading %s", name, about)
     url, commit = upload(name, bundle.folder, sorted(paths), arguments.private)
     print(json.dumps({"url": url, "commit": commit}) if arguments.json else url)
     return 0

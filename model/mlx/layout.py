@@ -5,11 +5,11 @@ Only conversions read it. Other commands name the conversion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pydantic import JsonValue
 
@@ -115,13 +115,16 @@ class MlxLayout(CheckpointLayout[Config]):
             return {}
         return {name: self.restored(read_mlx_config(folder), str(folder / CONFIG))}
 
-    def has_weights(self, folder: Path) -> bool:
+    def replaces_published(self, folder: Path, weights: Collection[str]) -> bool:
         """Whether the weights of `folder` are in files that only this layout has."""
         if not self.model_type or any(
             file.path.exists() for file in self.published_layout.weight_files(folder)
         ):
             return False
         return any(file.path.exists() for file in self.weight_files(folder))
+
+    def adapted(self, folder: Path, adapter: Path) -> Self:
+        raise CheckpointError(f"{folder}: {MLX_WEIGHTS}; then merge the adapter")
 
     def detect(self, folder: Path) -> bool:
         return read_object(folder / CONFIG).get(MODEL_TYPE) == self.model_type

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import error_line, say
+from support.files import contents
 
 from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.manifest import Bundle
@@ -67,9 +68,12 @@ def test_links_are_those_of_a_repository_in_a_cache(bundles: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_verification")
-def test_a_bundle_in_the_cache_of_a_hub_is_verified(bundles: Path, tmp_path: Path) -> None:
-    snapshot = hub_snapshot(bundles / "onnx", tmp_path / "hub")
+@pytest.mark.parametrize("below", ["", "onnx/w8"])
+def test_a_bundle_in_the_cache_of_a_hub_is_verified(bundles: Path, tmp_path: Path, below: str) -> None:
+    snapshot = hub_snapshot(bundles / "onnx", tmp_path / "hub", below)
+    before = contents(tmp_path / "hub")
     assert export(["verify", str(snapshot), "--steps", "3"]) == 0
+    assert contents(tmp_path / "hub") == before, "nothing is written through a link"
 
 
 def test_a_link_out_of_the_repository_of_the_hub_is_refused(bundles: Path, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from support.hub import TOKEN, Repository, running_hub
 from support.hub_commands import Machine
 from support.paths import GOLDEN
 
+from voxport.bundle.errors import UsageError
+from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.job import graph_key, make_job
 from voxport.export.resolve import Source, resolve
@@ -67,6 +69,43 @@ def test_a_folder_wins_over_a_name(machine: Machine, repository: Repository, bun
     (machine.folder / NAME).symlink_to(bundles / "onnx")
     assert machine.run("info", NAME).returncode == 0 and not machine.hub.asked
     assert machine.run("info", f"hf://{NAME}").returncode == 0 and machine.hub.asked
+
+
+PAGE = "https://huggingface.co/me/tts"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf://me/tts/", "me/tts"),
+        ("hf://me/tts@refs/pr/1", "me/tts@refs/pr/1"),
+        (f"{PAGE}/", "me/tts"),
+        (f"{PAGE}?library=voxport".replace("https", "http"), "me/tts"),
+        (f"{PAGE}/resolve/v2/a/model.safetensors?download=true", "me/tts@v2"),
+        (f"{PAGE}/tree/refs%2Fpr%2F1", "me/tts@refs/pr/1"),
+        (f"{PAGE}/tree/", "me/tts"),
+        (f"{PAGE}/discussions", "me/tts"),
+        ("artifacts/tts", None),
+        ("checkpoints/tts@v2", None),
+        ("hf://artifacts/tts", "artifacts/tts"),
+        ("../tts", None),
+    ],
+)
+def test_what_is_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = HubName.parse(text)
+    assert (found and str(found)) == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["hf://me", PAGE.replace("me/", "datasets/me/"), "https://my.org/me/tts", "https://["]
+)
+def test_an_address_of_no_model_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="expected hf://OWNER/NAME") as raised:
+        HubName.parse(address)
+    assert address in str(raised.value)
 
 
 @pytest.mark.slow
@@ -135,7 +174,7 @@ def test_an_interrupted_command_continues_after_the_finished_files(
     snapshot = machine.snapshot(NAME, repository.refs["main"])
     finished = contents(snapshot)
     assert finished and name not in finished and not machine.partial_files()
-    assert "no folder or cache has all of it" in machine.fails(3, "info", NAME, HF_HUB_OFFLINE="1")
+    assert "the cache does not have all of it" in machine.fails(3, "info", NAME, HF_HUB_OFFLINE="1")
     machine.hub.on_file = lambda path: None
     repository.limits.clear()
     machine.hub.asked.clear()
@@ -182,7 +221,8 @@ def test_the_cache_serves_without_a_network(tmp_path: Path, bundles: Path, is_do
             assert f"the hub is not reached; the cached commit is {commit}" in done.stderr
         assert bool(hub.asked) == is_down
     assert machine.run("info", NAME).returncode == 0  # nobody listens
-    assert "no folder or cache has all of it" in machine.fails(3, "info", "me/other")
+    reason = f"me/other: no such folder; as a name of the hub: {hub.url}/me/other is not reached"
+    assert f"{reason}, and the cache does not have all of it" in machine.fails(3, "info", "me/other")
 
 
 @pytest.mark.slow
@@ -220,11 +260,12 @@ def test_without_the_client_its_command_is_printed(machine: Machine) -> None:
         "import sys; sys.modules['huggingface_hub'] = None\n"  # as if it were not installed
         "from voxport.__main__ import main\nsys.exit(main(['info', 'me/tts@v2']))"
     )
+    reason = "me/tts@v2: no such folder; as a name of the hub, it needs a package"
     command = [machine.command()[0], "-c", code]
     done = subprocess.run(
         command, cwd=machine.folder, env=machine.environment(), capture_output=True, text=True
     )
-    assert done.returncode == 2
+    assert done.returncode == 2 and reason in done.stderr and "pip install 'voxport[hub]'" in done.stderr
     assert done.stderr.endswith("fetch a folder with: hf download me/tts --revision v2 --local-dir tts\n")
 
 
@@ -232,10 +273,15 @@ def test_without_the_client_its_command_is_printed(machine: Machine) -> None:
 def test_an_adapter_is_fetched_by_its_name(machine: Machine, checkpoint: Path) -> None:
     adapter = contents(GOLDEN / "peft" / "plain")
     adapter.pop("merged.safetensors")  # what peft makes of it
-    machine.hub.add("me/lora", adapter | {"optimizer.pt": b"state"})
-    error = machine.fails(5, "inspect", checkpoint, "--adapter", "me/lora")
+    base = {"config.json": b"{}", "model.safetensors": b"", "consolidated.safetensors": b""}
+    machine.hub.add("me/lora", adapter | base | {"optimizer.pt": b"state"})
+    options = ("--adapter", "me/lora", "--weights", "consolidated.safetensors")
+    error = machine.fails(5, "inspect", checkpoint, *options)
     assert "models--me--lora" in error, "it is of another base"
     assert sorted(machine.hub.fetched()) == sorted(adapter)
+    machine.hub.add("me/base", base)
+    error = machine.fails(2, "inspect", checkpoint, "--adapter", "me/base")
+    assert "--adapter me/base: has no adapter_config.json of peft" in error
 
 
 def test_a_manifest_has_the_commit_of_its_checkpoint(machine: Machine, checkpoint: Path) -> None:

@@ -20,6 +20,7 @@ def machine(tmp_path: Path, bundles: Path) -> Iterator[Machine]:
     shutil.copytree(bundles / "onnx", tmp_path / "B")
     (tmp_path / "B" / "LICENSE").write_text("licence")
     (tmp_path / "B" / "NOTES.txt").write_text("private")
+    (tmp_path / "B" / "LICENSES").mkdir()
     with running_hub() as hub:
         yield Machine(hub, tmp_path)
 
@@ -46,8 +47,8 @@ def test_a_bundle_is_uploaded_with_its_card_and_speaks_by_name(machine: Machine)
 def test_another_bundle_replaces_the_files_of_the_first(machine: Machine) -> None:
     files = {"manifest.json": b"{}", "old.onnx": b"graph", "paper.pdf": b"%PDF"}
     repository = machine.hub.add(NAME, files)
-    done = machine.run("push", "B", NAME, "--revision", "next", HF_TOKEN=TOKEN)
-    assert done.returncode == 0, done.stderr
+    done = machine.run("push", "B", f"hf://{NAME}@next", HF_TOKEN=TOKEN)
+    assert done.returncode == 0 and "MB; everyone may read a new repository" in done.stderr, done.stderr
     (commit,) = set(repository.commits) - {repository.refs["main"]}
     pushed = repository.commits[commit]
     assert repository.refs["next"] == commit and repository.commits[repository.refs["main"]] == files
@@ -61,7 +62,8 @@ def test_what_is_refused_changes_nothing(machine: Machine) -> None:
     assert "holds model.safetensors, which is no bundle" in refused and len(checkpoint.commits) == 1
     for token in ("", "wrong"):
         assert "the hub refuses (401" in machine.fails(2, "push", "B", NAME, HF_TOKEN=token)
-    assert "expected the name of a repository" in machine.fails(2, "push", "B", "voice", HF_TOKEN=TOKEN)
+    for name in ("voice", "../voice", "https://my.org/me/voice"):
+        assert "expected hf://OWNER/NAME" in machine.fails(2, "push", "missing", name), "before the bundle"
     manifest = machine.folder / "B" / "manifest.json"
     content = json.loads(manifest.read_text())
     content["verification"]["status"] = "unverified"

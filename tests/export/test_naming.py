@@ -135,6 +135,7 @@ def test_the_dry_run_shows_the_default_name(
         (f"hub/models--org--My.Model/snapshots/{REVISION}", "My.Model"),
         (f"hub/models--org--My.Model/snapshots/{REVISION}/", "My.Model"),
         (f"hub/models--org--one--two/snapshots/{REVISION}", "one--two"),
+        (f"hub/models--org--name/snapshots/{REVISION}/onnx/w8", "w8"),
         (f"hub/models--alone/snapshots/{REVISION}", "alone"),
         (f"work/snapshots/{REVISION}", REVISION),
         ("models--org--My.Model", "models--org--My.Model"),

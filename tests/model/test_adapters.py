@@ -101,6 +101,21 @@ def test_an_adapter_is_merged(
     assert torch.equal(Source(base, (), None if is_beside else adapter).checkpoint.tensor(name), found)
 
 
+@pytest.mark.parametrize("weights", [(), (FILES[QWEN],)])
+def test_an_adapter_beside_its_base_is_merged_with_a_warning(
+    copies: Callable[[str], Path], caplog: pytest.LogCaptureFixture, weights: tuple[str, ...]
+) -> None:
+    base, name = copies(QWEN), f"{LAYERS[QWEN]}.weight"
+    found = expected(base, QWEN, adapted(base, QWEN, base))
+    for is_there, values in ((True, found), (False, weight(base, QWEN))):
+        caplog.clear()
+        assert torch.equal(Source(base, weights).checkpoint.tensor(name), values)
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        advice = "the adapter in this folder is merged; move adapter_config.json elsewhere to leave it out"
+        assert warnings == ([f"{base}: {advice}"] if is_there else [])
+        (base / "adapter_config.json").unlink(missing_ok=True)
+
+
 def test_the_manifest_the_card_and_the_name_have_the_adapter(
     copies: Callable[[str], Path], tmp_path: Path
 ) -> None:

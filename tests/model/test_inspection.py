@@ -19,7 +19,7 @@ from voxport.model.checkpoint_layout import INDEX_SUFFIX
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
 from voxport.model.mistral_layout import WEIGHTS
-from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"
@@ -124,6 +124,52 @@ def test_an_unfinished_download_is_named_by_inspect_and_export(
     assert dry_run(folder) == 5
     line = error_line(capsys)
     assert says in line and remedy in line
+
+
+def of_mlx(folder: Path, out: Path) -> Path:
+    assert export(["convert", str(folder), str(out), "--to", "mlx"]) == 0
+    return out
+
+
+def of_gguf(folder: Path, out: Path) -> Path:
+    (folder / WEIGHTS).rename(folder / "model.gguf")
+    return folder
+
+
+def with_adapter(folder: Path, out: Path) -> Path:
+    """A part of one: its weights are missing."""
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (of_mlx, "the weights are those for MLX"),
+        (of_gguf, "model.gguf is GGUF"),
+        (with_adapter, "adapter_model.safetensors: missing; fetch it"),
+    ],
+)
+def test_the_same_files_are_read_without_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path, Path], Path],
+    says: str,
+) -> None:
+    source = Path(shutil.copytree(random_checkpoint("voxtral_realtime"), tmp_path / "source"))
+    folder = make(source, tmp_path / "out")
+    expected = inspect_checkpoint(folder)
+    assert says in expected["problems"][0]
+    monkeypatch.setattr("voxport.cli.commands.inspect.find_spec", lambda name: None)
+    capsys.readouterr()
+    assert model(["inspect", str(folder), "--json"]) == 5
+    found = json.loads(capsys.readouterr().out)
+    assert expected["problems"][0].startswith(found["problems"][0]) and not found["loadable"]
+    if make is with_adapter:
+        assert "adapter_model.safetensors: not compared with its base" in found["notes"][0]
+        assert model(["inspect", str(source), "--adapter", str(tmp_path)]) == 2
+        assert "has no adapter_config.json of peft" in error_line(capsys)
 
 
 def test_split_weights_are_loadable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,13 +232,6 @@ def test_a_chosen_file_in_another_layout_is_called_what_it_is(
     assert "model.safetensors: has names of transformers, as layers.0.self_attn." in error_line(capsys)
 
 
-def test_an_adapter_is_passed_over_if_weights_are_named(copies: Callable[[str], Path]) -> None:
-    folder = copies(TTS)
-    (folder / "adapter_config.json").write_text("{}")
-    assert export_dry(folder) == 5
-    assert export_dry(folder, "--weights", PUBLISHED[TTS]) == 0
-
-
 def given(checkpoint: Path, *weights: str) -> argparse.Namespace:
     """Arguments of a command on a bundle."""
     return argparse.Namespace(checkpoint=checkpoint, weights=weights, adapter=None)

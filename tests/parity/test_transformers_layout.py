@@ -17,6 +17,7 @@ from transformers import AutoProcessor, VoxtralRealtimeConfig, VoxtralRealtimeFo
 from voxport.bundle.errors import CheckpointError, ConfigError, UsageError
 from voxport.export.conversion import convert as converting
 from voxport.export.resolve import Source
+from voxport.model.__main__ import main as command
 from voxport.model.inspection import inspect_checkpoint
 from voxport.model.synthetic.checkpoint import random_checkpoint
 
@@ -145,7 +146,13 @@ def test_a_folder_with_both_layouts_is_compared(model: Any, tmp_path: Path, read
     assert (norms[0] - norms[1]).tolist() == [0] * (len(norms[0]) - 1) + [0.125]
 
 
-def test_weights_beside_the_published_configuration(model: Any, saved: Path, tmp_path: Path) -> None:
+def test_weights_beside_the_published_configuration(
+    model: Any,
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A fine-tune in a copy of the base: params.json is there, and the published weights are not."""
     folder = published(model, Sizes(), tmp_path / "checkpoint")
     expected = tensors_of(folder)
@@ -153,6 +160,9 @@ def test_weights_beside_the_published_configuration(model: Any, saved: Path, tmp
     shutil.copytree(saved, folder, dirs_exist_ok=True)
     assert_equal(tensors_of(folder), expected)
     assert list(Source(folder).files) == ["config.json", WEIGHTS]
+    monkeypatch.setattr("voxport.cli.commands.inspect.find_spec", lambda name: None)
+    assert command(["inspect", str(folder)]) == 0, "also without torch"
+    assert capsys.readouterr().out.startswith("whole; its tensors are not compared")
 
 
 def test_a_processor_of_transformers_transcribes_what_convert_writes(tmp_path: Path) -> None:
