@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -14,14 +15,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import check_apart, check_writable
-from voxport.bundle.hub_name import HUB_FORM, HubName
-from voxport.bundle.names import did_you_mean
+from voxport.bundle.names import HUB_FORM, HubName, did_you_mean
 from voxport.runtime.engines import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
 
-CHECKPOINTS = "checkpoint", "folder", "adapter"  # names of the arguments that are checkpoints
+CHECKPOINTS = "checkpoint", "folder"  # names of the arguments that are checkpoints
 FILES = "output", "report"  # names of the arguments that are files to write
 FOLDERS = "voices", "transcripts"  # those that may be folders
 STDOUT = Path("-")  # as an output of a command that sets `takes_stdout`
@@ -29,6 +29,7 @@ TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 BUNDLE_HELP = f"folder of the bundle, or its name in the hub, {HUB_FORM}"
 FLAGS = {"rules": "--quant-rule"}  # of fields that an option with another name sets
 Task = TypeVar("Task")
+log = logging.getLogger(__name__)
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,14 +88,25 @@ def fetch_named(arguments: argparse.Namespace) -> None:
 
 
 def _fetched(name: HubName, field: str, arguments: argparse.Namespace) -> Path:
-    name.set_up_client()
-    if field in CHECKPOINTS:
-        from voxport.model.hub_checkpoint import fetch_adapter, fetch_checkpoint
+    set_up_hub_client(name)
+    from voxport.cli.hub import fetch_adapter, fetch_bundle, fetch_checkpoint
 
-        return fetch_adapter(name) if field == "adapter" else fetch_checkpoint(name, arguments.weights)
-    from voxport.bundle.hub import fetch_bundle
+    if field == "adapter":
+        return fetch_adapter(name)
+    return fetch_checkpoint(name, arguments.weights) if field in CHECKPOINTS else fetch_bundle(name)
 
-    return fetch_bundle(name)
+
+def set_up_hub_client(name: HubName) -> None:
+    """To be called before `cli.hub` is imported. Raises UsageError if the client of the hub is missing."""
+    if find_spec("huggingface_hub") is None:
+        revision = f" --revision {name.revision}" if name.revision else ""
+        command = f"hf download {name.repository}{revision} --local-dir {name.repository.split('/')[1]}"
+        reason = "no such folder; as a name of the hub, it needs a package that is not installed"
+        advice = f"run pip install 'voxport[hub]', or fetch a folder with: {command}"
+        raise UsageError(f"{name}: {reason}; {advice}")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what it warns of is a line or an error of ours
+    if not (log.isEnabledFor(logging.INFO) and sys.stderr.isatty()):
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -8,9 +8,9 @@ from typing import get_args
 from pydantic.fields import FieldInfo
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.hub_name import HUB_FORM
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Precision
+from voxport.bundle.names import HUB_FORM
 from voxport.cli.arguments import complete_values, folder, integer
 from voxport.model.families import DEFAULT, FAMILIES, options_of, public_name
 from voxport.quantize.recipe import RECIPES

@@ -72,7 +72,7 @@ def adapter_named(folder: Path, places: Collection[str] = ("",)) -> str | None:
     if kind == "LORA" and paths[0].with_name(ADAPTER_WEIGHTS).is_file():
         found, advice = (
             f"LoRA of rank {content.get('r')}",
-            "give the folder of the base, and this as its adapter",
+            "give the folder of the base, and this one with --adapter",
         )
     else:
         found, advice = f"{kind or 'LoRA'} of peft, which is not merged", MERGE_FIRST

@@ -1,51 +1,16 @@
-"""Checkpoints of a model hub: which files of a repository are fetched. Imports no torch."""
+"""Which files of a repository a checkpoint is read from. Imports no torch."""
 
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
-from voxport.bundle.errors import UsageError
-from voxport.bundle.hub import HubRepository
-from voxport.bundle.hub_name import HubName
-from voxport.bundle.manifest import MANIFEST
 from voxport.model.checkpoint_layout import INDEX_SUFFIX, SUFFIX, TransformersLayout
 from voxport.model.download import CARD
 from voxport.model.families import FAMILIES, layouts_of
-from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from voxport.model.foreign import ADAPTER_WEIGHTS
 
-CONFIGURATIONS = ("params.json", "config.json", ADAPTER_CONFIG)
 TEXTS = (".json", ".txt")
 SHARD = r"-\d+-of-\d+"
-
-
-def fetch_checkpoint(name: HubName, weights: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint in the hub's cache. `weights` are files to read in place of the usual ones.
-
-    Weights come last: if they are there, an interruption has left nothing out. Raises UsageError if the
-    repository holds none, and VoxportError.
-    """
-    repository = HubRepository(name)
-    names = repository.sizes
-    if MANIFEST in names and not any(each in names for each in CONFIGURATIONS):
-        raise UsageError(f"{name}: holds a bundle, expected a checkpoint; say, serve and others read it")
-    found = files_to_read(names, weights)
-    if not any(each.endswith(SUFFIX) for each in found):
-        place = " in the cache, without the hub," if repository.is_offline else ""
-        there = ", ".join(sorted(names, key=lambda each: -names[each])[:3]) or "no file"
-        reason = f"weights: {name} has{place} no weights that are read, but {there}"
-        raise UsageError(f"{reason}; name a repository or a file of safetensors", field="weights")
-    return repository.fetch(found)
-
-
-def fetch_adapter(name: HubName) -> Path:
-    """The folder of an adapter in the hub's cache, with its two files only: its base may be in the same
-    repository. Raises UsageError if there is none, and VoxportError.
-    """
-    repository = HubRepository(name)
-    for each in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-        if each not in repository.sizes:
-            raise UsageError(f"adapter {name}: has no {each} of peft", field="adapter")
-    return repository.fetch([ADAPTER_CONFIG, ADAPTER_WEIGHTS])
 
 
 def files_to_read(names: Collection[str], weights: Sequence[str] = ()) -> list[str]:

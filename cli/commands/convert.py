@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.hub_name import HUB_FORM
+from voxport.bundle.names import HUB_FORM
 from voxport.cli.arguments import add_json, complete_values, folder, integer
 from voxport.cli.checkpoint import add_weights_argument
 from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, PACKINGS, Packing

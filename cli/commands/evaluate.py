@@ -6,8 +6,8 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
-from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.names import HubName
 from voxport.cli.arguments import add_bundle, add_json, add_output, integer
 from voxport.cli.checkpoint import add_checkpoint_argument
 from voxport.cli.preflight import check_alone, check_beside_checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import IntegrityError
-from voxport.bundle.hub_name import HUB_FORM
+from voxport.bundle.names import HUB_FORM
 from voxport.cli.arguments import add_json, folder
 from voxport.cli.checkpoint import add_weights_argument
 

@@ -7,9 +7,9 @@ import json
 import logging
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import MANIFEST, README, REPORT, Bundle
-from voxport.cli.arguments import add_bundle, add_json
+from voxport.bundle.names import HubName
+from voxport.cli.arguments import add_bundle, add_json, set_up_hub_client
 
 LICENCES = "LICENSE*", "LICENCE*", "NOTICE*"  # patterns of files beside those of the manifest
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{bundle.folder}: is {bundle.manifest.verification.status}; {advice}")
     if not (bundle.folder / README).is_file():
         raise UsageError(f"{bundle.folder / README}: missing; it is the model card; export the bundle again")
-    name.set_up_client()
-    from voxport.bundle.hub import upload
+    set_up_hub_client(name)
+    from voxport.cli.hub import upload
 
     licences = {path.name for pattern in LICENCES for path in bundle.folder.glob(pattern) if path.is_file()}
     paths = {MANIFEST, README, *bundle.manifest.files, *licences}

@@ -221,9 +221,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.stream + arguments.json + is_wav_on_stdout > 1:
         raise UsageError("say: --stream, --json and -o - write to stdout; give one of them")
     if arguments.chunk_frames is not None and not arguments.stream:
-        raise UsageError("say: --chunk-frames needs --stream; give both or none")
+        raise UsageError("say: --chunk-frames needs --stream")
     if arguments.lines and not (arguments.stream and arguments.text == "-"):
-        raise UsageError("say: --lines needs --stream and the text -; give all or none")
+        raise UsageError("say: --lines needs --stream and the text -")
     if (arguments.text is None) == (arguments.file is None):
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
     if (arguments.stream or is_wav_on_stdout) and sys.stdout is not None and sys.stdout.isatty():

@@ -166,7 +166,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
         elif not arguments.live:
-            raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
+            raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live")
 
 
 def _transcribe_files(

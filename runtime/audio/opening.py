@@ -185,7 +185,7 @@ def _copy_of_pipe(path: Path) -> IO[bytes]:
     """
     is_stdin = str(path) == "-"
     if is_stdin or not path.is_file():
-        message = "%s: reading to the end before transcription; an endless stream needs live transcription"
+        message = "%s: reading to the end before transcription; raw samples and an endless stream need --live"
         log.info(message, "stdin" if is_stdin else path)
     file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
     with raw_stdin() if is_stdin else path.open("rb") as source:

@@ -14,8 +14,8 @@ from support.hub_commands import Machine
 from support.paths import GOLDEN
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.names import HubName
 from voxport.export.job import graph_key, make_job
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
@@ -145,7 +145,7 @@ def test_a_connection_that_breaks_off_is_resumed(machine: Machine) -> None:
     repository = machine.hub.add("me/large", {"large.data": content})
     repository.limits["large.data"] = BLOCK + 1
     code = (
-        "from voxport.bundle.hub import HubName, HubRepository\n"
+        "from voxport.cli.hub import HubName, HubRepository\n"
         "HubRepository(HubName('me/large')).fetch(['large.data'])"
     )
     subprocess.run([sys.executable, "-c", code], env=machine.environment(), check=True)

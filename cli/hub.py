@@ -23,9 +23,13 @@ from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 from voxport.bundle.errors import UsageError, VoxportError, first_line
 from voxport.bundle.files import files_below, folder_name, reason_of
 from voxport.bundle.folder import could_be_read
-from voxport.bundle.hub_name import HubName
 from voxport.bundle.manifest import MANIFEST, UNLISTED, read_manifest
+from voxport.bundle.names import HubName
+from voxport.model.checkpoint_layout import SUFFIX
+from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from voxport.model.hub_checkpoint import files_to_read
 
+CONFIGURATIONS = ("params.json", "config.json", ADAPTER_CONFIG)
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,36 @@ def fetch_bundle(name: HubName) -> Path:
     return repository.fetch([MANIFEST, *sorted(needed | ({*listed, *UNLISTED} & repository.sizes.keys()))])
 
 
+def fetch_checkpoint(name: HubName, weights: Sequence[str] = ()) -> Path:
+    """The folder of a checkpoint in the hub's cache. `weights` are files to read in place of the usual ones.
+
+    Weights come last: if they are there, an interruption has left nothing out. Raises UsageError if the
+    repository holds none, and VoxportError.
+    """
+    repository = HubRepository(name)
+    names = repository.sizes
+    if MANIFEST in names and not any(each in names for each in CONFIGURATIONS):
+        raise UsageError(f"{name}: holds a bundle, expected a checkpoint; say, serve and others read it")
+    found = files_to_read(names, weights)
+    if not any(each.endswith(SUFFIX) for each in found):
+        place = " in the cache, without the hub," if repository.is_offline else ""
+        there = ", ".join(sorted(names, key=lambda each: -names[each])[:3]) or "no file"
+        reason = f"weights: {name} has{place} no weights that are read, but {there}"
+        raise UsageError(f"{reason}; name a repository or a file of safetensors", field="weights")
+    return repository.fetch(found)
+
+
+def fetch_adapter(name: HubName) -> Path:
+    """The folder of an adapter in the hub's cache, with its two files only: its base may be in the same
+    repository. Raises UsageError if there is none, and VoxportError.
+    """
+    repository = HubRepository(name)
+    for each in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if each not in repository.sizes:
+            raise UsageError(f"adapter {name}: has no {each} of peft", field="adapter")
+    return repository.fetch([ADAPTER_CONFIG, ADAPTER_WEIGHTS])
+
+
 @contextmanager
 def hub_errors(name: HubName) -> Iterator[None]:
     """Raises UsageError or VoxportError in place of the errors of the hub's client."""
@@ -121,8 +155,9 @@ def hub_errors(name: HubName) -> Iterator[None]:
     except RuntimeError as error:  # of one of several uploads
         raise VoxportError(f"{name}: {first_line(error)} {first_line(error.__cause__)}") from None
     except OSError as error:
-        reason = reason_of(error) if error.errno else first_line(error)
-        raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason}") from None
+        if not error.errno:  # of the network
+            raise VoxportError(f"{name}: {first_line(error)}; try again later") from None
+        raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason_of(error)}") from None
 
 
 def upload(name: HubName, folder: Path, paths: Sequence[str], is_private: bool) -> tuple[str, str]:
