@@ -118,13 +118,16 @@ def layouts_of(key: str) -> tuple[CheckpointLayout, ...]:
 
 
 def layout_of(
-    folder: Path, weights: Collection[str] = (), adapter: Path | None = None
+    folder: Path, weights: Collection[str] = (), adapter: Path | None = None, takes_mlx: bool = False
 ) -> tuple[str, CheckpointLayout]:
     """Key of the family of a checkpoint, and its layout. The layout reads the files `weights` if any are
     named, and merges `adapter`, or without one the adapter in the folder itself.
 
-    Raises UsageError or IntegrityError, for example on adapters in folders below.
+    Raises UsageError or IntegrityError, for example on adapters in folders below, and on weights for MLX
+    unless `takes_mlx`.
     """
+    from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
+
     key = family_of(folder)
     published, *others = layouts_of(key)
     layout = next((each for each in others if each.replaces_published(folder, weights)), published)
@@ -135,17 +138,8 @@ def layout_of(
         log.warning("%s: the adapter in this folder is merged; %s", folder, advice)
     if not (weights or adapter) and (found := adapter_named(folder, ("", "*/"))):
         raise CheckpointError(f"{folder}: {found}")
-    return key, layout.adapted(folder, adapter) if adapter else layout
-
-
-def published_layout_of(
-    folder: Path, weights: Collection[str] = (), adapter: Path | None = None
-) -> tuple[str, CheckpointLayout]:
-    """As `layout_of`. Raises CheckpointError on weights for MLX."""
-    from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
-
-    key, layout = layout_of(folder, weights, adapter)
-    if isinstance(layout, MlxLayout):
+    layout = layout.adapted(folder, adapter) if adapter else layout
+    if isinstance(layout, MlxLayout) and not takes_mlx:
         raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
     return key, layout
 

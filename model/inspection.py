@@ -12,7 +12,7 @@ from voxport.bundle.errors import CheckpointError, ConfigError, IntegrityError
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.config import Config
 from voxport.model.download import partial_downloads
-from voxport.model.families import layout_of, open_family, published_layout_of
+from voxport.model.families import layout_of, open_family
 from voxport.model.family import Family
 from voxport.model.foreign import foreign_format_named
 from voxport.model.graph import Options, Weights
@@ -72,15 +72,11 @@ def inspect_checkpoint(
     return {"loadable": not problems, "problems": problems, "notes": notes, **found}
 
 
-def open_family_of(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
-    """The family of a checkpoint, in the layout that `published_layout_of` finds, and with its errors."""
-    key, layout = published_layout_of(folder, weights, adapter)
-    return open_family(key).reading(layout)
-
-
-def open_convertible(folder: Path, weights: Collection[str] = (), adapter: Path | None = None) -> Family:
-    """As `open_family_of`, also for weights in the layout of mlx-audio."""
-    key, layout = layout_of(folder, weights, adapter)
+def open_family_of(
+    folder: Path, weights: Collection[str] = (), adapter: Path | None = None, takes_mlx: bool = False
+) -> Family:
+    """The family of a checkpoint, in the layout that `layout_of` finds, and with its errors."""
+    key, layout = layout_of(folder, weights, adapter, takes_mlx)
     return open_family(key).reading(layout)
 
 

@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _inspect_files(folder: Path, weights: Collection[str], adapter: Path | None) -> Inspection:
     """The contents as far as they are known without torch. Raises UsageError if `folder` is no checkpoint."""
     from voxport.model.download import missing, read_header, truncated, unfinished
-    from voxport.model.families import published_layout_of
+    from voxport.model.families import layout_of
     from voxport.model.foreign import ADAPTER_WEIGHTS, foreign_format_named
 
     found: Inspection = {"loadable": None, "problems": [], "notes": []}
     try:
         with foreign_format_named(folder):
-            found["family"], layout = published_layout_of(folder, weights, adapter)
+            found["family"], layout = layout_of(folder, weights, adapter)
             config = layout.load_config(folder)
             found["config"] = config.model_dump(mode="json")
             layout.check_tokenizer(folder, config)
@@ -99,12 +99,9 @@ def _rows(found: Inspection) -> list[tuple[str, str]]:
     rows = [("family", found["family"])] if "family" in found else []
     rows += found.get("summary", {}).items()
     if "bytes" in found:
-        counts = (
-            (f"{found['tensors']} tensors, ", f", {', '.join(found['dtypes'])}")
-            if "tensors" in found
-            else ("", "")
-        )
-        rows.append(("weights", f"{counts[0]}{found['bytes']:,} bytes{counts[1]}"))
+        tensors = [f"{found['tensors']} tensors"] if "tensors" in found else []
+        weights = [*tensors, f"{found['bytes']:,} bytes", *found.get("dtypes", ())]
+        rows.append(("weights", ", ".join(weights)))
     if "parameters" in found:
         rows.append(("parameters", f"{sum(found['parameters'].values()):,}"))
         rows += [(f"  {part}", f"{count:,}") for part, count in found["parameters"].items()]

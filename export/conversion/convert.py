@@ -27,7 +27,7 @@ from voxport.model.download import unfinished
 from voxport.model.family import Family
 from voxport.model.foreign import foreign_format_named
 from voxport.model.graph import GraphSpec
-from voxport.model.inspection import open_convertible
+from voxport.model.inspection import open_family_of
 from voxport.model.mlx.layout import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 from voxport.model.mlx.tensor_layouts import LAYOUT_KEY, MLX_AUDIO
 from voxport.model.other_weights import check_other_weights
@@ -75,7 +75,7 @@ def convert(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; choose another one")
     with foreign_format_named(folder):
-        family = open_convertible(folder, weights, adapter)
+        family = open_family_of(folder, weights, adapter, takes_mlx=True)
         config = family.layout.load_config(folder)
         source = StoredWeights(folder, family, config)
     for note in check_other_weights(folder, family.layout, family.mlx.published):

@@ -28,7 +28,7 @@ from support.stand_ins import noting
 from voxport.export.__main__ import main as export
 from voxport.export.conversion import convert as planning
 from voxport.model.families import open_family
-from voxport.model.inspection import open_convertible
+from voxport.model.inspection import open_family_of
 from voxport.model.mlx.tensor_layouts import stored_tensors
 from voxport.model.stored_weights import StoredWeights
 from voxport.model.synthetic.checkpoint import random_checkpoint
@@ -258,7 +258,7 @@ def test_integers_are_those_that_mlx_dequantises(
 ) -> None:
     folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", *options)
     weights: Any = mx.load(str(folder / "model.safetensors"))
-    family = open_convertible(folder)
+    family = open_family_of(folder, takes_mlx=True)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     packed = {key: found for key, found in source.tensors.items() if found.packing}
     assert {found.packing[:2] for found in packed.values() if found.packing} == kinds

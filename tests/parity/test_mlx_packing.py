@@ -14,7 +14,7 @@ from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main
 from voxport.export.conversion import outputs
-from voxport.model.inspection import open_convertible
+from voxport.model.inspection import open_family_of
 from voxport.model.mlx.layout import BITS, FLOATS, GROUPS, Packing
 from voxport.model.mlx.tensor_layouts import dequantized
 from voxport.model.stored_weights import StoredWeights
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_packed_by_mlx_and_comes_back_as_what_mlx_computes(
     assert convert(folder, tmp_path / "back", "--to", "published") == 0
     floats, back, packings = tensors(source), tensors(tmp_path / "back"), set()
     stored: Any = mx.load(str(folder / WEIGHTS))
-    family = open_convertible(folder)
+    family = open_family_of(folder, takes_mlx=True)
     for key, found in StoredWeights(folder, family, family.layout.load_config(folder)).tensors.items():
         if not found.packing:
             assert torch.equal(back[key], floats[key]), key

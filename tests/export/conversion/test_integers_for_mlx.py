@@ -11,7 +11,7 @@ from support.export.stored_weights import onnx_weights
 from support.model.micro import micro_checkpoint
 
 from voxport.export.__main__ import main as export
-from voxport.model.inspection import open_convertible
+from voxport.model.inspection import open_family_of
 from voxport.model.mlx.tensor_layouts import unpack
 from voxport.model.stored_weights import StoredWeights
 
@@ -26,7 +26,7 @@ def convert(name: str, out: Path, quant: str) -> Path:
 
 def weights_for_mlx(folder: Path, pattern: str) -> dict[str, Weight]:
     """The packed weights whose published paths match. q = integer + 2^(bits - 1)."""
-    family = open_convertible(folder)
+    family = open_family_of(folder, takes_mlx=True)
     source = StoredWeights(folder, family, family.layout.load_config(folder))
     content, found = load_file(folder / "model.safetensors"), {}
     for published, tensor in source.tensors.items():
