@@ -95,6 +95,7 @@ def _lower(
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
     cache, finished, checked = open_cache(folder), {}, []
+    cache.retain(job.recipes)
     for name in job.recipes:
         key = graph_key(job, name)
         advance(0, f"{job.target}: {name}")

@@ -254,6 +254,14 @@ class ResumeCache:
         self._graphs = _read(folder)
         remove_unrecorded(folder)
 
+    def retain(self, names: Collection[str]) -> None:
+        """Removes graphs of other names: another export to this folder was interrupted."""
+        if others := self._graphs.keys() - set(names):
+            for name in others:
+                del self._graphs[name]
+            self._record()
+            remove_unrecorded(self._folder)
+
     def find(self, name: str, key: str) -> FinishedGraph | None:
         """The graph if it has this key and every file of it is unchanged."""
         graph = self._graphs.get(name)

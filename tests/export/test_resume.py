@@ -65,7 +65,8 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
 
 @pytest.mark.slow
 def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path: Path) -> None:
-    """A run is killed after the third graph. One of the three is then damaged, and a partial file added.
+    """A run is killed after the third graph. One of the three is then damaged, and a partial file added, and
+    a graph of another export to this folder.
 
     The other run has another hash seed and number of threads. The bundle of both has the bytes of one that
     was exported without interruption.
@@ -78,6 +79,7 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path:
     child.stderr.close()
     left = tmp_path / ".out.voxport-partial"
     assert [path.name for path in tmp_path.iterdir()] == [left.name]
+    ResumeCache(left).make("talker", "of another export", lower_to("talker.pte"))
     weights = left / "embed_text.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     (left / "half.onnx").write_text("half")
@@ -105,7 +107,6 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(bundles: Path, tmp_path:
     }
     assert (tmp_path / "out" / "backbone.onnx.data").stat().st_mtime_ns == written
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not {"half.onnx", "resume.json"} & {path.name for path in (tmp_path / "out").iterdir()}
     Bundle(tmp_path / "out").check_hashes()
     assert_same_bytes(bundles / "onnx", tmp_path / "out")
 
@@ -137,6 +138,17 @@ def test_a_finished_graph_is_reused_only_with_the_same_key(tmp_path: Path) -> No
     ]  # no file of the graph that it replaces
     (tmp_path / "a.onnx").unlink()
     assert ResumeCache(tmp_path).find("a", other) is None
+
+
+def test_graphs_of_another_export_are_removed(tmp_path: Path) -> None:
+    cache = ResumeCache(tmp_path)
+    for name in "abc":
+        cache.make(name, "key", lower_to(f"{name}.onnx"))
+    cache.retain(["b", "d"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.onnx", "resume.json"]
+    assert ResumeCache(tmp_path).find("b", "key") and not ResumeCache(tmp_path).find("a", "key")
+    cache.retain(["d"])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
