@@ -13,7 +13,7 @@ HUB_FORM = "OWNER/NAME[@REVISION]"  # as options show it
 WORD = "[A-Za-z0-9][A-Za-z0-9_.-]*"
 FORM = re.compile(f"({WORD}/{WORD})(?:@([A-Za-z0-9_./-]+))?")
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
-FOLDERS = ("artifacts", "checkpoints")  # of bundles and checkpoints, in our documents
+FOLDERS = ("artifacts", "checkpoints")  # our documents have bundles and checkpoints there
 CODE = re.compile("[a-z]{2,3}")
 NAMES = {  # languages and their codes
     "arabic": "ar",

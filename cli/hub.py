@@ -152,10 +152,10 @@ def hub_errors(name: HubName) -> Iterator[None]:
         if status in (401, 403):
             raise UsageError(f"{name}: the hub refuses ({status}: {said}); {LOG_IN}") from None
         raise VoxportError(f"{name}: the hub answered {status}: {said}; try again later") from None
-    except RuntimeError as error:  # of one of several uploads
+    except RuntimeError as error:  # one of several uploads failed
         raise VoxportError(f"{name}: {first_line(error)} {first_line(error.__cause__)}") from None
     except OSError as error:
-        if not error.errno:  # of the network
+        if not error.errno:  # the network failed
             raise VoxportError(f"{name}: {first_line(error)}; try again later") from None
         raise VoxportError(f"{name}: cannot be stored in {HF_HUB_CACHE}: {reason_of(error)}") from None
 

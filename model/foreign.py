@@ -40,7 +40,7 @@ FILES = (  # in a folder without safetensors; by the end of a name
     ),
 )
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of peft
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files of peft
 MERGE_FIRST = "merge it into its base with `merge_and_unload`, save that model, and give its folder"
 NOT_WEIGHTS = ("optimizer", "scheduler", "rng_state", "training_args", "scaler")  # files of a trainer
 

@@ -262,7 +262,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     blocks = with_quiet_warning(blocks, level)
     if arguments.format == "vtt":
         print("WEBVTT\n", flush=True)
-    numbers = count(1)  # of cues
+    numbers = count(1)  # numbers of cues
     with _first_interruption(source.end):
         for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
             deltas = task.transcribe(

@@ -67,7 +67,7 @@ PACKINGS = {  # what MLX takes for a mode, if nothing else is said
 }
 FLOATS = tuple(packing for packing in PACKINGS.values() if packing.mode != "affine")
 GROUPS = (32, 64, 128)  # integers that share a scale
-BITS = (1, 2, 3, 4, 5, 6, 8)  # of integers
+BITS = (1, 2, 3, 4, 5, 6, 8)  # widths of integers
 Packed = Mapping[str, Packing]  # by path of the layer
 
 
