@@ -33,8 +33,8 @@ def run(arguments):
 """
 INTERRUPTED_IMPORT = """
 def run(arguments):
-    print("importing", flush=True)
     try:
+        print("importing", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:  # as NumPy and ONNX Runtime do
         raise ImportError("initialization failed")
@@ -42,8 +42,8 @@ def run(arguments):
 TRANSLATED = """
 from voxport.bundle.errors import VoxportError
 def run(arguments):
-    print("importing", flush=True)
     try:
+        print("importing", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         raise VoxportError("the hub is not reached")  # from the error that a client made of it
