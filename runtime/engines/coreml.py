@@ -8,7 +8,7 @@ import logging
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import numpy as np
 
 from voxport.bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
-from voxport.bundle.spec import StateSpec, TensorSpec, graph_state_name
-from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
-from voxport.runtime.engines.states import copy_states, write_states
+from voxport.bundle.spec import TensorSpec, graph_state_name
+from voxport.runtime.engines.base import Arrays, Engine, EngineOptions
+from voxport.runtime.engines.packages import PackageEngine
 from voxport.runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from voxport.runtime.mil.program import Function
 
@@ -55,59 +55,6 @@ def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:
     return ReferenceEngine(bundle, precision or "float16")
 
 
-class PackageStream(Stream):
-    """States by graph, in an object of the engine. Those of a graph are zeros until the graph is called."""
-
-    def __init__(self, engine: "CoreMLEngine | ReferenceEngine"):
-        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
-        self._engine = engine
-        self._states: dict[str, Any] = {}  # MLState or Arrays; coremltools has no types
-
-    def reset(self) -> None:
-        self._states = {}
-
-    def _graph_states(self, entry: ComponentEntry) -> Any:
-        if entry.graph not in self._states:
-            self._states[entry.graph] = self._engine.new_states(entry)
-        return self._states[entry.graph]
-
-    def _carriers(self) -> dict[str, ComponentEntry]:
-        """A component that carries each state."""
-        entries = self._engine.bundle.components
-        return {state.name: entry for entry in entries for state in entry.signature.states}
-
-    def _read(self, state: StateSpec) -> np.ndarray:
-        entry = self._carriers()[state.name]
-        array = self._engine.read_state(entry, self._graph_states(entry), state.name)
-        return array.astype(state.dtype, copy=False)
-
-    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
-        return copy_states({state.name: self._read(state) for state in states}, states, positions)
-
-    def _load(self, states: Arrays) -> None:
-        carriers, specs = self._carriers(), unique_states(self.signatures.values())
-        whole = {name: self._read(specs[name]).copy() for name in states}
-        write_states(whole, states)
-        for name, array in whole.items():
-            self._engine.write_state(carriers[name], self._graph_states(carriers[name]), name, array)
-
-    def _run(self, component: str, inputs: Arrays) -> Arrays:
-        entry = self._engine.bundle.component(component)
-        arrays = {
-            name: array.astype(np.int32) if array.dtype == np.int64 else array
-            for name, array in inputs.items()
-        }
-        states = self._graph_states(entry) if entry.signature.states else None
-        outputs = self._engine.call(entry, arrays, states)
-        # packages have no 64-bit integers
-        return {
-            spec.name: outputs[spec.name].astype(np.int64)
-            if spec.dtype == "int64" and outputs[spec.name].dtype == np.int32
-            else outputs[spec.name]
-            for spec in entry.signature.outputs
-        }
-
-
 @contextmanager
 def _core_ml_errors(what: str) -> Iterator[None]:
     """Turns errors of Core ML into VoxportError. Their types have no common base below Exception."""
@@ -119,7 +66,7 @@ def _core_ml_errors(what: str) -> Iterator[None]:
         raise VoxportError(f"{what}: Core ML failed: {first_line(error)}") from None
 
 
-class CoreMLEngine(Engine):
+class CoreMLEngine(PackageEngine):
     """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use.
 
     The states of a graph are an `MLState`.
@@ -143,9 +90,6 @@ class CoreMLEngine(Engine):
                 )
         return self._models[key]
 
-    def stream(self) -> PackageStream:
-        return PackageStream(self)
-
     def new_states(self, entry: ComponentEntry) -> Any:
         with _core_ml_errors(entry.name):
             return self._model(entry).make_state()
@@ -164,7 +108,7 @@ class CoreMLEngine(Engine):
         return outputs
 
 
-class ReferenceEngine(Engine):
+class ReferenceEngine(PackageEngine):
     """The MIL reference executor. A function is read on first use; all streams share its weights.
 
     The states of a graph are arrays, under their names in the package.
@@ -195,9 +139,6 @@ class ReferenceEngine(Engine):
             except MilError as error:
                 raise IntegrityError(str(error)) from None
         return self._executors[key]
-
-    def stream(self) -> PackageStream:
-        return PackageStream(self)
 
     @contextmanager
     def _mil_errors(self, entry: ComponentEntry) -> Iterator[None]:

@@ -20,11 +20,12 @@ from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
-from voxport.bundle.spec import Kind, TensorSpec
+from voxport.bundle.spec import TensorSpec
 from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
 from voxport.export.memory import free_memory
+from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears
+from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, TracedLinears
 from voxport.export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
 from voxport.export.targets.shared import export_errors, target_kernels, trace
 from voxport.model.graph import Component
@@ -33,9 +34,6 @@ CONTENT = "Data/com.apple.CoreML"
 MODEL, WEIGHTS = f"{CONTENT}/model.mlmodel", f"{CONTENT}/weights/weight.bin"
 METADATA = "com.github.apple.coremltools."
 DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core ML has no 64-bit integers
-# Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
-# is compressed.
-FLOAT32_KINDS = (Kind.LOGITS, Kind.LATENT)
 # The passes of coremltools that these programs need, in its order. With all of its passes the predictor of
 # Qwen3-TTS takes two thirds longer, and `divide_to_multiply` multiplies by a rounded 1 / x.
 PASSES = (

@@ -5,22 +5,20 @@ published model.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import graph_state_name
 from voxport.export.memory import free_memory
+from voxport.export.targets.apple import called_modules, integers_and_scales
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.kernels import OneHotAttention
 from voxport.export.targets.coreml.lowering import CONTENT, MODEL, blob_values, bounds_of
 from voxport.export.targets.coreml.tools import (
     OPSET,
@@ -30,14 +28,12 @@ from voxport.export.targets.coreml.tools import (
     load_program,
     without_converter_output,
 )
-from voxport.export.targets.shared import example_inputs, export_errors, target_kernels, zero_states
+from voxport.export.targets.shared import export_errors
 from voxport.model.graph import Component
-from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32, "int32": ArrayType.INT32}
-Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
 Array = npt.NDArray[Any]  # integers or floats
 Weight = Callable[[], tuple[Array, Array]]
 # Integers and scales of a constant expression, or indices and palettes.
@@ -191,35 +187,8 @@ def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
 
 def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
     """Compares the weights of a function with the weights of `module`. `where` starts the ExportError."""
-    expected = _called_modules(component, module)
+    expected = called_modules(component, module)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for weight, (name, part) in zip(found, expected, strict=True):
-        if not all(map(np.array_equal, weight(), _integers_and_scales(part))):
+        if not all(map(np.array_equal, weight(), integers_and_scales(part))):
             raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
-
-
-def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(module, PalettizedLinear):
-        return module.indices, module.palette  # before it is packed
-    return module.integers() if isinstance(module, QuantizedLinear) else module.weight, module.scale
-
-
-def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, Compressed]]:
-    """The quantised modules in the order of their calls, found by a run without products."""
-    called: list[tuple[str, Compressed]] = []
-    inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
-    with (
-        torch.no_grad(),
-        target_kernels(module, _multiply_by_zero, OneHotAttention()),
-        ExitStack() as hooks,
-    ):
-        for name, part in module.named_modules():
-            if isinstance(part, Compressed):
-                hook = part.register_forward_pre_hook(lambda part, _, name=name: called.append((name, part)))
-                hooks.enter_context(hook)
-        module(*inputs.values(), *zero_states(component))
-    return called
-
-
-def _multiply_by_zero(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    return x.new_zeros(*x.shape[:-1], linear.out_features)

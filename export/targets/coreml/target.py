@@ -21,7 +21,7 @@ class CoreMLTarget(Target):
     name = "coreml"
     packages = ("coremltools",)
     layout = "BHSD"
-    kernel = ("voxport.export.targets.coreml.kernels", "dequantized_linear")
+    kernel = ("voxport.export.targets.apple", "dequantized_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
     state_notes = """\
 For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with

@@ -18,8 +18,8 @@ from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
+from voxport.export.targets.apple import dequantized_linear
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.kernels import dequantized_linear
 from voxport.export.targets.coreml.lowering import blob_values
 from voxport.export.targets.coreml.read_back import check_package
 from voxport.export.targets.coreml.target import CoreMLTarget

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.export.targets.coreml.kernels import TracedLinears, dequantized_linear, rms_norm
+from voxport.export.targets.apple import dequantized_linear
+from voxport.export.targets.coreml.kernels import TracedLinears, rms_norm
 from voxport.export.targets.coreml.lowering import _look_up_once
 from voxport.quantize.modules import LinearKernel
 from voxport.quantize.recipe import find_recipe

@@ -1,0 +1,90 @@
+"""Streams of engines that keep the states of a graph in one object (Core ML, Core AI)."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.bundle.spec import StateSpec
+from voxport.runtime.engines.base import Arrays, Engine, Stream, unique_states
+from voxport.runtime.engines.states import copy_states, write_states
+
+
+class PackageEngine(Engine):
+    """An engine whose functions share the states of their graph.
+
+    `states` are what `new_states` returned for a component of the same graph; None for a component without
+    states. Integers are int32.
+    """
+
+    bundle: Bundle
+
+    def stream(self) -> "PackageStream":
+        return PackageStream(self)
+
+    @abstractmethod
+    def new_states(self, entry: ComponentEntry) -> Any: ...
+
+    @abstractmethod
+    def read_state(self, entry: ComponentEntry, states: Any, name: str) -> np.ndarray: ...
+
+    @abstractmethod
+    def write_state(self, entry: ComponentEntry, states: Any, name: str, array: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def call(self, entry: ComponentEntry, inputs: Arrays, states: Any) -> Arrays: ...
+
+
+class PackageStream(Stream):
+    """States by graph, in an object of the engine. Those of a graph are zeros until the graph is called."""
+
+    def __init__(self, engine: "PackageEngine"):
+        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
+        self._engine = engine
+        self._states: dict[str, Any] = {}  # each engine has its own objects
+
+    def reset(self) -> None:
+        self._states = {}
+
+    def _graph_states(self, entry: ComponentEntry) -> Any:
+        if entry.graph not in self._states:
+            self._states[entry.graph] = self._engine.new_states(entry)
+        return self._states[entry.graph]
+
+    def _carriers(self) -> dict[str, ComponentEntry]:
+        """A component that carries each state."""
+        entries = self._engine.bundle.components
+        return {state.name: entry for entry in entries for state in entry.signature.states}
+
+    def _read(self, state: StateSpec) -> np.ndarray:
+        entry = self._carriers()[state.name]
+        array = self._engine.read_state(entry, self._graph_states(entry), state.name)
+        return array.astype(state.dtype, copy=False)
+
+    def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
+        return copy_states({state.name: self._read(state) for state in states}, states, positions)
+
+    def _load(self, states: Arrays) -> None:
+        carriers, specs = self._carriers(), unique_states(self.signatures.values())
+        whole = {name: self._read(specs[name]).copy() for name in states}
+        write_states(whole, states)
+        for name, array in whole.items():
+            self._engine.write_state(carriers[name], self._graph_states(carriers[name]), name, array)
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._engine.bundle.component(component)
+        arrays = {
+            name: array.astype(np.int32) if array.dtype == np.int64 else array
+            for name, array in inputs.items()
+        }
+        states = self._graph_states(entry) if entry.signature.states else None
+        outputs = self._engine.call(entry, arrays, states)
+        # packages have no 64-bit integers
+        return {
+            spec.name: outputs[spec.name].astype(np.int64)
+            if spec.dtype == "int64" and outputs[spec.name].dtype == np.int32
+            else outputs[spec.name]
+            for spec in entry.signature.outputs
+        }
