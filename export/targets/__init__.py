@@ -20,6 +20,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "onnx": ("voxport.export.targets.onnx.target", "OnnxTarget"),
     "executorch": ("voxport.export.targets.executorch.target", "ExecuTorchTarget"),
     "coreml": ("voxport.export.targets.coreml.target", "CoreMLTarget"),
+    "coreai": ("voxport.export.targets.coreai.target", "CoreAITarget"),
 }
 NEAREST = {  # patterns of names in other programs
     r"tf-?lite|tf|litert|qnn|xnnpack|vulkan|pte|android|mobile": "executorch",

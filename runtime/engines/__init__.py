@@ -91,6 +91,13 @@ ENGINES: dict[str, EngineEntry] = {
         ("compute_precision", "compute_units"),
         has_threads=False,
     ),
+    "coreai": EngineEntry(
+        "voxport.runtime.engines.coreai",
+        "open_coreai",
+        ("coreai",),
+        ("compute_units",),
+        has_threads=False,
+    ),
 }
 
 

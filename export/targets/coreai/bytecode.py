@@ -1,0 +1,134 @@
+"""The weights in a bytecode file of MLIR: their bytes by name, and other names for those of the compiler.
+
+https://mlir.llvm.org/docs/BytecodeFormat/ defines the format. Core AI has no interface that reads a weight.
+"""
+
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.shared import hash_of
+
+MAGIC = b"ML\xefR"
+STRINGS, RESOURCES, RESOURCE_OFFSETS = 0, 5, 6  # identifiers of sections
+IS_ALIGNED = 0x80  # flag of an identifier
+BLOB = 0  # kind of a resource
+COMPILER_NAME = b"resource_"  # followed by a hash, which is seeded by process
+SUBGRAPH = re.compile(rb"(sdpa\w*)_[a-z]{8}")  # the last letters are random
+
+
+class Section(NamedTuple):
+    """Where a section of the file begins, with its identifier and length, and where its content is."""
+
+    begin: int
+    start: int
+    stop: int
+
+
+class Bytecode:
+    """A mapped file. Raises ExportError if it is not bytecode."""
+
+    def __init__(self, path: Path):
+        with path.open("rb") as file:
+            self.data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if self.data[:4] != MAGIC:
+            raise ExportError(f"{path}: is no MLIR bytecode")
+        _, at = varint(self.data, len(MAGIC))
+        while self.data[at]:  # the name of the producer ends with a zero
+            at += 1
+        self.sections: dict[int, Section] = {}
+        at += 1
+        while at < len(self.data):
+            begin, kind = at, self.data[at]
+            size, at = varint(self.data, at + 1)
+            if kind & IS_ALIGNED:
+                alignment, at = varint(self.data, at)
+                at += -at % alignment
+            self.sections[kind & ~IS_ALIGNED] = Section(begin, at, at + size)
+            at += size
+
+    def strings(self) -> list[bytes]:
+        """Without their last byte, a zero. The file has their sizes in reverse order."""
+        section = self.sections[STRINGS]
+        count, at = varint(self.data, section.start)
+        sizes = []
+        for _ in range(count):
+            size, at = varint(self.data, at)
+            sizes.append(size)
+        found = []
+        for size in reversed(sizes):
+            found.append(bytes(self.data[at : at + size - 1]))
+            at += size
+        return found
+
+    def blobs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The index of the name, and the bytes, of every weight."""
+        if RESOURCES not in self.sections:
+            return
+        section = self.sections[RESOURCE_OFFSETS]
+        place = self.sections[RESOURCES].start
+        _, at = varint(self.data, section.start)
+        while at < section.stop:
+            _, at = varint(self.data, at)  # the dialect of the group
+            count, at = varint(self.data, at)
+            for _ in range(count):
+                name, at = varint(self.data, at)
+                size, at = varint(self.data, at)
+                if self.data[at] == BLOB:
+                    alignment, start = varint(self.data, place)
+                    length, start = varint(self.data, start)
+                    start += -start % alignment
+                    yield name, np.frombuffer(self.data[start : start + length], np.uint8)
+                at, place = at + 1, place + size
+
+    def by_name(self) -> dict[str, np.ndarray]:
+        names = self.strings()
+        return {names[index].decode(): data for index, data in self.blobs()}
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A number and the place after it. The zeros at the end of its first byte count the bytes that follow."""
+    first = data[at]
+    if first == 0:
+        return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
+    count = (first & -first).bit_length()
+    return int.from_bytes(data[at : at + count], "little") >> count, at + count
+
+
+def _as_varint(value: int) -> bytes:
+    count = max(1, -(-value.bit_length() // 7))
+    if count > 8:
+        return b"\0" + value.to_bytes(8, "little")
+    return ((value << count) | (1 << (count - 1))).to_bytes(count, "little")
+
+
+def rename_blobs(path: Path) -> None:
+    """Names every weight that the compiler has named by the hash of its bytes, and subgraphs by their place.
+
+    The section of strings is behind the weights, so only the end of the file is written again.
+    """
+    code = Bytecode(path)
+    strings, section = code.strings(), code.sections[STRINGS]
+    for index, data in code.blobs():
+        if strings[index].startswith(COMPILER_NAME):
+            strings[index] = b"w" + hash_of(data)[:16].encode()
+    for index, string in enumerate(strings):
+        if found := SUBGRAPH.fullmatch(string):
+            strings[index] = found[1] + b"_%d" % index
+    content = b"".join(
+        (
+            _as_varint(len(strings)),
+            *(_as_varint(len(string) + 1) for string in reversed(strings)),
+            *(string + b"\0" for string in strings),
+        )
+    )
+    rest = bytes(code.data[section.stop :])
+    with path.open("r+b") as file:
+        file.truncate(section.begin)
+        file.seek(section.begin)
+        file.write(bytes([STRINGS]) + _as_varint(len(content)) + content + rest)

@@ -1,0 +1,114 @@
+"""Lowering of one graph to a Core AI asset: torch traces its components, coreai-torch converts them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from voxport.bundle.manifest import Precision, file_entry
+from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_factor
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreai.bytecode import rename_blobs
+from voxport.export.targets.coreai.half import narrowed
+from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, without_converter_output
+from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
+from voxport.export.targets.shared import dynamic_shapes, export_errors, target_kernels, trace
+from voxport.model.graph import Component
+from voxport.quantize.modules import QuantizedLinear
+
+PROGRAM, HASH, METADATA = "main.mlirb", "main.hash", "metadata.json"
+aten = torch.ops.aten
+
+
+def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
+    """Writes the asset `path`. Raises ExportError."""
+    for part in graph.module.modules():
+        if isinstance(part, QuantizedLinear):
+            part.pack()  # from now on, its weights take half of the memory
+    with export_errors(f"{graph.name}: Core AI export failed"), without_converter_output():
+        converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # otherwise paths of this machine
+        converter.register_torch_lowering("voxport::stored_weight.default")(StoredWeights(graph.module))
+        for component in graph.components:
+            program = _program(component, graph.module, precision)
+            converter.add_exported_program(
+                program,
+                entrypoint_name=component.name,
+                input_names=[spec.name for spec in component.signature.inputs],
+                output_names=[spec.name for spec in component.signature.outputs],
+                state_names=_states(program),
+            )
+        converter.to_coreai().save_asset(path)
+        normalise(path)
+
+
+def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
+    kernel = TracedLinears(module)
+    with torch.no_grad(), target_kernels(module, kernel, OneHotAttention()), kernel.palettes():
+        program = trace(component, module)
+    program = _decomposed(program, precision)
+    if precision == "float32":
+        return program
+    exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
+    shapes = [axes or None for axes in dynamic_shapes(component)]
+    return _decomposed(narrowed(program, exact, shapes), "float32")
+
+
+def _decomposed(program: ExportedProgram, precision: Precision) -> ExportedProgram:
+    result: ExportedProgram = program.run_decompositions(_decompositions(precision))
+    return result
+
+
+def _states(program: ExportedProgram) -> list[str]:
+    """Names of the states, which are the buffers that the program changes, in their order."""
+    changed = set(program.graph_signature.buffers_to_mutate.values())
+    return [spec.target for spec in program.graph_signature.input_specs if spec.target in changed]
+
+
+def _decompositions(
+    precision: Precision,
+) -> dict[Any, Callable[..., Any]]:  # Any: keys are overloads of torch.ops
+    """The converter's table, and operators that it refuses or that fail in a call."""
+    table: dict[Any, Callable[..., Any]] = get_decomp_table()
+    table.update(
+        {
+            aten.remainder.Scalar: _remainder,
+            aten.argmin.default: _argmin,
+            aten.elu.default: _elu,
+            aten.add.Tensor: _add,
+        }
+    )
+    if precision == "float16":
+        table[aten.mul.Tensor] = split_factor
+    return table
+
+
+def _remainder(x: torch.Tensor, divisor: int) -> torch.Tensor:
+    return torch.remainder(x, torch.full((), divisor, dtype=x.dtype))
+
+
+def _argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    return torch.argmax(-x, dim, keepdim)
+
+
+def _elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+def _add(x: torch.Tensor, y: Any, alpha: float = 1) -> Any:
+    """[1, 1] + [S] with a dynamic S: coreai-core 1.0.0b3 gives the sum the shape [1, 1]."""
+    if alpha == 1 and isinstance(y, torch.Tensor) and tuple(x.shape) == (1, 1) and y.dim() == 1:
+        return aten.unsqueeze.default(aten.add.Tensor(aten.reshape.default(x, [1]), y), 0)
+    return NotImplemented
+
+
+def normalise(path: Path) -> None:
+    """Removes what differs from process to process: the compiler's names of weights, and the date."""
+    rename_blobs(path / PROGRAM)
+    (path / HASH).write_bytes(bytes.fromhex(file_entry(path / PROGRAM).sha256))
+    metadata = json.loads((path / METADATA).read_text())
+    metadata.pop("creationDate", None)
+    (path / METADATA).write_text(json.dumps(metadata, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,141 @@
+"""Quantised weights in a Core AI program: an operator stands for each, and its lowering writes the integers.
+
+The operator has no tensor arguments, so neither torch.export nor the converter holds a weight. The integers
+are two to a byte for 4 bits, and are named by the path of their linear.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import log2
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from voxport.export.targets.apple import rounded_activations
+from voxport.export.targets.coreai.tools import dialect, ir
+from voxport.quantize.modules import PalettizedLinear, QuantizedLinear
+
+Compressed = QuantizedLinear | PalettizedLinear
+# Any in this module: values, types and locations of the IR, whose stubs name private classes.
+
+
+@torch.library.custom_op("voxport::stored_weight", mutates_args=())
+def stored_weight(path: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """The weight [rows, columns] of the linear at `path` of a graph's module. It is never computed."""
+    raise NotImplementedError
+
+
+@stored_weight.register_fake
+def _shape_of_stored_weight(path: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=dtype)
+
+
+class TracedLinears:
+    """A linear kernel for one trace. Each weight appears once, however often the trace calls its linear."""
+
+    def __init__(self, module: nn.Module):
+        self._paths = {part: path for path, part in module.named_modules() if isinstance(part, Compressed)}
+        self._weights: dict[nn.Module, torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+        return self.multiply(rounded_activations(x, linear), linear)
+
+    def multiply(self, x: torch.Tensor, linear: Compressed) -> torch.Tensor:
+        if linear not in self._weights:
+            rows, columns = len(linear.weight), x.shape[-1]
+            self._weights[linear] = stored_weight(self._paths[linear], rows, columns, torch.float32)
+        return F.linear(x, self._weights[linear], linear.bias)
+
+    @contextmanager
+    def palettes(self) -> Iterator[None]:
+        """Palettized linears have no kernel to set. Their `forward` is replaced for the trace."""
+        linears = [linear for linear in self._paths if isinstance(linear, PalettizedLinear)]
+        for linear in linears:
+            linear.forward = partial(self.multiply, linear=linear)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for linear in linears:
+                del linear.forward
+
+
+class StoredWeights:
+    """The lowering of `stored_weight` for all functions of a graph. They share one copy of a weight."""
+
+    def __init__(self, module: nn.Module):
+        self._linears = {path: part for path, part in module.named_modules() if isinstance(part, Compressed)}
+        self._constants: dict[str, Any] = {}
+
+    def __call__(self, values: Any, node: torch.fx.Node, location: Any) -> Any:
+        path, rows, columns, dtype = node.args
+        linear = self._linears[str(path)]
+        is_half = dtype == torch.float16
+        floats, float_type = (np.float16, ir.F16Type) if is_half else (np.float32, ir.F32Type)
+        suffix = "f16" if is_half else "f32"
+        if isinstance(linear, PalettizedLinear):
+            values_per_palette = linear.palette.shape[1]
+            bits = int(log2(values_per_palette))
+            indices = self._constant(
+                f"{path}.indices",
+                lambda: packed(linear.indices.numpy(), bits),
+                [rows, columns],
+                ir.IntegerType.get_unsigned(bits),
+            )
+            palettes = self._constant(
+                f"{path}.palettes.{suffix}",
+                lambda: linear.palette.numpy().astype(floats),
+                [len(linear.palette), 1, values_per_palette, 1],
+                float_type.get(),
+            )
+            axis = dialect.constant(np.array(0, np.int16), loc=location)
+            return dialect.lut_to_dense(indices, palettes, axis, loc=location)
+        integer_type, blocks = ir.IntegerType.get_signed(linear.scheme.bits), [rows, linear.scale.shape[1]]
+        integers = self._constant(
+            f"{path}.integers",
+            lambda: packed(linear.integers().numpy(), linear.scheme.bits),
+            [rows, columns],
+            integer_type,
+        )
+        scales = self._constant(
+            f"{path}.scales.{suffix}", lambda: linear.scale.numpy().astype(floats), blocks, float_type.get()
+        )
+        zeros = (_zeros(blocks, element) for element in (integer_type, float_type.get()))
+        return dialect.blockwise_shift_scale(integers, scales, *zeros, loc=location)
+
+    def _constant(self, name: str, make: Callable[[], Any], shape: list[Any], element: Any) -> Any:
+        if name not in self._constants:
+            type_ = ir.RankedTensorType.get(shape, element)
+            self._constants[name] = ir.DenseResourceElementsAttr.get_from_buffer(
+                memoryview(np.ascontiguousarray(make())), name, type_
+            )
+        return _constant_op(self._constants[name])
+
+
+def _zeros(shape: list[Any], element: Any) -> Any:
+    make = ir.IntegerAttr if isinstance(element, ir.IntegerType) else ir.FloatAttr
+    value = ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, element), make.get(element, 0))
+    return _constant_op(value)
+
+
+def _constant_op(value: Any) -> Any:
+    return dialect.ConstantOp(value=value).result  # type: ignore[no-untyped-call]
+
+
+def packed(integers: np.ndarray, bits: int) -> np.ndarray:
+    """The bytes of integers in row order. Of two 4-bit integers in a byte, the first is the low half."""
+    if bits != 4:
+        return integers
+    flat = integers.reshape(-1).view(np.uint8)
+    return (flat[0::2] & 15) | (flat[1::2] << 4)
+
+
+def unpacked(data: np.ndarray, bits: int, is_signed: bool) -> np.ndarray:
+    """The integers that `packed` made bytes of, one in a byte."""
+    if bits != 4:
+        return data.view(np.int8 if is_signed else np.uint8)
+    both = np.stack((data & 15, data >> 4), -1).reshape(-1)
+    return (both << 4).view(np.int8) >> 4 if is_signed else both
