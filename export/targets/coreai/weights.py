@@ -110,7 +110,7 @@ class StoredWeights:
         if name not in self._constants:
             type_ = ir.RankedTensorType.get(shape, element)
             self._constants[name] = ir.DenseResourceElementsAttr.get_from_buffer(
-                memoryview(np.ascontiguousarray(make())), name, type_
+                np.ascontiguousarray(make()).data, name, type_
             )
         return _constant_op(self._constants[name])
 
