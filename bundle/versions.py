@@ -3,12 +3,12 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-ENGINES = ("onnxruntime", "executorch", "coremltools", "torch")
+ENGINES = ("onnxruntime", "executorch", "coremltools", "coreai", "torch")
 
 
 def package_version(name: str) -> str:
-    """The version of an installed package, or of its build for GPUs; `?` if neither is known."""
-    for installed in (name, f"{name}-gpu"):
+    """The version of an installed package by its import name; `?` if it is not known."""
+    for installed in (name, f"{name}-gpu", f"{name}-core"):  # onnxruntime-gpu, coreai-core
         try:
             return version(installed)
         except PackageNotFoundError:

@@ -12,6 +12,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Precision
 from voxport.bundle.names import HUB_FORM
 from voxport.cli.arguments import complete_values, folder, integer
+from voxport.export.targets import default_recipes
 from voxport.model.families import DEFAULT, FAMILIES, options_of, public_name
 from voxport.quantize.recipe import RECIPES
 
@@ -45,11 +46,11 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         f"embedded model (default: {public_name(DEFAULT)})",
     )
     complete_values(model, families)
+    own = (f", {recipe} for {target}" for target, recipe in default_recipes().items() if recipe != "none")
     quant = parser.add_argument(
         "--quant",
-        default="none",
         metavar="RECIPE",
-        help=f"recipe of all components: {', '.join(RECIPES)} (default: none)",
+        help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)})",
     )
     complete_values(quant, RECIPES)
     parser.add_argument(
@@ -77,7 +78,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute-precision",
         choices=get_args(Precision),
-        help="floats of an ONNX or Core ML bundle (default: float32 for ONNX, float16 for Core ML)",
+        help="floats of a bundle for ONNX, Core ML or Core AI (default: float32 for ONNX, else float16)",
     )
     add_family_options(parser)
 

@@ -66,7 +66,7 @@ class Command:
 COMMANDS = (
     Command(
         "export",
-        "export a checkpoint to ONNX, ExecuTorch or Core ML",
+        "export a checkpoint to ONNX, ExecuTorch, Core ML or Core AI",
         "--checkpoint Voxtral-4B-TTS-2603 --target onnx --quant w4g128",
         if_interrupted="run the same command again to continue after the finished graphs",
     ),

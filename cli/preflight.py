@@ -31,8 +31,8 @@ ARTIFACTS = Path("artifacts")  # has the bundles of exports without an output fo
 log = logging.getLogger(__name__)
 
 
-def check_names(arguments: argparse.Namespace) -> tuple[list[Target], ExportRequest]:
-    """The targets and the request of an export, without the options of the family. Imports no torch.
+def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportRequest]]:
+    """The request of an export for each target, without the options of the family. Imports no torch.
 
     Raises UsageError or RecipeError.
     """
@@ -44,28 +44,29 @@ def check_names(arguments: argparse.Namespace) -> tuple[list[Target], ExportRequ
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     if arguments.model:
         find_family(arguments.model)
-    recipe, overrides = find_recipe(arguments.quant), []
+    recipes = [find_recipe(arguments.quant or target.default_recipe) for target in targets]
+    overrides = []
     for text in arguments.quant_for:
         component, separator, name = text.partition("=")
         if not separator:
             raise UsageError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
         overrides.append((component, find_recipe(name)))
-    asked = recipe.with_rules(tuple(map(parse_rule, arguments.rules)))
-    for target in targets:
-        check_recipes(target, [asked, *(chosen for _, chosen in overrides)])
+    rules = tuple(map(parse_rule, arguments.rules))
+    for target, recipe in zip(targets, recipes, strict=True):
+        check_recipes(target, [recipe.with_rules(rules), *(chosen for _, chosen in overrides)])
     request = ExportRequest(
-        quant=recipe.name,
         quant_for=tuple((component, chosen.name) for component, chosen in overrides),
         rules=tuple(arguments.rules),
         cache_length=arguments.cache_length,
     )
-    return targets, request
+    requests = (request.model_copy(update={"quant": recipe.name}) for recipe in recipes)
+    return list(zip(targets, requests, strict=True))
 
 
 def check_export(
-    arguments: argparse.Namespace, targets: list[Target], request: ExportRequest
-) -> tuple[Resolved, list[tuple[Target, Path]]]:
-    """What is exported, and the folder of each target. Raises UsageError, RecipeError or IntegrityError."""
+    arguments: argparse.Namespace, requests: list[tuple[Target, ExportRequest]]
+) -> list[tuple[Resolved, Target, Path]]:
+    """What is exported for each target, and its folder. Raises UsageError, RecipeError or IntegrityError."""
     from voxport.cli.checkpoint import given_options
     from voxport.export.job import bundle_name
     from voxport.export.resolve import resolve
@@ -73,15 +74,16 @@ def check_export(
 
     source = open_source(arguments.checkpoint, arguments.model, arguments.weights, arguments.adapter)
     options = given_options(arguments, source.family.name)
-    resolved, folders = resolve(source, request.model_copy(update={"options": options})), []
-    for target in targets:
+    outputs = []
+    for target, request in requests:
+        resolved = resolve(source, request.model_copy(update={"options": options}))
         folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
-        if arguments.out and len(targets) > 1:
+        if arguments.out and len(requests) > 1:
             folder /= target.name
         check_output(folder)
-        folders.append(folder)
-    _warn_of_missing_parts(resolved)
-    return resolved, list(zip(targets, folders, strict=True))
+        outputs.append((resolved, target, folder))
+    _warn_of_missing_parts(source)
+    return outputs
 
 
 def check_alone(bundle: Bundle) -> None:
@@ -163,8 +165,8 @@ def model_name(arguments: argparse.Namespace, resolved: Resolved) -> str:
     return folder_name(arguments.checkpoint) if arguments.checkpoint else embedded_name(family)
 
 
-def _warn_of_missing_parts(resolved: Resolved) -> None:
-    source, files = resolved.source, resolved.source.family.layout
+def _warn_of_missing_parts(source: Source) -> None:
+    files = source.family.layout
     if files.has_tokenizer and not source.tokenizer_files:
         log.warning(
             "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder

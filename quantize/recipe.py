@@ -8,9 +8,10 @@ from voxport.bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
 from voxport.bundle.names import did_you_mean, find_name
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
-GROUP = 32  # weights per scale of 4 bits: the smallest block that the kernels of all targets take
+GROUP = 32  # weights per scale: the smallest block that the 4-bit kernels of all targets take
 WIDE_GROUP = 128  # a quarter of the scales
 PALETTE_CHANNELS = 16  # rows per palette; Core ML takes 4 to 32; palettes are small compared with indices
+FEW_CHANNELS, MANY_CHANNELS = 8, 32  # as in the presets of apple/coreai-models for iOS
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,13 @@ RECIPES = {
     for recipe in (
         Recipe("none", linears=None, tables=None),
         Recipe("w8", linears=_INT8, tables=_INT8),
+        Recipe("w8g32", linears=IntegerScheme(bits=8, group=GROUP), tables=_INT8),
         Recipe("w8g128", linears=IntegerScheme(bits=8, group=WIDE_GROUP), tables=_INT8),
         Recipe("w4", linears=_INT4, tables=_INT8),
         Recipe("w4g128", linears=IntegerScheme(bits=4, group=WIDE_GROUP), tables=_INT8),
         Recipe("lut4", linears=PaletteScheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
+        Recipe("lut4g8", linears=PaletteScheme(bits=4, channels=FEW_CHANNELS), tables=_INT8),
+        Recipe("lut4g32", linears=PaletteScheme(bits=4, channels=MANY_CHANNELS), tables=_INT8),
         Recipe("8da4w", linears=IntegerScheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
     )
 }
@@ -88,6 +92,9 @@ NEAREST = {  # patterns of names in other programs
     r"(b?f|b?float|fp)[-_]?16|half": "none, with --compute-precision float16",
     r"(f|float|fp)[-_]?32|full": "none",
     r"(awq|gptq)(-?int4)?": "w4g128",
+    r"q8_0|mxfp8|(int|[wq])?8([-_]?bits?)?[-_]?(g|gs|group|block)[-_]?32": "w8g32",
+    r"(4bit_)?(weight_)?palettized_group(8|32)|lut4c(8|32)": "lut4g8 or lut4g32",
+    r".*palett?i.*|pal[-_]?[2-8]|lut.*|k-?means": "lut4",
     r"(u?int|[wqi]|i?q|fp|[mn][xvf](fp)?)?[-_]?[2-4]([-_]?bits?|[-_]\w+|a16)?|4b": "w4",
     r"(u?int|[wqi]|i?q|fp|mxfp)?[-_]?[5-8]([-_]?bits?|[-_]\w+|a16|a8)?|8b": "w8",
 }

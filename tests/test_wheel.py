@@ -174,7 +174,7 @@ def test_checkpoints_and_bundles_are_inspected_without_torch(
     assert "consolidated.safetensors: missing; fetch it" in failing(5, "inspect", damaged)
     bundle = next(programs.parent.rglob("bundles")) / "voxtral-tts-tiny"
     assert "every hash is right" in failing(2, "verify", bundle)
-    assert "targets     onnx, executorch, coreml" in succeed(voxport, "list")
+    assert "targets     onnx, executorch, coreml, coreai" in succeed(voxport, "list")
 
 
 def test_it_serves_both_models_and_leaves_nothing_behind(

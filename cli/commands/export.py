@@ -1,4 +1,4 @@
-"""Export a speech checkpoint to ONNX, ExecuTorch or Core ML, quantised and verified."""
+"""Export a speech checkpoint to ONNX, ExecuTorch, Core ML or Core AI, quantised and verified."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    resolved, outputs = check_export(arguments, *arguments.names)
+    outputs = check_export(arguments, arguments.names)
     from voxport.export.estimate import estimate
 
     results = []
-    for target, folder in outputs:
+    for resolved, target, folder in outputs:
         expected = estimate(resolved, target, not arguments.no_verify)
         if arguments.dry_run:
             results.append(_estimate(arguments, target, folder, expected))

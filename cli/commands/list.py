@@ -13,7 +13,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
 from voxport.cli.arguments import add_json
 from voxport.cli.preflight import open_source
-from voxport.export.targets import TARGETS, targets_that_hold
+from voxport.export.targets import TARGETS, default_recipes, open_target, targets_that_hold
 from voxport.model.families import FAMILIES, public_name
 from voxport.quantize.recipe import RECIPES
 
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = {
         "families": {family: row.title for family, row in FAMILIES.items()},
         "targets": list(TARGETS),
+        "default_recipes": default_recipes(),
         "recipes": {name: recipe.to_entry().model_dump(mode="json") for name, recipe in RECIPES.items()},
         "components": {
             family: {component.name: component.purpose for component in found.components()}
@@ -74,6 +75,8 @@ def _lines(content: Json, kept: dict[str, set[str]]) -> list[str]:
             f"recipe      {name:<8} {_scheme_text(recipe.linears)}; tables {_scheme_text(recipe.tables)}"
             for name, recipe in RECIPES.items()
         ),
+        *(f"default     {recipe:<8} for {target}" for target, recipe in content["default_recipes"].items()),
+        *(f"note        {note}" for target in TARGETS if (note := open_target(target).recipe_notes)),
     ]
     for family, components in content["components"].items():
         lines += ["", public_name(family), f"sizes       {', '.join(content['sizes'][family])}"]

@@ -25,8 +25,10 @@ TARGETS: dict[str, tuple[str, str]] = {
 NEAREST = {  # patterns of names in other programs
     r"tf-?lite|tf|litert|qnn|xnnpack|vulkan|pte|android|mobile": "executorch",
     r"openvino|ov|tensorrt|trt|ort|onnx-?runtime|directml|webgpu|wasm|cuda|gguf|ggml|torchscript": "onnx",
-    r"core-?ml-?tools|ml(model|package|program)|ios|macos|apple|ane": "coreml",
-    r"mlx": "coreml for Apple devices; `convert` writes weights for mlx",
+    r"core-?ml-?tools|ml(model|package|program)|(ios|macos)[-_]?(1[5-8]|26)": "coreml",
+    r"core[-_ ]?ai.*|ai-?model|(ios|macos)[-_]?27": "coreai",
+    r"ios|macos|apple|ane": "coreml, or coreai from iOS 27 and macOS 27 on",
+    r"mlx": "coreml or coreai for Apple devices; `convert` writes weights for mlx",
     r"all|any|\*": "onnx and the other targets, separated by commas",
 }
 
@@ -54,6 +56,11 @@ def open_target(name: str, precision: str | None = None) -> Target:
             field="compute_precision",
         )
     return target(next((own for own in offered if own == precision), offered[0]))
+
+
+def default_recipes() -> dict[str, str]:
+    """The recipe of an export that names none, by target."""
+    return {name: _target_class(name).default_recipe for name in TARGETS}
 
 
 def target_of_job(job: ExportJob) -> Target:

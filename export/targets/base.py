@@ -91,6 +91,8 @@ class Target(ABC):
     compute_precisions: precisions that floats can be stored and computed in, the default first.
     verification_precisions: precisions that verification runs the artifact in, the one with the tightest bars
         first. The first one gets the long run. None leaves the choice to the runner.
+    default_recipe: recipe of an export that names none.
+    recipe_notes: which recipes the units of a device run, for people; empty if all run everywhere.
     native_schemes: types of schemes that the target supports with a kernel or a storage format of its own.
     has_integer_kernels: whether products of integer weights round their activations, whatever the scheme
         asks.
@@ -108,6 +110,8 @@ class Target(ABC):
     runners: ClassVar[tuple[str, ...]]
     compute_precisions: ClassVar[tuple[Precision, ...]] = ("float32",)
     verification_precisions: ClassVar[tuple[str | None, ...]] = (None,)
+    default_recipe: ClassVar[str] = "none"
+    recipe_notes: ClassVar[str] = ""
     native_schemes: ClassVar[frozenset[str]] = frozenset({"integer"})
     has_integer_kernels: bool = False
     has_float_activations: bool = False

@@ -34,10 +34,13 @@ def test_a_close_name_is_offered() -> None:
 @pytest.mark.parametrize(
     ("nearest", "names"),
     [
-        ("w8", "int8 INT8 q8 Q8_0 8bit 8-bit w8a16 w8a8 w6 q6_k fp8 mxfp8 q5_k_m"),
+        ("w8", "int8 INT8 q8 8bit 8-bit w8a16 w8a8 w6 q6_k fp8 q5_k_m"),
+        ("w8g32", "Q8_0 mxfp8 int8-g32 8bit-gs32 w8_group32"),
         ("w4", "int4 q4 q4_0 Q4_K_M iq4_xs 4bit 4-bit w4a16 nf4 mxfp4 nvfp4 w3 int2 uint4"),
         ("8da4w", "w4a8 int4a8 w4a8dynamic"),
         ("w4g128", "awq gptq gptq-int4"),
+        ("lut4", "lut8 palettized kmeans 4bit_palettization"),
+        ("lut4g8 or lut4g32", "4bit_weight_palettized_group8 4bit_palettized_group32"),
         ("none, with --compute-precision float16", "fp16 float16 f16 bf16 bfloat16 half"),
         ("none", "fp32 float32 f32"),
     ],
@@ -46,7 +49,7 @@ def test_the_nearest_recipe_to_a_name_of_another_program_is_named(nearest: str, 
     for name in names.split():
         with pytest.raises(RecipeError, match=f"; the nearest is {nearest}$"):
             find_recipe(name)
-        with pytest.raises(RecipeError, match=r"target .*there are onnx, executorch, coreml$"):
+        with pytest.raises(RecipeError, match=r"target .*there are onnx, executorch, coreml, coreai$"):
             parse_targets(name)
 
 
@@ -55,7 +58,10 @@ def test_the_nearest_recipe_to_a_name_of_another_program_is_named(nearest: str, 
     [
         ("executorch", "tflite TFLite litert"),
         ("onnx", "openvino gguf tensorrt cuda wasm"),
-        ("coreml", "mlx mlpackage ios"),
+        ("coreml", "mlpackage ios18 macos-26"),
+        ("coreml, or coreai from iOS 27", "ios macos apple ane"),
+        ("coreml or coreai for Apple devices", "mlx"),
+        ("coreai", "aimodel core-ai coreai-torch ios27 macOS-27"),
         ("onnx and the other targets", "all"),
     ],
 )

@@ -217,7 +217,7 @@ print("MODULES", *sys.modules)
     ("calls", "absent"),
     [
         ([[]], {"torch", "numpy", "pydantic", "voxport.export", "voxport.cli.commands.export"}),
-        ([["--version"]], {"torch", "numpy", "onnxruntime", "executorch", "coremltools"}),
+        ([["--version"]], {"torch", "numpy", "onnxruntime", "executorch", "coremltools", "coreai"}),
         ([["say", "--help"]], {"torch", "numpy", "pydantic", "voxport.export"}),
         ([[command.name, "--help"] for command in COMMANDS], {"torch"}),
     ],
@@ -261,7 +261,7 @@ def test_the_version_has_voxport_and_the_engines(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         voxport(["--version"])
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert rows.keys() == {"voxport", "python", "onnxruntime", "executorch", "coremltools", "torch"}
+    assert rows.keys() == {"voxport", "python", "onnxruntime", "executorch", "coremltools", "coreai", "torch"}
     assert rows["torch"] == torch.__version__ and rows["python"] == platform.python_version()
 
 

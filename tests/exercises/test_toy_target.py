@@ -76,4 +76,7 @@ def test_another_family_is_refused_in_one_line(
 
 def test_it_is_listed(numpy_target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert export(["list"]) == 0
-    assert "targets     onnx, executorch, coreml, numpy" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "targets     onnx, executorch, coreml, coreai, numpy" in listed
+    assert "default     w8g32    for coreai\ndefault     none     for numpy" in listed
+    assert "note        coreai: by public reports, not tried here" in listed

@@ -38,7 +38,7 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--target", "tflite"], 2, "onnx, executorch, coreml"),
+        (["--target", "tflite"], 2, "onnx, executorch, coreml, coreai"),
         (["--target", "coreml,onnx", "--quant", "lut4"], 2, "onnx cannot store such palette weights"),
         (
             ["--target", "onnx", "--quant", "8da4w", "--compute-precision", "float16"],
@@ -46,13 +46,18 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
             "onnx in float16 cannot store such integer weights with integer activations",
         ),
         (["--target", "executorch", "--quant", "w8g128"], 2, "executorch cannot store such integer weights"),
+        (["--target", "coreai,executorch", "--quant", "w8g32"], 2, "only coreai, coreml, onnx can; use w8"),
         (["--target", "onnx", "--quant", "w8g182"], 2, "did you mean w8g128?"),
         (["--target", "onx"], 2, "did you mean onnx?"),
         (["--target", "onnx", "--model", "voxtral-ts"], 2, "did you mean voxtral-tts?"),
         (["--target", "onnx", "--quant-for", "backbon=w8"], 2, "did you mean backbone?"),
         (["--target", "onnx", "--modle=qwen3-tts"], 2, "did you mean --model?"),
         (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
-        (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w8g128, w4, w4g128, lut4, 8da4w"),
+        (
+            ["--target", "onnx", "--quant", "w3"],
+            2,
+            "none, w8, w8g32, w8g128, w4, w4g128, lut4, lut4g8, lut4g32, 8da4w",
+        ),
         (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),
         (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
         (

@@ -170,3 +170,16 @@ def test_a_bundle_of_a_snapshot_is_called_by_the_repository(
         assert export(["--target", "onnx", "--checkpoint", given, "--dry-run", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)[0]["out"] == "artifacts/My.Model-onnx-none"
     assert export(["--target", "onnx", "--checkpoint", ".", "--weights", WEIGHTS, "--dry-run"]) == 0
+
+
+def test_an_export_that_names_no_recipe_takes_the_default_of_each_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for quant in ([], ["--quant", "w4"]):
+        assert export(["--target", "onnx,coreai", *quant, "--dry-run", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        names += ["-".join(row["out"].split("-")[-2:]) for row in rows]
+        assert {graph["recipe"] for graph in rows[1]["graphs"].values()} == {names[-1].split("-")[1]}
+    assert names == ["onnx-none", "coreai-w8g32", "onnx-w4", "coreai-w4"]

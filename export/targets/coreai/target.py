@@ -19,6 +19,10 @@ class CoreAITarget(Target):
     layout = "BHSD"
     kernel = ("voxport.export.targets.apple", "dequantized_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.1, verification=100, sample=60)
+    default_recipe = "w8g32"
+    recipe_notes = """\
+coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g8 and lut4g32 for the
+            Neural Engine, which does not compile groups; w8 gave wrong values on the GPU of beta versions"""
     state_notes = "For iOS 27, macOS 27 or newer.\n"
     sliding_window_notes = RING_NOTES
     runners = ("Core AI",)
