@@ -49,7 +49,7 @@ class Model:
             path: (found.searched / max(found.norm, 1e-30)) ** 0.5 for path, found in quantizer.errors.items()
         }
         components = tuple(component for component in self.components if component.graph == graph)
-        return Graph(graph, module, components, exceeds_float16=not spec.float16)
+        return Graph(graph, module, components, not spec.float16, source.family.title, source.licence)
 
     def release(self, graph: str) -> None:
         """Frees the weights of a graph. They are loaded again when asked for."""

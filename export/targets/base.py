@@ -31,13 +31,16 @@ A cache with a window is a sliding-window cache. It is a ring, which the graph m
 class Graph:
     """A module with its weights, and the components that it computes. The first has the widest bounds.
 
-    `exceeds_float16`: values inside may be larger than half precision holds.
+    `exceeds_float16`: values inside may be larger than half precision holds. `title` of the model and
+    `licence` of its weights are for people.
     """
 
     name: str
     module: nn.Module
     components: tuple[Component, ...]
     exceeds_float16: bool = False
+    title: str = ""
+    licence: str = ""
 
     @property
     def first(self) -> Component:

@@ -14,7 +14,12 @@ from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_f
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename_blobs
 from voxport.export.targets.coreai.half import narrowed
-from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, without_converter_output
+from voxport.export.targets.coreai.tools import (
+    AIModelAssetMetadata,
+    TorchConverter,
+    get_decomp_table,
+    without_converter_output,
+)
 from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
 from voxport.export.targets.shared import dynamic_shapes, export_errors, target_kernels, trace
 from voxport.model.graph import Component
@@ -41,8 +46,16 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
                 output_names=[spec.name for spec in component.signature.outputs],
                 state_names=_states(program),
             )
-        converter.to_coreai().save_asset(path)
+        converter.to_coreai().save_asset(path, _metadata(graph))
         normalise(path)
+
+
+def _metadata(graph: Graph) -> AIModelAssetMetadata:
+    """For people, as Xcode shows it. The author of a checkpoint is not known."""
+    found = AIModelAssetMetadata()
+    calls = "".join(f"\n{component.name}: {component.purpose}" for component in graph.components)
+    found.license, found.model_description = graph.licence, f"{graph.title}: {graph.name}{calls}"
+    return found
 
 
 def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
