@@ -94,7 +94,7 @@ def test_codes_of_a_seed_are_those_of_eager(folder: Callable[[str], Path]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["executorch", "coreml"])
+@pytest.mark.parametrize("target", ["executorch", "coreml", "coreai"])
 def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,7 @@ def test_the_talker_of_other_targets_gives_runs_of_the_official_package(
     for module in ("voxport.model.graph", "voxport.model.qwen3_tts.graphs"):
         monkeypatch.setattr(f"{module}.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
-    rows = {"executorch": 5, "coreml": CACHE}[target]
+    rows = 5 if target == "executorch" else CACHE
     signatures = golden.engine.stream().signatures
     assert {signatures[name].dims["S"] for name in ("embed_text", "prefill")} == {(1, rows)}
     with TemporaryDirectory() as inputs:

@@ -1,4 +1,4 @@
-"""The six graphs of `--split six` give the runs of the official package: all in eager, some on Core ML."""
+"""The six graphs of `--split six` give the runs of the official package: all in eager, some in artifacts."""
 
 import json
 from functools import cache
@@ -60,10 +60,13 @@ def test_a_run_of_the_official_package(name: str, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_core_ml_packages_give_runs_of_the_official_package(exports: ExportCache, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["coreml", "coreai"])
+def test_artifacts_give_runs_of_the_official_package(
+    exports: ExportCache, tmp_path: Path, target: str
+) -> None:
     """Drawn codes, and those of a recording."""
     with exports.artifacts():
-        golden = golden_bundle("base", "coreml", tmp_path / "bundle", "--split", "six")
+        golden = golden_bundle("base", target, tmp_path / "bundle", "--split", "six")
     assert [misses(golden.run(run, tmp_path)) for run in FEW] == [[], []]
 
 
