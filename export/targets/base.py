@@ -112,7 +112,7 @@ class Target(ABC):
     sliding_window_notes: ClassVar[str] = ""
     runners: ClassVar[tuple[str, ...]]
     compute_precisions: ClassVar[tuple[Precision, ...]] = ("float32",)
-    verification_precisions: ClassVar[tuple[str | None, ...]] = (None,)
+    verification_precisions: tuple[str | None, ...] = (None,)
     default_recipe: ClassVar[str] = "none"
     recipe_notes: ClassVar[str] = ""
     native_schemes: ClassVar[frozenset[str]] = frozenset({"integer"})
@@ -136,8 +136,10 @@ class Target(ABC):
         """Bytes of one floating-point weight in an artifact."""
         return 2 if self.compute_precision == "float16" else 4
 
-    def runs_in_float16(self, precision: str | None) -> bool:
-        """Whether values are rounded to float16 when the artifact runs in `precision`."""
+    def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
+        """Whether values are rounded to float16 when the artifact runs in `precision`, here those of a graph
+        that `exceeds_float16` or not.
+        """
         return False
 
     def holds(self, scheme: Scheme) -> bool:
@@ -175,16 +177,26 @@ class Target(ABC):
         """
         return ""
 
+    def sums_in_float16(self, precision: str | None) -> bool:
+        """Whether products are also summed in float16, term by term, when the artifact runs in `precision`.
+        Then its bar is wide, and few calls are compared.
+        """
+        return False
+
     def is_slow(self, precision: str | None) -> bool:
         """Whether a large artifact that runs in `precision` takes seconds for each call on this machine."""
         return False
 
-    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
-        """An engine that runs the artifacts without rounding activations, for verification.
+    def open_artifacts(
+        self, bundle: Bundle, options: EngineOptions, float_activations: bool = False
+    ) -> Engine:
+        """The engine that verification runs in the precision of `options`, one of `verification_precisions`.
 
-        Only for targets with `has_float_activations`, which override it.
+        `float_activations`: without rounding activations. Only for targets with `has_float_activations`.
         """
-        raise NotImplementedError(f"{self.name}: no engine without rounding of activations")
+        from voxport.runtime.engines import open_engine
+
+        return open_engine(bundle, options)
 
     def readme_notes(self, has_sliding_window: bool) -> str:
         """Paragraphs for the README of a bundle."""

@@ -201,7 +201,7 @@ class Comparison:
     @property
     def distance_bar(self) -> float | None:
         """None if single precision keeps every value within the float bar."""
-        distance = FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else 0.0
+        distance = max(FLOAT16_DISTANCE_BAR, self.float_bar) if self.float_bar >= FLOAT16_BAR else 0.0
         if self.integer_activations:
             return distance + ROUNDING_FACTOR * max((call.norm for call in self.rounding), default=0.0)
         return distance or None

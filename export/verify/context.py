@@ -2,22 +2,28 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
 from voxport.export.model import Model
 from voxport.export.targets.base import Graph, Target
-from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
+from voxport.export.verify.comparison import (
+    FLOAT16_BAR,
+    FLOAT_BAR,
+    Comparison,
+    distance_at,
+)
 from voxport.export.verify.eager import EagerEngine, perturbed
 from voxport.export.verify.modes import MAX_ROWS, WHOLE, Extent, Mode
 from voxport.model.family import VerificationPlan
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedModule, float_activations
-from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from voxport.runtime.families import open_family
 from voxport.runtime.families.workload import VerificationWorkload
@@ -46,12 +52,14 @@ class ComparedEngines:
 class Bars:
     """Bars of the lowering error, for results that no tie affects, and of the quantisation error by graph.
 
-    `integer_graphs` have quantised products with integer activations.
+    `integer_graphs` have quantised products with integer activations. `by_graph` are bars of the lowering
+    error of values of one graph, `lowering` is for values of all graphs.
     """
 
     lowering: float = FLOAT_BAR
     quantisation: Mapping[str, float] = field(default_factory=dict)
     integer_graphs: frozenset[str] = frozenset()
+    by_graph: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,8 @@ class Context:
     _last_states: dict[tuple[str, int, bool], Arrays] = field(default_factory=dict, init=False)
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
-        return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
+        bar = self.bars.by_graph.get(self.components[component].graph, self.bars.lowering)
+        return Comparison(component, output, check, self.is_integer(component), bar)
 
     def call_seeds(self, cases: int = 1) -> tuple[int, ...]:
         """Seeds of calls of one size, for every case of a component: more of them if a share of the calls
@@ -146,7 +155,7 @@ def open_context(
     resolved, job = model.resolved, bundle.job
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     names = {entry.name for entry in bundle.components}
-    bars = _bars(graphs, target, target.runs_in_float16(mode.precision))
+    bars = _bars(graphs, target, mode.precision)
     if mode.float_activations:
         bars = replace(bars, integer_graphs=frozenset())
     return Context(
@@ -169,8 +178,8 @@ def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> Compar
     options = EngineOptions(compute_precision=mode.precision, compute_units=units, device=mode.options.device)
     components = tuple(component for component in model.components if component.name in names)
     unrounded = EagerEngine(components, model.module, target.layout, float_activations)
+    artifact = target.open_artifacts(bundle, options, mode.float_activations)
     if mode.float_activations:
-        artifact = target.open_with_float_activations(bundle, options)
         return ComparedEngines(artifact, unrounded, unrounded)
     kernel = target.linear_kernel
     is_float16 = target.runs_in_float16(mode.precision)
@@ -179,7 +188,7 @@ def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> Compar
     holds_full = extent.frames > 0 or not extent.is_sample
     reference = Model(model.resolved.in_full_precision(), target.layout)
     return ComparedEngines(
-        artifact=open_engine(bundle, options),
+        artifact=artifact,
         eager=EagerEngine(components, model.module, target.layout, kernel),
         unrounded=unrounded,
         perturbed=EagerEngine(components, model.module, target.layout, other_sums)
@@ -189,7 +198,7 @@ def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> Compar
     )
 
 
-def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
+def _bars(graphs: Sequence[Graph], target: Target, precision: str | None) -> Bars:
     """The bars of quantisation follow from the coarsest scheme of each graph."""
     quantisation, integer_graphs = dict[str, float](), set[str]()
     for graph in graphs:
@@ -199,7 +208,31 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
         products = (part.scheme for part in parts if not part.is_table)
         if any(scheme.integer_activations(target.has_integer_kernels) for scheme in products):
             integer_graphs.add(graph.name)
-    return Bars(FLOAT16_BAR if is_float16 else FLOAT_BAR, quantisation, frozenset(integer_graphs))
+    by_graph = {graph.name: _lowering_bar(graph, target, precision) for graph in graphs}
+    return Bars(max(by_graph.values()), quantisation, frozenset(integer_graphs), by_graph)
+
+
+def _lowering_bar(graph: Graph, target: Target, precision: str | None) -> float:
+    if not target.runs_in_float16(precision, graph.exceeds_float16):
+        return FLOAT_BAR
+    return FLOAT16_BAR + (_float16_sums(graph.module) if target.sums_in_float16(precision) else 0.0)
+
+
+def _float16_sums(module: nn.Module) -> float:
+    """The error of a graph whose products are summed in float16, in the order of their terms.
+
+    After k of K terms, a sum has a variance of k / K of the result's. Its rounding error is evenly spread and
+    at most u = 2^-11 of it, so its variance is at most u^2 / 3 of the sum's. All K errors have together
+    u^2 / 3 * sum(k / K) = u^2 K / 6. A graph is taken for one chain of products, so their variances add up.
+    Products side by side, and blocks that add to a sum, have less, which is a reserve.
+    """
+    terms = 0
+    for part in module.modules():
+        weight = getattr(part, "weight", None)
+        is_table = isinstance(part, nn.Embedding) or getattr(part, "is_table", False)
+        if weight is not None and weight.dim() > 1 and not is_table:
+            terms += getattr(part, "in_features", weight[0].numel())  # packed weights have fewer columns
+    return 2**-11 * sqrt(terms / 6)
 
 
 def add_outputs(

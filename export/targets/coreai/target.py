@@ -1,12 +1,19 @@
 """The target Core AI, for iOS 27 and macOS 27."""
 
-import sys
-from pathlib import Path
+from __future__ import annotations
 
-from voxport.bundle.manifest import Precision
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxport.bundle.manifest import Bundle, Precision
 from voxport.bundle.spec import Dtype, graph_state_name
 from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from voxport.model.graph import Component
+
+if TYPE_CHECKING:
+    from voxport.runtime.engines.base import Engine, EngineOptions
 
 IS_MACOS = sys.platform == "darwin"
 
@@ -27,13 +34,32 @@ coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g
     sliding_window_notes = RING_NOTES
     runners = ("Core AI",)
     compute_precisions = ("float16", "float32")
+    verification_precisions: tuple[str | None, ...] = ("float32", "float16", "stored")
     native_schemes = frozenset({"integer", "palette"})
 
-    def runs_in_float16(self, precision: str | None) -> bool:
-        return precision != "float32"
+    def __init__(self, compute_precision: Precision | None = None):
+        super().__init__(compute_precision)
+        if self.compute_precision == "float32":
+            self.verification_precisions = self.verification_precisions[:1]
+
+    def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
+        return precision != "float32" and not exceeds_float16
+
+    def sums_in_float16(self, precision: str | None) -> bool:
+        return precision == "stored"
 
     def is_slow(self, precision: str | None) -> bool:
         return True
+
+    def open_artifacts(
+        self, bundle: Bundle, options: EngineOptions, float_activations: bool = False
+    ) -> Engine:
+        precision, options = options.compute_precision, replace(options, compute_precision=None)
+        if self.compute_precision == "float32" or precision == "stored":
+            return super().open_artifacts(bundle, options)
+        from voxport.export.targets.coreai.copies import open_copies
+
+        return open_copies(bundle, options, "float32" if precision == "float32" else "float16")
 
     def entry_point(self, component: Component) -> EntryPoint:
         return EntryPoint(f"{component.graph}.aimodel", component.name)
@@ -54,4 +80,4 @@ coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g
         return graph_state_name(graph, state)
 
     def state_dtype(self, dtype: Dtype) -> Dtype:
-        return "float16"
+        return self.compute_precision

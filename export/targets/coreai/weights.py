@@ -112,16 +112,16 @@ class StoredWeights:
             self._constants[name] = ir.DenseResourceElementsAttr.get_from_buffer(
                 np.ascontiguousarray(make()).data, name, type_
             )
-        return _constant_op(self._constants[name])
+        return constant_op(self._constants[name])
 
 
 def _zeros(shape: list[Any], element: Any) -> Any:
     make = ir.IntegerAttr if isinstance(element, ir.IntegerType) else ir.FloatAttr
     value = ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(shape, element), make.get(element, 0))
-    return _constant_op(value)
+    return constant_op(value)
 
 
-def _constant_op(value: Any) -> Any:
+def constant_op(value: Any) -> Any:
     return dialect.ConstantOp(value=value).result  # type: ignore[no-untyped-call]
 
 

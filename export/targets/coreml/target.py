@@ -37,7 +37,7 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
     verification_precisions = ("float32", None if IS_MACOS else "float16")
     native_schemes = frozenset({"integer", "palette"})
 
-    def runs_in_float16(self, precision: str | None) -> bool:
+    def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
         return precision != "float32"
 
     def is_slow(self, precision: str | None) -> bool:

@@ -48,7 +48,7 @@ cleared.
         if self.compute_precision == "float16":
             self.kernel, self.has_integer_kernels = ("voxport.quantize.modules", "float_activations"), False
 
-    def runs_in_float16(self, precision: str | None) -> bool:
+    def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
         return self.compute_precision == "float16"
 
     def holds(self, scheme: Scheme) -> bool:
@@ -71,7 +71,11 @@ cleared.
 
         return check_graph(folder / self.entry_point(graph.first).file, graph, self.compute_precision)
 
-    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
+    def open_artifacts(
+        self, bundle: Bundle, options: EngineOptions, float_activations: bool = False
+    ) -> Engine:
+        if not float_activations:
+            return super().open_artifacts(bundle, options)
         from voxport.export.targets.onnx.read_back import FloatActivationsEngine
 
         return FloatActivationsEngine(bundle, options)
