@@ -1,14 +1,17 @@
 """What the targets Core ML and Core AI share, in plain torch: attention, products, the order of weights."""
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
+from voxport.bundle.errors import ExportError
 from voxport.bundle.spec import MASKED_SCORE, Kind
-from voxport.export.targets.shared import example_inputs, target_kernels, zero_states
+from voxport.export.targets.shared import compare, example_inputs, target_kernels, zero_states
 from voxport.model.graph import Component
 from voxport.model.layers.attention import (
     Attended,
@@ -22,6 +25,8 @@ from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, Quant
 from voxport.quantize.search import SMALLEST_SCALE
 
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
+Array = npt.NDArray[Any]  # integers or floats
+Weight = Callable[[], tuple[Array, Array]]  # reads integers and scales, or indices and palettes
 CacheUpdate = tuple[torch.Tensor, torch.Tensor]
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 # Outputs that are rounded to codes. A float16 program computes them in float32 from the last product on.
@@ -120,6 +125,19 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
                 hooks.enter_context(hook)
         module(*inputs.values(), *zero_states(component))
     return called
+
+
+def check_weights(where: str, found: Sequence[Weight], component: Component, module: nn.Module) -> list[str]:
+    """Compares the weights of a saved function with the weights of `module`. `where` starts the ExportError.
+
+    Returns the paths of the modules in the order of their calls.
+    """
+    expected = called_modules(component, module)
+    compare(where, "number of quantised weights", len(found), len(expected))
+    for weight, (name, part) in zip(found, expected, strict=True):
+        if not all(map(np.array_equal, weight(), integers_and_scales(part))):
+            raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
+    return [name for name, _ in expected]
 
 
 def _multiply_by_zero(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:

@@ -129,6 +129,12 @@ def without_warnings(*loggers: str) -> Iterator[None]:
                 logger.setLevel(level)
 
 
+def compare(where: str, what: str, found: Any, expected: Any) -> None:
+    """Raises ExportError if a value that is read back differs."""
+    if found != expected:
+        raise ExportError(f"{where}: {what}: found {found}, expected {expected}")
+
+
 class StoredLinear(NamedTuple):
     """A quantised linear as it is stored: hashes of its integers and scales. A block shares a scale."""
 

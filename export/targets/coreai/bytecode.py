@@ -5,21 +5,19 @@ https://mlir.llvm.org/docs/BytecodeFormat/ defines the format. Core AI has no in
 
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from voxport.bundle.errors import ExportError
-from voxport.export.targets.shared import hash_of
 
 MAGIC = b"ML\xefR"
 STRINGS, RESOURCES, RESOURCE_OFFSETS = 0, 5, 6  # identifiers of sections
 IS_ALIGNED = 0x80  # flag of an identifier
 BLOB = 0  # kind of a resource
-COMPILER_NAME = b"resource_"  # followed by a hash, which is seeded by process
-SUBGRAPH = re.compile(rb"(sdpa\w*)_[a-z]{8}")  # the last letters are random
+HASHED = re.compile(rb"resource_\d+")  # the compiler's name of a weight
 
 
 class Section(NamedTuple):
@@ -66,14 +64,18 @@ class Bytecode:
             at += size
         return found
 
-    def blobs(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The index of the name, and the bytes, of every weight."""
+    def blobs(self) -> dict[str, np.ndarray]:
+        """The bytes of every weight by name."""
+        found = dict[str, np.ndarray]()
         if RESOURCES not in self.sections:
-            return
-        section = self.sections[RESOURCE_OFFSETS]
-        place = self.sections[RESOURCES].start
-        _, at = varint(self.data, section.start)
-        while at < section.stop:
+            return found
+        names, place, (_, at, stop) = (
+            self.strings(),
+            self.sections[RESOURCES].start,
+            self.sections[RESOURCE_OFFSETS],
+        )
+        _, at = varint(self.data, at)
+        while at < stop:
             _, at = varint(self.data, at)  # the dialect of the group
             count, at = varint(self.data, at)
             for _ in range(count):
@@ -83,12 +85,9 @@ class Bytecode:
                     alignment, start = varint(self.data, place)
                     length, start = varint(self.data, start)
                     start += -start % alignment
-                    yield name, np.frombuffer(self.data[start : start + length], np.uint8)
+                    found[names[name].decode()] = np.frombuffer(self.data[start : start + length], np.uint8)
                 at, place = at + 1, place + size
-
-    def by_name(self) -> dict[str, np.ndarray]:
-        names = self.strings()
-        return {names[index].decode(): data for index, data in self.blobs()}
+        return found
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -107,19 +106,18 @@ def _as_varint(value: int) -> bytes:
     return ((value << count) | (1 << (count - 1))).to_bytes(count, "little")
 
 
-def rename_blobs(path: Path) -> None:
-    """Names every weight that the compiler has named by the hash of its bytes, and subgraphs by their place.
+def rename(path: Path, functions: Iterable[str]) -> None:
+    """Numbers what the compiler has named: weights, by a hash that differs from process to process, and
+    `functions`, by random letters behind the last `_`.
 
     The section of strings is behind the weights, so only the end of the file is written again.
     """
     code = Bytecode(path)
-    strings, section = code.strings(), code.sections[STRINGS]
-    for index, data in code.blobs():
-        if strings[index].startswith(COMPILER_NAME):
-            strings[index] = b"w" + hash_of(data)[:16].encode()
-    for index, string in enumerate(strings):
-        if found := SUBGRAPH.fullmatch(string):
-            strings[index] = found[1] + b"_%d" % index
+    section, random = code.sections[STRINGS], {name.encode() for name in functions}
+    strings = [
+        name.rpartition(b"_")[0] + b"_%d" % index if name in random or HASHED.fullmatch(name) else name
+        for index, name in enumerate(code.strings())
+    ]
     content = b"".join(
         (
             _as_varint(len(strings)),

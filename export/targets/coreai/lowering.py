@@ -12,12 +12,13 @@ from torch.export import ExportedProgram
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_factor
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreai.bytecode import rename_blobs
+from voxport.export.targets.coreai.bytecode import rename
 from voxport.export.targets.coreai.half import narrowed
 from voxport.export.targets.coreai.tools import (
     AIModelAssetMetadata,
     TorchConverter,
     get_decomp_table,
+    saved_functions,
     without_converter_output,
 )
 from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
@@ -119,8 +120,10 @@ def _add(x: torch.Tensor, y: Any, alpha: float = 1) -> Any:
 
 
 def normalise(path: Path) -> None:
-    """Removes what differs from process to process: the compiler's names of weights, and the date."""
-    rename_blobs(path / PROGRAM)
+    """Removes what differs from process to process: names that are random or hashes, and the date."""
+    with saved_functions(path) as functions:
+        private = [name for name, function in functions.items() if "priv" in function.attributes]
+    rename(path / PROGRAM, private)
     (path / HASH).write_bytes(bytes.fromhex(file_entry(path / PROGRAM).sha256))
     metadata = json.loads((path / METADATA).read_text())
     metadata.pop("creationDate", None)

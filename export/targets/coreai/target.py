@@ -69,6 +69,12 @@ coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g
 
         lower_graph(graph, folder / f"{graph.name}.aimodel", self._precision(graph))
 
+    def check(self, graph: Graph, folder: Path) -> str:
+        from voxport.export.targets.coreai.read_back import check_asset
+
+        check_asset(folder / f"{graph.name}.aimodel", graph, self._precision(graph))
+        return "functions, states, integers and scales equal the module"
+
     def _precision(self, graph: Graph) -> Precision:
         return "float32" if graph.exceeds_float16 else self.compute_precision
 

@@ -8,6 +8,8 @@ weight belongs to which product. coreai-core is pinned exactly.
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
 
 from voxport.export.targets.shared import without_warnings
 
@@ -27,6 +29,7 @@ __all__ = [
     "dialect",
     "get_decomp_table",
     "ir",
+    "saved_functions",
     "without_converter_output",
 ]
 
@@ -36,3 +39,11 @@ def without_converter_output() -> Iterator[None]:
     """Hides the progress bar and the warnings of the converter. It raises its errors."""
     with without_warnings("coreai_torch"), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         yield
+
+
+@contextmanager
+def saved_functions(path: Path) -> Iterator[dict[str, Any]]:
+    """The functions of a saved asset in the IR by name. Maps the file. A damaged one ends the process."""
+    with Context():
+        functions: Any = AIModelAsset.load(path).program._module._mlir_module.body.operations
+        yield {function.sym_name.value: function for function in functions}

@@ -1,13 +1,12 @@
 """Quantised weights in a Core AI program: an operator stands for each, and its lowering writes the integers.
 
 The operator has no tensor arguments, so neither torch.export nor the converter holds a weight. The integers
-are two to a byte for 4 bits, and are named by the path of their linear.
+are two to a byte for 4 bits, and are named by the path of their linear, as indices into palettes are.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from math import log2
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.export.targets.apple import rounded_activations
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.apple import integers_and_scales, rounded_activations
 from voxport.export.targets.coreai.tools import dialect, ir
 from voxport.quantize.modules import PalettizedLinear, QuantizedLinear
 
@@ -73,38 +73,30 @@ class StoredWeights:
     def __call__(self, values: Any, node: torch.fx.Node, location: Any) -> Any:
         path, rows, columns, dtype = node.args
         linear = self._linears[str(path)]
+        bits, is_palette = linear.scheme.bits, isinstance(linear, PalettizedLinear)
+        integer_type = ir.IntegerType.get_unsigned(bits) if is_palette else ir.IntegerType.get_signed(bits)
         is_half = dtype == torch.float16
-        floats, float_type = (np.float16, ir.F16Type) if is_half else (np.float32, ir.F32Type)
-        suffix = "f16" if is_half else "f32"
-        if isinstance(linear, PalettizedLinear):
-            values_per_palette = linear.palette.shape[1]
-            bits = int(log2(values_per_palette))
-            indices = self._constant(
-                f"{path}.indices",
-                lambda: packed(linear.indices.numpy(), bits),
+        float_type = ir.F16Type.get() if is_half else ir.F32Type.get()
+        scales = linear.palette[:, None, :, None] if is_palette else linear.scale
+        weight = (
+            self._constant(
+                f"{path}.integers",
+                lambda: packed(integers_and_scales(linear)[0].numpy(), bits),
                 [rows, columns],
-                ir.IntegerType.get_unsigned(bits),
-            )
-            palettes = self._constant(
-                f"{path}.palettes.{suffix}",
-                lambda: linear.palette.numpy().astype(floats),
-                [len(linear.palette), 1, values_per_palette, 1],
-                float_type.get(),
-            )
+                integer_type,
+            ),
+            self._constant(
+                f"{path}.scales.{float_type}",
+                lambda: scales.numpy().astype(np.float16 if is_half else np.float32),
+                list(scales.shape),
+                float_type,
+            ),
+        )
+        if is_palette:
             axis = dialect.constant(np.array(0, np.int16), loc=location)
-            return dialect.lut_to_dense(indices, palettes, axis, loc=location)
-        integer_type, blocks = ir.IntegerType.get_signed(linear.scheme.bits), [rows, linear.scale.shape[1]]
-        integers = self._constant(
-            f"{path}.integers",
-            lambda: packed(linear.integers().numpy(), linear.scheme.bits),
-            [rows, columns],
-            integer_type,
-        )
-        scales = self._constant(
-            f"{path}.scales.{suffix}", lambda: linear.scale.numpy().astype(floats), blocks, float_type.get()
-        )
-        zeros = (_zeros(blocks, element) for element in (integer_type, float_type.get()))
-        return dialect.blockwise_shift_scale(integers, scales, *zeros, loc=location)
+            return dialect.lut_to_dense(*weight, axis, loc=location)
+        zeros = (_zeros(list(scales.shape), element) for element in (integer_type, float_type))
+        return dialect.blockwise_shift_scale(*weight, *zeros, loc=location)
 
     def _constant(self, name: str, make: Callable[[], Any], shape: list[Any], element: Any) -> Any:
         if name not in self._constants:
@@ -127,15 +119,17 @@ def constant_op(value: Any) -> Any:
 
 def packed(integers: np.ndarray, bits: int) -> np.ndarray:
     """The bytes of integers in row order. Of two 4-bit integers in a byte, the first is the low half."""
-    if bits != 4:
+    if bits == 8:
         return integers
-    flat = integers.reshape(-1).view(np.uint8)
-    return (flat[0::2] & 15) | (flat[1::2] << 4)
-
-
-def unpacked(data: np.ndarray, bits: int, is_signed: bool) -> np.ndarray:
-    """The integers that `packed` made bytes of, one in a byte."""
     if bits != 4:
-        return data.view(np.int8 if is_signed else np.uint8)
+        raise ExportError(f"Core AI stores weights of 4 or 8 bits, got {bits}; choose another recipe")
+    flat = integers.reshape(-1).view(np.uint8)
+    result = flat[0::2] & 15
+    result[: len(flat) // 2] |= flat[1::2] << 4
+    return result
+
+
+def unpacked(data: np.ndarray, is_signed: bool) -> np.ndarray:
+    """The 4-bit integers that `packed` made bytes of, one in a byte, and a zero if their number is odd."""
     both = np.stack((data & 15, data >> 4), -1).reshape(-1)
     return (both << 4).view(np.int8) >> 4 if is_signed else both

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import graph_state_name
 from voxport.export.memory import free_memory
-from voxport.export.targets.apple import called_modules, integers_and_scales
+from voxport.export.targets.apple import Array, Weight, check_weights
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.lowering import CONTENT, MODEL, blob_values, bounds_of
 from voxport.export.targets.coreml.tools import (
@@ -28,14 +26,12 @@ from voxport.export.targets.coreml.tools import (
     load_program,
     without_converter_output,
 )
-from voxport.export.targets.shared import export_errors
+from voxport.export.targets.shared import compare, export_errors
 from voxport.model.graph import Component
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32, "int32": ArrayType.INT32}
-Array = npt.NDArray[Any]  # integers or floats
-Weight = Callable[[], tuple[Array, Array]]
 # Integers and scales of a constant expression, or indices and palettes.
 READERS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
     "constexpr_lut_to_dense": lambda op: (
@@ -76,14 +72,14 @@ def _check_function(where: str, path: Path, component: Component, precision: Pre
     function = spec.mlProgram.functions[component.name]
     block = function.block_specializations[function.opset]
     _check_interface(where, described[component.name], block, component)
-    _compare(where, "opset", function.opset, OPSET_NAME)
+    compare(where, "opset", function.opset, OPSET_NAME)
     products = [op.outputs[0].type.tensorType for op in block.operations if op.type in ("linear", "matmul")]
     if products:
         is_float16 = any(tensor.dataType == ct.proto.MIL_pb2.FLOAT16 for tensor in products)
-        _compare(where, "compute precision", "float16" if is_float16 else "float32", precision)
+        compare(where, "compute precision", "float16" if is_float16 else "float32", precision)
     types = {op.type for op in block.operations} - STATE_OPS
     foreign = {kind for kind in types if OPSET not in SSAOpRegistry.core_ops.get(kind, ())}
-    _compare(where, "operators outside iOS 18", sorted(foreign), [])
+    compare(where, "operators outside iOS 18", sorted(foreign), [])
     return _blob_offsets(block)
 
 
@@ -109,18 +105,13 @@ def _blob_offsets(block: Any) -> list[list[int]]:
     return taken
 
 
-def _compare(where: str, what: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise ExportError(f"{where}: {what}: found {found}, expected {expected}")
-
-
 def _check_interface(where: str, described: Any, block: Any, component: Component) -> None:
     """Compares names, dtypes and sizes. The package does not state dynamic sizes of outputs."""
     outputs, dynamic = component.signature.outputs, str(component.signature.dims)
     found = {part.name: _described(part.type.multiArrayType) for part in described.input}
     inputs = component.signature.inputs
     expected = {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in inputs}
-    _compare(where, "inputs", found, expected)
+    compare(where, "inputs", found, expected)
     found = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
     expected = {
         graph_state_name(component.graph, state.name): (
@@ -129,9 +120,9 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
         )
         for state in component.signature.states
     }
-    _compare(where, "states", found, expected)
+    compare(where, "states", found, expected)
     dtypes = {part.name: part.type.multiArrayType.dataType for part in described.output}
-    _compare(where, "outputs", dtypes, {spec.name: ARRAY_TYPES[spec.dtype] for spec in outputs})
+    compare(where, "outputs", dtypes, {spec.name: ARRAY_TYPES[spec.dtype] for spec in outputs})
     types = {out.name: out.type.tensorType for op in block.operations for out in op.outputs}
     shapes = [
         (
@@ -143,7 +134,7 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
     fixed = [
         (spec.name, [size if isinstance(size, int) else dynamic for size in spec.shape]) for spec in outputs
     ]
-    _compare(where, "shapes of outputs", shapes, fixed)
+    compare(where, "shapes of outputs", shapes, fixed)
 
 
 def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
@@ -183,12 +174,3 @@ def stored_weights(path: Path, function: str) -> list[Weight]:
 
 def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
     return integers, scales.x.val.astype(np.float32)
-
-
-def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
-    """Compares the weights of a function with the weights of `module`. `where` starts the ExportError."""
-    expected = called_modules(component, module)
-    _compare(where, "number of quantised weights", len(found), len(expected))
-    for weight, (name, part) in zip(found, expected, strict=True):
-        if not all(map(np.array_equal, weight(), integers_and_scales(part))):
-            raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
