@@ -73,9 +73,15 @@ def measure_bandwidth(threads: int | None = None, rounds: int = 5) -> float:
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process as Linux counts it; None on other systems."""
+    """Resident memory of this process and its children as Linux counts it; None on other systems.
+
+    An engine may run in a child.
+    """
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        children = [
+            pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()
+        ]
+        found = (Path("/proc", pid, "statm").read_text().split()[1] for pid in ("self", *children))
+        return sum(map(int, found)) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,8 @@
 """The output of `bench`. Figures must be consistent; no test depends on speed."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.__main__ import main as runtime
-from voxport.runtime.machine import measure_bandwidth
+from voxport.runtime.machine import measure_bandwidth, resident_bytes
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
@@ -64,3 +66,16 @@ def test_invalid_numbers_are_usage_errors(bundles: Path, capsys: pytest.CaptureF
 
 def test_the_measured_bandwidth_is_finite_and_positive() -> None:
     assert np.isfinite(measure_bandwidth(1, rounds=1)) and measure_bandwidth(1, rounds=1) > 0
+
+
+def test_memory_of_a_child_is_counted() -> None:
+    """Core AI runs in one."""
+    size, program = 64 << 20, "import sys; held = bytearray({}); print(flush=True); sys.stdin.read()"
+    alone = resident_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", program.format(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout and child.stdout.readline()
+        found = resident_bytes()
+        child.communicate()
+    assert alone and found and found > alone + size
