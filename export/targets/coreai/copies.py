@@ -7,6 +7,7 @@ do so. An edited copy shows what the asset gives elsewhere, and its logic withou
 import tempfile
 import weakref
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def open_copies(bundle: Bundle, options: EngineOptions, precision: Precision) ->
 
 def write_copy(asset: Path, copy: Path, precision: Precision) -> None:
     """Writes the copy of one asset, in which small weights are decoded."""
-    blobs = Bytecode(asset / PROGRAM).by_name()
+    blobs = Bytecode(asset / PROGRAM).blobs()
     with Context():
         program = AIModelAsset.load(asset).program
         module = program._module._mlir_module
@@ -91,10 +92,10 @@ class Weights:
             return "", np.array(ir.DenseElementsAttr(value)).reshape(type_.shape)
         data = self._blobs[name]
         if isinstance(element, ir.IntegerType):
-            data = unpacked(data, element.width, element.is_signed)
+            data = unpacked(data, element.is_signed) if element.width == 4 else data.view(np.int8)
         else:
             data = data.view(np.float16 if isinstance(element, ir.F16Type) else np.float32)
-        return name, data.reshape(type_.shape)
+        return name, data[: prod(type_.shape)].reshape(type_.shape)
 
     def decoded(self, weight: Any) -> tuple[str, np.ndarray] | None:
         """What the operation `weight` gives, in float32 [N, K]. None if it is not a stored weight."""
