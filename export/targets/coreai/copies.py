@@ -55,7 +55,7 @@ def write_copy(asset: Path, copy: Path, precision: Precision) -> None:
         program = AIModelAsset.load(asset).program
         module = program._module._mlir_module
         with ir.Location.unknown():
-            weights = Weights(blobs)
+            weights = Weights(blobs, precision)
             if sum(data.nbytes for data in blobs.values()) <= DECODED_BYTES:
                 for product in _operations(module, PRODUCT):
                     _decode(product, weights)
@@ -69,10 +69,10 @@ def write_copy(asset: Path, copy: Path, precision: Precision) -> None:
 
 
 class Weights:
-    """The constants of an asset, and new ones, each stored once."""
+    """The constants of an asset, and new ones for a copy in `precision`, each stored once."""
 
-    def __init__(self, blobs: dict[str, np.ndarray]):
-        self._blobs, self._made = blobs, dict[str, Any]()
+    def __init__(self, blobs: dict[str, np.ndarray], precision: Precision):
+        self._blobs, self._precision, self._made = blobs, precision, dict[str, Any]()
 
     def float32(self, name: str, values: np.ndarray) -> Any:
         """A new constant. `name` is the same for the same values."""
@@ -112,7 +112,7 @@ class Weights:
         else:
             values = stored.reshape(*factors.shape, -1) * factors[..., None]
         values = values.reshape(stored.shape)
-        if "f16" in str(weight.results[0].type):
+        if self._precision == "float16" and "f16" in str(weight.results[0].type):
             values = values.astype(np.float16).astype(np.float32)
         return f"{name}*{scales}", values
 
