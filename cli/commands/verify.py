@@ -98,19 +98,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _engine_options(bundle: Bundle, arguments: argparse.Namespace) -> EngineOptions:
     """Without a precision that verification has and the engine does not. Raises UsageError."""
-    from voxport.export.targets import TARGETS, target_of_job
-    from voxport.runtime.engines import ENGINES
+    from voxport.export.targets import target_of_job
 
-    options, precision, name = engine_options(arguments), arguments.compute_precision, bundle.job.target
-    offered = target_of_job(bundle.job).verification_precisions if name in TARGETS else (None,)
-    if precision is None or None in offered or "compute_precision" in ENGINES[name].options:
+    options, precision = engine_options(arguments), arguments.compute_precision
+    if precision is None or bundle.job.target != "coreai":
         return options
-    if precision not in offered:
-        known = " or ".join(map(str, offered))
-        raise UsageError(
-            f"compute_precision {precision}: {bundle.folder} can be verified in {known}",
-            field="compute_precision",
-        )
+    if precision not in target_of_job(bundle.job).verification_precisions:
+        text = f"compute_precision {precision}: {bundle.folder} computes in float32 only; leave it out"
+        raise UsageError(text, field="compute_precision")
     return replace(options, compute_precision=None)
 
 

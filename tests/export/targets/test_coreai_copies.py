@@ -12,11 +12,11 @@ import pytest
 from support.export.faulty_engines import failed
 from support.model.micro import micro_checkpoint
 
-from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
+from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, Precision, file_entry
 from voxport.export.job import make_job
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
-from voxport.export.targets.apple import CacheUpdate, OneHotAttention
+from voxport.export.targets.apple import OneHotAttention
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai import copies, half, lowering
 from voxport.export.targets.coreai.target import CoreAITarget
@@ -85,7 +85,7 @@ def test_large_copies_keep_the_stored_weights(backbone: Made, monkeypatch: pytes
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_no_product_of_a_copy_has_float16_sums_or_a_stored_weight(
-    backbone: Made, tmp_path: Path, precision: copies.Precision
+    backbone: Made, tmp_path: Path, precision: Precision
 ) -> None:
     asset = backbone[0].folder / "backbone.aimodel"
     copies.write_copy(asset, tmp_path / asset.name, precision)
@@ -127,10 +127,10 @@ def test_a_float32_program_runs_as_it_is(checkpoint: Path, tmp_path: Path) -> No
     assert not failed(check(made, "float32", "backbone"))
 
 
-def forget_keys(attention: Callable[..., object]) -> Callable[..., object]:
-    def update(self: OneHotAttention, new: object, cache: object, update: CacheUpdate) -> object:
-        out, _, v = attention(self, new, cache, update)  # type: ignore[misc]
-        return out, cache.k * 1.0, v  # type: ignore[attr-defined]
+def forget_keys(attention: Callable[..., Any]) -> Callable[..., Any]:
+    def update(self: Any, new: Any, cache: Any, update: Any) -> Any:
+        out, _, v = attention(self, new, cache, update)
+        return out, cache.k * 1.0, v
 
     return update
 
