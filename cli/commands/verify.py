@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
     from voxport.export.targets.base import Target
     from voxport.export.verify.modes import VerifyOptions
+    from voxport.runtime.engines.base import EngineOptions
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode steps of the long run, at most the cache length; 200 in a second precision; the "
         "other checks take as long with fewer steps (default: 1000)",
     )
-    add_engine_options(parser, compute_precision="float32, then float16")
+    add_engine_options(
+        parser, compute_precision="float32, then float16; a Core AI bundle: then also single calls as stored"
+    )
     parser.add_argument(
         "--long-codes",
         action="store_true",
@@ -52,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.engines import check_options
 
     bundle = Bundle(arguments.bundle)
-    check_options(bundle, engine_options(arguments))
+    check_options(bundle, _engine_options(bundle, arguments))
     if arguments.long_codes:
         _check_long_codes(bundle)
     for remark in bundle.remarks():
@@ -90,6 +94,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
+
+
+def _engine_options(bundle: Bundle, arguments: argparse.Namespace) -> EngineOptions:
+    """Without a precision that verification has and the engine does not. Raises UsageError."""
+    from voxport.export.targets import target_of_job
+
+    options, precision = engine_options(arguments), arguments.compute_precision
+    if precision is None or bundle.job.target != "coreai":
+        return options
+    if precision not in target_of_job(bundle.job).verification_precisions:
+        text = f"compute_precision {precision}: {bundle.folder} computes in float32 only; leave it out"
+        raise UsageError(text, field="compute_precision")
+    return replace(options, compute_precision=None)
 
 
 def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:

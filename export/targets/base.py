@@ -110,7 +110,7 @@ class Target(ABC):
     costs: ClassVar[Costs]
     state_notes: ClassVar[str]
     sliding_window_notes: ClassVar[str] = ""
-    runners: ClassVar[tuple[str, ...]]
+    runners: tuple[str, ...]
     compute_precisions: ClassVar[tuple[Precision, ...]] = ("float32",)
     verification_precisions: tuple[str | None, ...] = (None,)
     default_recipe: ClassVar[str] = "none"
@@ -179,7 +179,7 @@ class Target(ABC):
 
     def sums_in_float16(self, precision: str | None) -> bool:
         """Whether products are also summed in float16, term by term, when the artifact runs in `precision`.
-        Then its bar is wide, and few calls are compared.
+        Then its bar is wider, and only single calls are compared.
         """
         return False
 

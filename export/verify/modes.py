@@ -69,12 +69,12 @@ SAMPLE = Extent(
     replay_steps=1,
     is_sample=True,
 )
-# The programs of other modes have the same logic, so few calls show how far rounding goes.
-FEW = replace(SAMPLE, sizes=(5,), chunked=4, run_steps=1, free_steps=0, replay_steps=0, is_sample=False)
 # In addition, a call of the artifact takes seconds.
 SMOKE = replace(
     SAMPLE, sizes=(MAX_ROWS,), steps=0, chunked=4, run_steps=1, free_steps=0, replay_steps=0, past_window=1
 )
+# Rounding of a known size. The other modes have checked the same logic.
+SINGLE_CALLS = replace(SMOKE, sizes=(2,), chunked=0, run_steps=0)
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class Mode:
     float_activations: bool = False
     counts_ties: bool = True
     is_first: bool = False
+    single_calls: bool = False
 
     @property
     def suffix(self) -> str:
@@ -111,8 +112,9 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
     found: list[Mode] = []
     for precision in options.precisions or target.verification_precisions:
         whole = WHOLE if not is_large else SMOKE if target.is_slow(precision) else SAMPLE
-        if target.sums_in_float16(precision) and not is_large:
-            whole = FEW
+        single_calls = target.sums_in_float16(precision)
+        if single_calls:
+            whole = replace(SINGLE_CALLS, is_sample=is_large)
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, whole.steps, OTHER_STEPS if found else whole.steps)
             extent = replace(whole, steps=steps)
@@ -121,5 +123,6 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
             elif not any(mode.extent.frames for mode in found) and (options.long_codes or not is_large):
                 extent = replace(extent, frames=options.steps)
             counts_ties = not (float_first or is_large)
-            found.append(Mode(options, precision, extent, as_floats, counts_ties, is_first=not found))
+            mode = Mode(options, precision, extent, as_floats, counts_ties, not found, single_calls)
+            found.append(mode)
     return found

@@ -15,24 +15,32 @@ from voxport.model.graph import Component
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import Engine, EngineOptions
 
-IS_MACOS = sys.platform == "darwin"
+SYSTEMS = ("macOS", "Linux") if sys.platform == "darwin" else ("Linux", "macOS")
+# What is executed of a float16 program, for the manifest.
+COPIES = "copies in float32 and with float32 sums, with decoded weights if small, and single calls as stored"
 
 
 class CoreAITarget(Target):
-    """One `.aimodel` per graph with a function per component. Functions share weights and states."""
+    """One `.aimodel` per graph with a function per component. Functions share weights and states.
+
+    Core AI's runtime for Linux sums products of float16 in float16, which no device is known to do. So a
+    float16 program is verified in three precisions. `float32` runs a copy in which every value is widened,
+    `float16` a copy in which products are summed in float32. Both copies have decoded weights if the graph is
+    small. `stored` runs the program as it is, in single calls. A float32 program runs as it is.
+    """
 
     name = "coreai"
     packages = ("coreai", "coreai_torch")
     layout = "BHSD"
     kernel = ("voxport.export.targets.apple", "dequantized_linear")
-    costs = Costs(lowering=2.7, running=1.8, product=0.1, verification=100, sample=60)
+    costs = Costs(lowering=2.7, running=1.8, product=0.1, verification=35, sample=280)
     default_recipe = "w8g32"
     recipe_notes = """\
 coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g8 and lut4g32 for the
             Neural Engine, which does not compile groups; w8 gave wrong values on the GPU of beta versions"""
     state_notes = "For iOS 27, macOS 27 or newer.\n"
     sliding_window_notes = RING_NOTES
-    runners = ("Core AI",)
+    runners = tuple(f"Core AI for {name}: {COPIES}" for name in SYSTEMS)
     compute_precisions = ("float16", "float32")
     verification_precisions: tuple[str | None, ...] = ("float32", "float16", "stored")
     native_schemes = frozenset({"integer", "palette"})
@@ -40,7 +48,8 @@ coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g
     def __init__(self, compute_precision: Precision | None = None):
         super().__init__(compute_precision)
         if self.compute_precision == "float32":
-            self.verification_precisions = self.verification_precisions[:1]
+            self.verification_precisions = ("float32",)
+            self.runners = tuple(f"Core AI for {name}" for name in SYSTEMS)
 
     def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
         return precision != "float32" and not exceeds_float16
