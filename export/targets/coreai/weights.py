@@ -77,7 +77,7 @@ class StoredWeights:
         integer_type = ir.IntegerType.get_unsigned(bits) if is_palette else ir.IntegerType.get_signed(bits)
         is_half = dtype == torch.float16
         float_type = ir.F16Type.get() if is_half else ir.F32Type.get()
-        scales = linear.palette[:, None, :, None] if is_palette else linear.scale
+        scales = linear.palette[:, None, :, None] if isinstance(linear, PalettizedLinear) else linear.scale
         weight = (
             self._constant(
                 f"{path}.integers",
