@@ -1,0 +1,249 @@
+"""Core AI assets: their contents are read back from disk, and equal graphs have equal bytes."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from coreai.runtime import NDArray
+from support.export.coreai_graph import ROWS, WIDTH, layers_graph, lower_in_new_process, odd_shapes_graph
+from support.files import contents
+
+from voxport.bundle.errors import ExportError
+from voxport.export.targets.base import Graph
+from voxport.export.targets.coreai.bytecode import Bytecode
+from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
+from voxport.export.targets.coreai.read_back import check_asset
+from voxport.export.targets.coreai.tools import AIModelAsset, Context, dialect, ir
+from voxport.export.targets.coreai.weights import packed, unpacked
+
+DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
+Edit = Callable[[list[Any], list[Any]], None]  # Any: operations of the IR
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return layers_graph()
+
+
+@pytest.fixture(scope="module")
+def assets(graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The asset in each precision. Nobody changes them."""
+    folder = tmp_path_factory.mktemp("coreai")
+    found = {precision: folder / precision / "layers.aimodel" for precision in ("float16", "float32")}
+    lower_graph(graph, found["float16"], "float16")
+    lower_graph(graph, found["float32"], "float32")
+    return found
+
+
+@pytest.fixture
+def asset(assets: dict[str, Path], tmp_path: Path) -> Path:
+    """A float32 asset that a test may damage."""
+    return Path(shutil.copytree(assets["float32"], tmp_path / "layers.aimodel"))
+
+
+def edit(asset: Path, change: Edit) -> None:
+    """Changes the second function of an asset: `change(operations, decoders)`."""
+    with Context(), ir.Location.unknown():
+        program = AIModelAsset.load(asset).program
+        functions: Any = program._module._mlir_module.body.operations
+        function = next(each for each in functions if each.sym_name.value == "decode_step")
+        operations = list(function.regions[0].blocks[0].operations)
+        change(operations, [op for op in operations if op.name in DECODERS])
+        program.save_asset(asset)
+    normalise(asset)
+
+
+def swap(one: Any, other: Any, *places: int) -> None:
+    for place in places:
+        one.operands[place], other.operands[place] = other.operands[place], one.operands[place]
+
+
+def test_an_asset_equals_its_graph(assets: dict[str, Path], graph: Graph) -> None:
+    before = contents(assets["float32"])
+    check_asset(assets["float32"], graph, "float32")
+    check_asset(assets["float16"], graph, "float16")
+    assert contents(assets["float32"]) == before
+
+
+def test_another_process_writes_the_same_bytes(assets: dict[str, Path], tmp_path: Path) -> None:
+    """Names of weights depend on a seed of the process, names of subgraphs are random, and it has a date."""
+    again = lower_in_new_process(tmp_path, "float32", hash_seed=1)
+    assert contents(again) == contents(assets["float32"])
+
+
+def test_functions_share_one_copy_of_each_weight(assets: dict[str, Path]) -> None:
+    sizes = {name: len(data) for name, data in Bytecode(assets["float16"] / PROGRAM).blobs().items()}
+    half, scales = WIDTH * WIDTH // 2, 2 * WIDTH
+    assert {name: size for name, size in sizes.items() if name.startswith("layers.")} == {
+        **{f"layers.{name}.integers": half for name in ("first", "second", "palettes", "others")},
+        "layers.wide.integers": 2 * half,
+        **{f"layers.{name}.scales.f16": 2 * scales for name in ("first", "second")},
+        "layers.wide.scales.f16": scales,
+        **{f"layers.{name}.scales.f16": scales * 16 // 8 for name in ("palettes", "others")},
+    }
+
+
+def second_copy(operations: list[Any], decoders: list[Any]) -> None:
+    values = np.zeros((WIDTH, WIDTH // 2), np.uint8)
+    attribute = ir.DenseResourceElementsAttr.get_from_buffer(
+        values.data, "other", decoders[0].operands[0].type
+    )
+    with ir.InsertionPoint(decoders[0]):
+        decoders[0].operands[0] = dialect.ConstantOp(value=attribute).result  # type: ignore[no-untyped-call]
+
+
+def narrowed_product(operations: list[Any], decoders: list[Any]) -> None:
+    product = next(op for op in operations if "matmul" in op.name)
+    with ir.InsertionPoint(product):
+        half = dialect.cast(product.operands[0], ir.F16Type.get())
+        product.operands[0] = dialect.cast(half, ir.F32Type.get())
+
+
+def one_product_twice(operations: list[Any], decoders: list[Any]) -> None:
+    first, second = (next(iter(decoder.results[0].uses)).owner for decoder in decoders[:2])
+    second.operands[0] = first.operands[0]
+
+
+def shifted(operations: list[Any], decoders: list[Any]) -> None:
+    scales = decoders[0].operands[1]
+    decoders[0].operands[3] = scales
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _, found: swap(found[0], found[1], 0, 1), "scales of layers.first differ"),  # the wrong copy
+        (lambda _, found: swap(found[0], found[1], 1), "scales of layers.first differ"),
+        (lambda _, found: swap(found[3], found[4], 1), "scales of layers.palettes differ"),  # another palette
+        (one_product_twice, "scales of layers.second differ"),
+        (second_copy, "scales of layers.first differ"),
+        (shifted, "zero points, minima and axes of weights: found"),
+        (narrowed_product, "float16 in a float32 program: found True"),
+    ],
+)
+def test_a_fault_in_the_second_function_is_found(
+    asset: Path, graph: Graph, change: Edit, message: str
+) -> None:
+    edit(asset, change)
+    with pytest.raises(ExportError, match=f"^layers.aimodel: [^\n]*{message}[^\n]*$"):
+        check_asset(asset, graph, "float32")
+
+
+def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
+    scales = Bytecode(asset / PROGRAM).blobs()["layers.second.scales.f32"].tobytes()
+    groups = np.frombuffer(scales, np.float32).reshape(WIDTH, 2)
+    code = (asset / PROGRAM).read_bytes()
+    (asset / PROGRAM).write_bytes(code.replace(scales, groups[:, ::-1].tobytes()))
+    normalise(asset)  # writes the hash
+    with pytest.raises(ExportError, match=r"the integers or scales of layers\.second differ from the module"):
+        check_asset(asset, graph, "float32")
+
+
+def test_a_program_of_another_precision_is_found(assets: dict[str, Path], graph: Graph) -> None:
+    for precision in ("float16", "float32"):
+        other = "float32" if precision == "float16" else "float16"
+        with pytest.raises(ExportError, match="prefill: inputs: found"):
+            check_asset(assets[other], graph, precision)
+        stateless = replace(graph.first, signature=replace(graph.first.signature, states=()))
+        with pytest.raises(ExportError, match="prefill: inputs: found"):
+            check_asset(assets[other], replace(graph, components=(stateless, graph.components[1])), precision)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "other"}, "functions: found"),
+        (lambda s: {"inputs": ()}, "inputs: found"),
+        (lambda s: {"inputs": (replace(s.inputs[0], dtype="float32"),)}, "inputs: found"),
+        (lambda s: {"outputs": (replace(s.outputs[0], shape=(1, ROWS, 7)),)}, "outputs: found"),
+        (lambda s: {"outputs": (replace(s.outputs[0], name="other"),)}, "outputs: found"),
+        (lambda s: {"states": (replace(s.states[0], shape=(1, ROWS, 7)),)}, "inputs: found"),
+        (lambda s: {"states": (*s.states, replace(s.states[0], name="other"))}, "inputs: found"),
+    ],
+)
+def test_a_changed_interface_is_found(
+    assets: dict[str, Path], graph: Graph, change: Any, message: str
+) -> None:
+    if callable(change):
+        change = {"signature": replace(graph.first.signature, **change(graph.first.signature))}
+    changed = replace(graph, components=(replace(graph.first, **change), graph.components[1]))
+    with pytest.raises(ExportError, match=message):
+        check_asset(assets["float32"], changed, "float32")
+
+
+def flip(data: bytes) -> bytes:
+    return data[:500] + bytes([data[500] ^ 1]) + data[501:]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        (PROGRAM, flip, "main.hash: found"),
+        (PROGRAM, lambda data: data[: len(data) // 2], "main.hash: found"),
+        (PROGRAM, lambda data: b"", "main.hash: found"),
+        (HASH, lambda data: data[1:] + data[:1], "main.hash: found"),
+        (METADATA, lambda data: b"{", "cannot be read back: JSONDecodeError"),
+        (
+            METADATA,
+            lambda data: json.dumps(json.loads(data) | {"creationDate": 1}).encode(),
+            "metadata.json: found",
+        ),
+    ],
+)
+def test_a_damaged_asset_is_a_one_line_error(
+    asset: Path, graph: Graph, file: str, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    (asset / file).write_bytes(damage((asset / file).read_bytes()))
+    with pytest.raises(ExportError, match=f"^layers.aimodel: [^\n]*{message}[^\n]*$"):
+        check_asset(asset, graph, "float32")
+
+
+@pytest.mark.parametrize("file", [PROGRAM, HASH, METADATA])
+def test_an_incomplete_asset_is_a_one_line_error(asset: Path, graph: Graph, file: str) -> None:
+    (asset / file).unlink()
+    with pytest.raises(ExportError, match=r"^layers.aimodel: cannot be read back: FileNotFoundError[^\n]*$"):
+        check_asset(asset, graph, "float32")
+
+
+def test_an_operator_that_core_ai_does_not_have_is_a_one_line_error(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"^layers: Core AI export failed: [^\n]*fft[^\n]*$"):
+        lower_graph(layers_graph(refused=True), tmp_path / "layers.aimodel", "float32")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_odd_shapes_compute_what_the_module_does(tmp_path: Path) -> None:
+    """Executed by Apple's runtime: halves of bytes follow each other across the ends of rows."""
+    graph, asset = odd_shapes_graph(), tmp_path / "odd.aimodel"
+    (x,) = graph.first.example(0).values()
+    expected = graph.module(torch.from_numpy(x))
+    lower_graph(graph, asset, "float32")
+    check_asset(asset, graph, "float32")
+
+    async def run() -> dict[str, Any]:  # arrays of Core AI's runtime
+        async with AIModelAsset.load(asset).executable() as model:
+            outputs = await model.load_function("odd")({"x": NDArray(x)})
+            return dict(outputs)
+
+    found = asyncio.run(run())
+    for spec, values in zip(graph.first.signature.outputs, expected, strict=True):
+        np.testing.assert_allclose(found[spec.name].numpy(), values, atol=1e-5 * float(values.abs().max()))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 16])
+def test_packed_integers_are_unpacked(count: int) -> None:
+    integers = (np.arange(count) % 16).astype(np.int8)
+    assert np.array_equal(unpacked(packed(integers, 4), is_signed=False)[:count], integers)
+    assert np.array_equal(unpacked(packed(integers - 8, 4), is_signed=True)[:count], integers - 8)
+    assert len(packed(integers, 4)) == -(-count // 2) and packed(integers, 8) is integers
+
+
+def test_other_widths_are_refused() -> None:
+    with pytest.raises(ExportError, match="stores weights of 4 or 8 bits, got 6"):
+        packed(np.zeros(4, np.uint8), 6)
