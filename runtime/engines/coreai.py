@@ -149,7 +149,7 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()[-5:] or [""]
         self._lose()
-        log.info("%s: Core AI ended: %s", self._folder, " | ".join(lines))
+        log.debug("%s: Core AI ended: %s", self._folder, " | ".join(lines))
         if lines[-1].startswith(("ImportError", "ModuleNotFoundError")):
             return _unavailable(self._folder, lines[-1])
         if -code in CRASHES:
@@ -263,7 +263,7 @@ class CoreAIEngine(PackageEngine):
             raise IntegrityError(f"{path}: Core AI cannot open it: {first_line(error)}") from None
         signature = entry.signature
         # verification runs copies in float32
-        floats = (self.bundle.job.compute_precision, "float32")
+        floats: tuple[str, ...] = (self.bundle.job.compute_precision, "float32")
         states = {graph_state_name(entry.graph, s.name): (list(s.shape), floats) for s in signature.states}
         for kind, expected in (
             ("input", _types(signature.inputs)),
