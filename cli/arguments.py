@@ -27,7 +27,7 @@ FOLDERS = "voices", "transcripts"  # those that may be folders
 STDOUT = Path("-")  # as an output of a command that sets `takes_stdout`
 TEXTS = "sources", "transcripts"  # names of arguments that are paths as str
 BUNDLE_HELP = f"folder of the bundle, or its name in the hub, {HUB_FORM}"
-FLAGS = {"rules": "--quant-rule"}  # the option, if its name is not the field
+FLAGS = {"rules": "--quant-rule", "check_hashes": "--no-check"}  # the option, if its name is not the field
 Task = TypeVar("Task")
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ def open_bundle(
 ) -> TextToSpeech | SpeechToText:
     """The task of the bundle's family, on the engine of its target.
 
-    `check_hashes` reads every file once and compares its hash. Raises UsageError, or IntegrityError
-    that names the damaged file.
+    `check_hashes` reads every file once and compares its hash. Core AI bundles need it. Raises UsageError, or
+    IntegrityError that names the damaged file.
     """
     return cast("TextToSpeech | SpeechToText", open_task(object, path, options, check_hashes))
 
@@ -48,6 +48,8 @@ def open_task(
             f"expected a bundle for {_words(task)}"
         )
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
+    if not check_hashes:
+        _check_unneeded(bundle)
     (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     for remark in bundle.remarks():
         log.debug("%s: %s", bundle.folder, remark)
@@ -82,10 +84,21 @@ def check_engine(bundle: Bundle) -> None:
     Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
     """
     check_installed(bundle.job.target, str(bundle.folder))
-    if ENGINES[bundle.job.target].may_abort:
+    if ENGINES[bundle.job.target].needs_trial:
         from voxport.runtime.engines.trial import trial_run
 
         trial_run(bundle)
+
+
+def _check_unneeded(bundle: Bundle) -> None:
+    """Raises UsageError if the engine needs compared hashes."""
+    target = bundle.job.target
+    check_installed(target, str(bundle.folder))
+    if ENGINES[target].needs_hashes:
+        raise UsageError(
+            f"check_hashes: {bundle.folder}: the engine for {target} aborts on damaged files; leave it out",
+            field="check_hashes",
+        )
 
 
 def _words(task: type[object]) -> str:

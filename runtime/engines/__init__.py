@@ -40,7 +40,9 @@ ENGINE_OPTIONS = {
         "float16; on macOS, Core ML runs instead",
     ),
     "compute_units": EngineOption(
-        ("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), "Core ML bundles on macOS: processors to use", "all"
+        ("all", "cpu", "cpu_and_gpu", "cpu_and_ne"),
+        "Core ML and Core AI bundles on macOS: processors to use",
+        "all",
     ),
     "device": EngineOption(
         ("auto", "cpu", "cuda"),
@@ -55,9 +57,10 @@ class EngineEntry:
     """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
 
     `packages` must be installed; the benchmark reports the version of the first. `options` are the names in
-    `ENGINE_OPTIONS` that the engine reads besides `threads`, which it reads if it `has_threads`. An engine
-    that `may_abort` on a damaged program is tried in another process first. CUDA can run bundles of
-    `cuda_precision`; None: no bundles.
+    `ENGINE_OPTIONS` that the engine reads besides `threads`, which it reads if it `has_threads`. Some engines
+    abort on a damaged program: one that `needs_trial` is tried in another process first, one that
+    `needs_hashes` opens no bundle without comparing them. `platforms` are those that have its packages, if
+    they are few. CUDA can run bundles of `cuda_precision`; None: no bundles.
     """
 
     module: str
@@ -65,7 +68,9 @@ class EngineEntry:
     packages: tuple[str, ...]
     options: tuple[str, ...] = ()
     has_threads: bool = True
-    may_abort: bool = False
+    needs_trial: bool = False
+    needs_hashes: bool = False
+    platforms: str = ""
     cuda_precision: str | None = None
 
     def devices(self, compute_precision: str) -> tuple[str, ...]:
@@ -82,7 +87,7 @@ ENGINES: dict[str, EngineEntry] = {
         cuda_precision=CUDA_PRECISION,
     ),
     "executorch": EngineEntry(
-        "voxport.runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
+        "voxport.runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), needs_trial=True
     ),
     "coreml": EngineEntry(
         "voxport.runtime.engines.coreml",
@@ -97,6 +102,8 @@ ENGINES: dict[str, EngineEntry] = {
         ("coreai",),
         ("compute_units",),
         has_threads=False,
+        needs_hashes=True,
+        platforms="Linux on x86-64 with glibc 2.34 or newer, or macOS 26 or newer on arm64",
     ),
 }
 
@@ -136,6 +143,8 @@ def check_installed(target: str, path: str) -> None:
         raise UsageError(f"{path}: no engine runs target {target!r}; there are {known}; update voxport")
     missing = [package for package in ENGINES[target].packages if find_spec(package) is None]
     if missing:
+        platforms = ENGINES[target].platforms
         raise EngineUnavailable(
             f"{path}: {', '.join(missing)} not installed; run pip install 'voxport[{target}]'"
+            f"{platforms and f' on {platforms}'}"
         )

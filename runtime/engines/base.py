@@ -27,7 +27,8 @@ class EngineOptions:
     """How an engine runs.
 
     `threads` None is a number that fits the bundle, see `thread_count`. `device` applies to ONNX bundles, see
-    `runtime.engines.onnx.open_device`. The other two apply to Core ML bundles, see `open_coreml`.
+    `runtime.engines.onnx.open_device`. The other two apply to Core ML bundles, see `open_coreml`. Core AI
+    has `compute_units` too.
     """
 
     threads: int | None = None

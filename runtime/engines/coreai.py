@@ -1,12 +1,14 @@
-"""Core AI bundles: the system's runtime on macOS, the runtime of the package coreai-core on Linux.
+"""Core AI bundles: the system's runtime on macOS 27, elsewhere the runtime of the package coreai-core.
 
-On Linux the runtime keeps the outputs of every call and the weights of every load, and ends its process on a
-damaged asset. It therefore runs in another process, which is replaced when it has kept `BUDGET` bytes.
+The package's runtime keeps the outputs of every call, writes to descriptor 2, and aborts on a damaged asset.
+It therefore runs in another process, which is replaced when it has kept `BUDGET` bytes. Nothing here was run
+on macOS.
 """
 
 import itertools
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,54 +21,98 @@ from typing import Any
 
 import numpy as np
 
-from voxport.bundle.errors import IntegrityError, UsageError, VoxportError, first_line
+from voxport.bundle.errors import (
+    EngineUnavailable,
+    IntegrityError,
+    UsageError,
+    VoxportError,
+    first_line,
+)
 from voxport.bundle.manifest import Bundle, ComponentEntry
 from voxport.bundle.spec import TensorSpec, graph_state_name
 from voxport.bundle.versions import package_version
+from voxport.runtime.engines import ENGINES
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions
 from voxport.runtime.engines.packages import PackageEngine
 
-BUDGET = 256 << 20  # bytes of outputs
+BUDGET = 256 << 20  # bytes that the other process may keep
+KEPT_BY_OUTPUT = 1024  # bytes beside the values
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
 IS_MACOS = sys.platform == "darwin"
 ARTIFACT_DTYPES = {"int64": "int32"}
+Types = dict[str, tuple[list[int], tuple[str, ...]]]  # shape, with -1 for a dynamic size, and possible dtypes
 log = logging.getLogger(__name__)
 
 
 def open_coreai(bundle: Bundle, options: EngineOptions) -> Engine:
-    """Raises UsageError on compute units that this system does not have."""
-    units = options.compute_units
-    if not IS_MACOS:
-        if units not in (None, "cpu"):
-            raise UsageError(
-                f"compute_units {units}: Core AI runs on the processor here; leave it out, or run on macOS",
-                field="compute_units",
-            )
-        return CoreAIEngine(bundle, Worker(bundle.folder))
-    from voxport.runtime.engines.coreai_process import Program
+    """Core AI of the system on macOS 27, elsewhere the package's in another process.
 
-    return CoreAIEngine(bundle, Program(bundle.folder, specialization(units)))
+    Raises UsageError on compute units that only the system's runtime has, or EngineUnavailable.
+    """
+    units = options.compute_units
+    if IS_MACOS:
+        try:
+            from coreai.runtime import SpecializationOptions
+
+            from voxport.runtime.engines.coreai_process import Program
+        except ImportError as error:
+            raise _unavailable(bundle.folder, str(error)) from None
+        if SpecializationOptions.is_supported():
+            return CoreAIEngine(bundle, Program(bundle.folder, _specialization(units)))
+    if units not in (None, "all", "cpu"):
+        raise UsageError(
+            f"compute_units {units}: Core AI runs on the processor here; leave it out, or run on macOS 27",
+            field="compute_units",
+        )
+    return CoreAIEngine(bundle, Worker(bundle.folder))
+
+
+def _specialization(units: str | None) -> Any:
+    """Only `cpu` excludes the other units. A preferred unit leaves operations to others."""
+    from coreai import runtime
+
+    options = runtime.SpecializationOptions
+    if units == "cpu":
+        return options.cpu_only()
+    if units == "cpu_and_gpu":
+        return options.from_preferred_compute_unit_kind(runtime.ComputeUnitKind.gpu())
+    if units == "cpu_and_ne":
+        return options.from_preferred_compute_unit_kind(runtime.ComputeUnitKind.neural_engine())
+    return None
+
+
+def _unavailable(folder: Path, reason: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"{folder}: Core AI cannot be loaded: {first_line(reason)}; voxport[coreai] needs "
+        f"{ENGINES['coreai'].platforms}"
+    )
 
 
 class States:
     """The number of the states of one graph and one caller, in the process that has them."""
 
-    def __init__(self, key: int, entry: ComponentEntry):
-        self.key, self.entry = key, entry
+    def __init__(self, key: int):
+        self.key = key
 
 
 class Worker:
-    """A `Program` in another process, which is started again after `BUDGET` bytes of outputs.
+    """A `Program` in another process, which is started again after `BUDGET` bytes.
 
-    It then has the same states. Raises VoxportError, or IntegrityError if the process ends.
+    It then has the same states. If the process ends by itself, or a call is interrupted, the states are lost
+    and the next request starts another one. Raises VoxportError, or IntegrityError if the process crashes,
+    and RuntimeError on an error of Core AI.
     """
 
     def __init__(self, folder: Path):
-        self._folder, self._kept = folder, 0
+        self._folder = folder
         self._states: dict[int, tuple[str, str]] = {}
         self._start()
 
     def _start(self) -> None:
+        self._kept = 0
+        # compiled assets, which a killed process would leave behind
+        scratch = tempfile.TemporaryDirectory(prefix="voxport-")
         self._connection, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
         with theirs:
@@ -77,30 +123,46 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1"},
+                env=os.environ
+                | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1", "TMPDIR": scratch.name},
+                start_new_session=True,  # no signals of a terminal
             )
-        self._end = weakref.finalize(self, _end, self._connection, self._process, self._errors)
+        self._end = weakref.finalize(self, _end, self._connection, self._process, self._errors, scratch)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
+        if not self._end.alive:
+            self._start()
         try:
             self._connection.send((method, arguments))
             is_result, answer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._ended() from None
+            raise self._ended(arguments[0] if isinstance(arguments[0], str) else "") from None
+        except BaseException:  # the answer to an interrupted request would be that of the next one
+            self._lose()
+            raise
         if not is_result:
             raise RuntimeError(answer)
         return answer
 
-    def _ended(self) -> VoxportError:
+    def _ended(self, file: str) -> VoxportError:
         code = self._process.wait()
         self._errors.seek(0)
-        log.info("Core AI ended: %s", self._errors.read().decode(errors="replace")[-500:])
-        if code < 0:
+        lines = self._errors.read().decode(errors="replace").splitlines()[-5:] or [""]
+        self._lose()
+        log.debug("%s: Core AI ended: %s", self._folder, " | ".join(lines))
+        if lines[-1].startswith(("ImportError", "ModuleNotFoundError")):
+            return _unavailable(self._folder, lines[-1])
+        if -code in CRASHES:
             return IntegrityError(
-                f"{self._folder}: a program is damaged: Core AI ended with signal {-code}; "
+                f"{self._folder / file}: is damaged: Core AI ended with signal {-code}; "
                 "fetch or export the bundle again"
             )
-        return VoxportError(f"{self._folder}: Core AI ended with code {code}")
+        reason = f"signal {-code}; memory may be short" if code < 0 else f"code {code}: {lines[-1]}"
+        return VoxportError(f"{self._folder / file}: the process of Core AI ended with {reason}")
+
+    def _lose(self) -> None:
+        self._end()
+        self._states.clear()
 
     def describe(self, file: str, name: str) -> Any:
         return self._ask("describe", file, name)
@@ -116,47 +178,45 @@ class Worker:
     def write_state(self, key: int, name: str, values: np.ndarray) -> None:
         self._ask("write_state", key, name, values)
 
-    def forget_states(self, keys: list[int]) -> None:
-        self._ask("forget_states", keys)
-        for key in keys:
-            self._states.pop(key, None)
+    def forget_states(self, key: int) -> None:
+        self._ask("forget_states", key)
+        self._states.pop(key, None)
 
     def call(self, file: str, name: str, inputs: Arrays, key: int | None) -> Arrays:
         if self._kept > BUDGET:
-            self._restart()
+            self._replace()
         outputs: Arrays = self._ask("call", file, name, inputs, key)
-        self._kept += sum(array.nbytes for array in outputs.values())
+        self._kept += sum(array.nbytes + KEPT_BY_OUTPUT for array in outputs.values())
         return outputs
 
-    def _restart(self) -> None:
+    def _replace(self) -> None:
         log.debug("%s: Core AI keeps %d MB; its process is replaced", self._folder, self._kept >> 20)
+        places = dict(self._states)
         held = {
-            key: {state: self.read_state(key, state) for state in self.describe(*place)["state"]}
-            for key, place in self._states.items()
+            (key, state): self.read_state(key, state)
+            for key, place in places.items()
+            for state in self.describe(*place)["state"]
         }
         self._end()
         self._start()
-        self._kept = 0
-        for key, states in held.items():
-            self._ask("make_states", *self._states[key], key)
-            for name, values in states.items():
-                self.write_state(key, name, values)
-
-    def close(self) -> None:
-        self._end()
+        for key, place in places.items():
+            self.make_states(*place, key)
+        for where, values in held.items():
+            self.write_state(*where, values)
 
 
-def _end(connection: Any, process: "subprocess.Popen[bytes]", errors: Any) -> None:
+def _end(connection: Any, process: "subprocess.Popen[bytes]", errors: Any, scratch: Any) -> None:
     connection.close()
     process.kill()
     process.wait()
     errors.close()
+    scratch.cleanup()
 
 
 class CoreAIEngine(PackageEngine):
-    """Assets open at their first use. All streams share them."""
+    """Assets open at their first use. All streams share them. `program` is a `Program` or a `Worker`."""
 
-    def __init__(self, bundle: Bundle, program: Any):
+    def __init__(self, bundle: Bundle, program: Any):  # Program is imported on macOS only
         super().__init__()
         self.bundle = bundle
         self.identity = f"Core AI {package_version('coreai-core')}"
@@ -164,32 +224,32 @@ class CoreAIEngine(PackageEngine):
         self._checked: set[str] = set()
         self._unused: deque[int] = deque()  # filled by finalizers, which may run in any thread
 
+    def _ask(self, entry: ComponentEntry, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._program, method)(*arguments)
+        except RuntimeError as error:
+            raise VoxportError(f"{entry.name}: Core AI failed: {first_line(error)}") from None
+
     def new_states(self, entry: ComponentEntry) -> States:
         self._check(entry)
-        states = States(next(self._keys), entry)
-        self._program.make_states(entry.file, entry.entry_point, states.key)
+        states = States(next(self._keys))
+        self._ask(entry, "make_states", entry.file, entry.entry_point, states.key)
         weakref.finalize(states, self._unused.append, states.key)
         return states
 
     def read_state(self, entry: ComponentEntry, states: States, name: str) -> np.ndarray:
-        found: np.ndarray = self._program.read_state(states.key, graph_state_name(entry.graph, name))
+        found: np.ndarray = self._ask(entry, "read_state", states.key, graph_state_name(entry.graph, name))
         return found
 
     def write_state(self, entry: ComponentEntry, states: States, name: str, array: np.ndarray) -> None:
-        key = graph_state_name(entry.graph, name)
-        dtype = self._program.read_state(states.key, key).dtype
-        self._program.write_state(states.key, key, np.ascontiguousarray(array.astype(dtype)))
+        self._ask(entry, "write_state", states.key, graph_state_name(entry.graph, name), array)
 
     def call(self, entry: ComponentEntry, inputs: Arrays, states: States | None) -> Arrays:
         self._check(entry)
         while self._unused:
-            self._program.forget_states([self._unused.popleft()])
-        try:
-            outputs: Arrays = self._program.call(
-                entry.file, entry.entry_point, inputs, states.key if states else None
-            )
-        except RuntimeError as error:
-            raise VoxportError(f"{entry.name}: Core AI failed: {first_line(error)}") from None
+            self._ask(entry, "forget_states", self._unused.popleft())
+        key = states.key if states else None
+        outputs: Arrays = self._ask(entry, "call", entry.file, entry.entry_point, inputs, key)
         return outputs
 
     def _check(self, entry: ComponentEntry) -> None:
@@ -202,39 +262,39 @@ class CoreAIEngine(PackageEngine):
         except RuntimeError as error:
             raise IntegrityError(f"{path}: Core AI cannot open it: {first_line(error)}") from None
         signature = entry.signature
+        # verification runs copies in float32
+        floats: tuple[str, ...] = (self.bundle.job.compute_precision, "float32")
+        states = {graph_state_name(entry.graph, s.name): (list(s.shape), floats) for s in signature.states}
         for kind, expected in (
             ("input", _types(signature.inputs)),
             ("output", _types(signature.outputs)),
-            ("state", {graph_state_name(entry.graph, s.name): list(s.shape) for s in signature.states}),
+            ("state", states),
         ):
             _compare(f"{path}: function {entry.entry_point}: {kind}", found[kind], expected)
         self._checked.add(entry.name)
 
 
-def _types(specs: tuple[TensorSpec, ...]) -> dict[str, list[int]]:
-    return {spec.name: [-1 if isinstance(size, str) else size for size in spec.shape] for spec in specs}
+def _types(specs: tuple[TensorSpec, ...]) -> Types:
+    return {
+        spec.name: (
+            [-1 if isinstance(size, str) else size for size in spec.shape],
+            (ARTIFACT_DTYPES.get(spec.dtype, spec.dtype),),
+        )
+        for spec in specs
+    }
 
 
-def _compare(
-    what: str, found: Mapping[str, tuple[list[int], str]], expected: Mapping[str, list[int]]
-) -> None:
+def _compare(what: str, found: Mapping[str, tuple[list[int], str]], expected: Types) -> None:
     for name in sorted(found.keys() | expected.keys()):
-        shape, needed = found[name][0] if name in found else None, expected.get(name)
+        shape, dtype = found.get(name, ([], "none"))
+        needed, dtypes = expected.get(name, ([], ("none",)))
         # Core AI may not know the size of an output
         if (
-            shape is None
-            or needed is None
+            dtype not in dtypes
             or len(shape) != len(needed)
             or any(size not in (-1, other) for size, other in zip(shape, needed, strict=True))
         ):
             raise IntegrityError(
-                f"{what} {name}: found {shape or 'none'}, the manifest has {expected.get(name, 'none')}; "
+                f"{what} {name}: found {dtype} {shape}, the manifest has {dtypes[0]} {needed}; "
                 "export the bundle again"
             )
-
-
-def specialization(units: str | None) -> Any:
-    """Options for macOS: compute units, or None for the system's choice."""
-    from coreai.runtime import SpecializationOptions
-
-    return SpecializationOptions.cpu_only() if units == "cpu" else None

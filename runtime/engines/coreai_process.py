@@ -5,8 +5,9 @@ answers the requests of a connection: the name of a method of `Program` and its 
 """
 
 import asyncio
-import signal
+import shutil
 import sys
+import tempfile
 from contextlib import AsyncExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,6 +39,9 @@ class Program:
             asset = AIModelAsset.load(self._folder / file)
             opening = self._opened.enter_async_context(asset.executable(self._options))
             self._models[file] = self._loop.run_until_complete(opening)
+        if name not in self._models[file].function_names:
+            names = ", ".join(self._models[file].function_names)
+            raise RuntimeError(f"no function {name!r}; expected one of {names or 'none'}")
         if (file, name) not in self._functions:
             self._functions[file, name] = self._models[file].load_function(name)
         return self._functions[file, name]
@@ -60,19 +64,24 @@ class Program:
             self._states.setdefault(key, {})[state] = NDArray(np.zeros(shape, dtype))
 
     def read_state(self, key: int, name: str) -> np.ndarray:
-        return self._states[key][name].numpy()
+        return self._of(key)[name].numpy()
 
     def write_state(self, key: int, name: str, values: np.ndarray) -> None:
-        self._states[key][name] = NDArray(values)
+        states = self._of(key)
+        states[name] = NDArray(np.ascontiguousarray(values, states[name].dtype))
 
-    def forget_states(self, keys: list[int]) -> None:
-        for key in keys:
-            self._states.pop(key, None)
+    def forget_states(self, key: int) -> None:
+        self._states.pop(key, None)
+
+    def _of(self, key: int) -> dict[str, NDArray]:
+        if key not in self._states:
+            raise RuntimeError("its process ended, and the states with it; begin again")
+        return self._states[key]
 
     def call(self, file: str, name: str, inputs: Arrays, key: int | None) -> Arrays:
         """The outputs of a function, in any order. It changes the states `key`."""
         arrays = {each: NDArray(np.ascontiguousarray(values)) for each, values in inputs.items()}
-        states = {} if key is None else self._states[key]
+        states = {} if key is None else self._of(key)
         outputs = self._loop.run_until_complete(self._function(file, name)(arrays, states))
         return {each: values.numpy() for each, values in outputs.items()}  # copies
 
@@ -94,12 +103,12 @@ def serve(connection: Connection, program: Program) -> None:
             method, arguments = connection.recv()
             try:
                 answer = True, getattr(program, method)(*arguments)
-            except (RuntimeError, KeyError, ValueError, TypeError) as error:
-                answer = False, str(error)
+            except Exception as error:
+                answer = False, str(error) or type(error).__name__
             connection.send(answer)
     program.close()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its caller
     serve(Connection(int(sys.argv[1])), Program(Path(sys.argv[2])))
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)  # the caller may have been killed

@@ -35,6 +35,7 @@ BUNDLES = {
     "speech": ("--target", "onnx", *SMALL),
     "executorch": ("--target", "executorch", *SMALL),
     "coreml": ("--target", "coreml", *SMALL),
+    "coreai": ("--target", "coreai", "--compute-precision", "float32", *SMALL),
     "recognition": ("--model", "voxtral-realtime", "--target", "onnx", "--quant", "w8", "--streaming"),
     "cloning": ("--model", "qwen3-tts", "--target", "onnx", "--quant", "w4", "--cache-length", "160"),
 }

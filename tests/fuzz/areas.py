@@ -61,7 +61,8 @@ def damaged(
     if name == "recognition" and argv == SAY:
         soundfile.write(folder / "sound.wav", np.zeros(4800), 16000)
         argv = TRANSCRIBE
-    check = ("--no-check",) if argv in (SAY, TRANSCRIBE) and rng.random() < 0.5 else ()
+    is_optional = argv in (SAY, TRANSCRIBE) and name != "coreai"
+    check = ("--no-check",) if is_optional and rng.random() < 0.5 else ()
     return Command((*argv, *check))
 
 
@@ -187,7 +188,12 @@ CHECKPOINTS = ("voxtral_tts", "voxtral_realtime", "qwen3_tts")
 CONVERTED = tuple(f"{name} for MLX" for name in CHECKPOINTS)
 TABLE: dict[str, tuple[Any, ...]] = {  # sources, files that are damaged, commands, parts of a JSON document
     "manifest": (("speech", "recognition", "cloning"), (MANIFEST,), LOOK, MANIFEST_PARTS),
-    "signature": (("speech", "executorch", "coreml"), (MANIFEST,), (SAY,), ("job.components.signature",)),
+    "signature": (
+        ("speech", "executorch", "coreml", "coreai"),
+        (MANIFEST,),
+        (SAY,),
+        ("job.components.signature",),
+    ),
     "voice of the bundle": (("speech",), ("voices/*",), (SAY,), ANY),
     "tokenizer": (
         ("speech", "recognition"),
@@ -199,6 +205,7 @@ TABLE: dict[str, tuple[Any, ...]] = {  # sources, files that are damaged, comman
     "onnx": (("speech", "recognition"), ("*.onnx*",), (SAY,), ANY),
     "executorch": (("executorch",), ("*.pte",), (SAY,), ANY),
     "coreml": (("coreml",), ("*.mlpackage/**/*",), (SAY, SAY, ("mil", "input/backbone.mlpackage")), ANY),
+    "coreai": (("coreai",), ("*.aimodel/*",), (SAY,), ANY),
     "checkpoint": (CHECKPOINTS, ("**/*",), (("inspect", "input"), EXPORT), ANY),
     "conversion": (
         CONVERTED,

@@ -42,6 +42,8 @@ def mutate_file(rng: random.Random, path: Path, inside: str = "") -> None:
     elif path.suffix == ".pte":  # its header, its flatbuffer, and the segments behind it
         program = int.from_bytes(content[16:24], "little")
         content = mutate_bytes(rng, content, *rng.choice([(0, 64), (32, program), (program, len(content))]))
+    elif path.suffix == ".mlirb":  # damage behind its first 20 KB is mostly in weights
+        content = mutate_bytes(rng, content, 0, rng.choice([None, 20_000, 20_000]))
     else:
         content = mutate_bytes(rng, content)
     path.write_bytes(content)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.bundle_options import QUANT
+from support.export.cache import ExportCache
 from support.paths import ROOT
 
 from fuzz.areas import AREAS
@@ -15,7 +17,7 @@ SKIPPED = {"executorch"}  # each case starts another process with torch, which t
 
 @pytest.mark.slow
 def test_hostile_input_ends_with_one_line(
-    bundles: Path, realtime_bundles: Path, qwen_bundles: Path, tmp_path: Path
+    bundles: Path, realtime_bundles: Path, qwen_bundles: Path, exports: ExportCache, tmp_path: Path
 ) -> None:
     undamaged = tmp_path / "undamaged"
     undamaged.mkdir()
@@ -27,6 +29,8 @@ def test_hostile_input_ends_with_one_line(
         "cloning": qwen_bundles / "onnx",
     }.items():
         (undamaged / name).symlink_to(source)
+    float32 = ("--target", "coreai", "--compute-precision", "float32")  # float16 products are slow on Linux
+    exports.export(undamaged / "coreai", *float32, *QUANT, "--no-verify")
     places = ["--bundles", str(undamaged), "--folder", str(tmp_path / "cases")]
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", "--cases", "5", *places, "--areas", *sorted(AREAS.keys() - SKIPPED)],

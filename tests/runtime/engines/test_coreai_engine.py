@@ -1,0 +1,260 @@
+"""The process of Core AI: replaced, killed, interrupted, or ended by a damaged asset."""
+
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.bundle_options import QUANT, write_hashes
+from support.export.cache import ExportCache
+from support.paths import ROOT
+
+import voxport
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.__main__ import main as runtime
+from voxport.runtime.engines import coreai, open_engine
+from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines.trial import call_all
+
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the system's runtime is used")
+STEP = "decode_step"
+PROGRAM, METADATA = "backbone.aimodel/main.mlirb", "backbone.aimodel/metadata.json"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> Path:
+    folder = tmp_path_factory.mktemp("coreai") / "bundle"
+    precision = ("--compute-precision", "float32")
+    return exports.export(folder, "--target", "coreai", *QUANT, *precision, "--no-verify")
+
+
+@pytest.fixture
+def copy(bundle: Path, tmp_path: Path) -> Path:
+    """A bundle that a test may damage."""
+    return Path(shutil.copytree(bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temporary folder of processes. Nothing may be left in it."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    gc.collect()
+    assert not list(folder.iterdir())
+
+
+def step(stream: Stream, position: int) -> Arrays:
+    signature = stream.signatures[STEP]
+    inputs = {
+        spec.name: np.full([1 if isinstance(size, str) else size for size in spec.shape], 0.1, spec.dtype)
+        for spec in signature.inputs
+    }
+    return stream.run(STEP, inputs | {"position": np.array([position])})
+
+
+def results(folder: Path) -> list[Arrays]:
+    """Outputs and states of two streams in turn."""
+    engine = open_engine(Bundle(folder))
+    streams = [engine.stream(), engine.stream()]
+    streams[1].load({name: np.full_like(array, 0.5) for name, array in streams[1].save(STEP).items()})
+    outputs = [step(stream, position) for position in range(3) for stream in streams]
+    return outputs + [stream.save(STEP) for stream in streams]
+
+
+def test_a_replaced_process_continues_with_equal_bytes(
+    bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, starts, start = results(bundle), list[int](), coreai.Worker._start
+    monkeypatch.setattr(coreai.Worker, "_start", lambda worker: (starts.append(1), start(worker)))
+    monkeypatch.setattr(coreai, "BUDGET", 1)
+    found = results(bundle)
+    assert len(starts) == 6  # before each call but the first
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_a_damaged_asset_behind_right_hashes_is_one_line(
+    copy: Path, tmp_path: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = (copy / PROGRAM).read_bytes()
+    (copy / PROGRAM).write_bytes(content[: len(content) // 2])
+    write_hashes(copy, PROGRAM)
+    say = ["say", "Hi.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav"), "--max-frames", "2"]
+    assert runtime(say) == 5
+    error = capsys.readouterr().err
+    assert "backbone.aimodel: is damaged: Core AI ended with signal 6; fetch or export" in error
+    assert error.count("voxport: error:") == 1 and "Traceback" not in error and "ODIE" not in error
+    engine = open_engine(Bundle(copy))
+    stream = engine.stream()
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="is damaged: Core AI ended with signal 6"):
+            step(stream, 0)
+    codes = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in stream.signatures["embed_codes"].inputs}
+    assert stream.run("embed_codes", codes)  # another asset
+
+
+def test_a_killed_process_loses_its_states_and_is_started_again(bundle: Path, scratch: Path) -> None:
+    engine: Any = open_engine(Bundle(bundle))
+    stream = engine.stream()
+    first = step(stream, 0)
+    engine._program._process.kill()
+    with pytest.raises(VoxportError, match="ended with signal 9; memory may be short"):
+        step(stream, 1)
+    with pytest.raises(VoxportError, match="the states with it; begin again"):
+        step(stream, 1)
+    stream.reset()
+    np.testing.assert_array_equal(step(stream, 0)["hidden"], first["hidden"])
+
+
+def test_an_interrupted_call_does_not_answer_the_next_one(bundle: Path, scratch: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stream = open_engine(Bundle(bundle)).stream()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # Python and Core AI start in 0.2 s
+        with pytest.raises(KeyboardInterrupt):
+            step(stream, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    stream.reset()
+    assert step(stream, 0).keys() == {spec.name for spec in stream.signatures[STEP].outputs}
+
+
+def test_the_process_ends_with_a_killed_parent(bundle: Path, scratch: Path) -> None:
+    code = (
+        "import sys, time; from voxport.bundle.manifest import Bundle;"
+        "from voxport.runtime.engines import open_engine; from voxport.runtime.engines.trial import _zeros;"
+        "engine = open_engine(Bundle(sys.argv[1])); stream = engine.stream();"
+        "stream.run('embed_codes', _zeros(stream.signatures['embed_codes']));"
+        "print(engine._program._process.pid, flush=True); time.sleep(60)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", code, str(bundle)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout
+        worker = int(parent.stdout.readline())
+        assert list(scratch.iterdir())
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while any(scratch.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(worker, 0)
+            time.sleep(0.01)
+
+
+def test_nothing_is_left_of_a_stream_or_an_engine(bundle: Path, scratch: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    engine: Any = open_engine(Bundle(bundle))
+    step(engine.stream(), 0)
+    gc.collect()
+    stream = engine.stream()
+    step(stream, 0)
+    assert len(engine._program._states) == 1
+    process = engine._program._process
+    assert set(os.listdir(f"/proc/{process.pid}/fd")) >= {"0", "1", "2"}
+    del engine, stream
+    gc.collect()
+    assert process.returncode is not None and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_two_bundles_and_threads_do_not_mix(bundle: Path, copy: Path, scratch: Path) -> None:
+    expected = results(bundle)
+    engines = [open_engine(Bundle(folder)) for folder in (bundle, copy)]
+    found: list[Any] = [None] * 4
+
+    def run(index: int) -> None:
+        stream = engines[index % 2].stream()
+        found[index] = [step(stream, position)["hidden"] for position in range(3)]
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in found:
+        for array, outputs in zip(each, expected[0:6:2], strict=True):
+            np.testing.assert_array_equal(array, outputs["hidden"])
+
+
+def test_every_component_can_be_called_with_zeros(bundle: Path, scratch: Path) -> None:
+    call_all(Bundle(bundle))
+
+
+def test_hashes_are_always_compared(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say = ["say", "Hi.", "--bundle", str(bundle), "-o", str(tmp_path / "out.wav")]
+    for command in (say, ["serve", "--bundle", str(bundle)]):
+        assert runtime([*command, "--no-check"]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert f"error: --no-check: {bundle}: the engine for coreai aborts on damaged files" in error
+    with pytest.raises(UsageError, match=r"check_hashes: .* leave it out"):
+        voxport.open(bundle, check_hashes=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("inputs", {"dtype": "int64"}, r"found float32 \[1, 1, \d+\], the manifest has int32 \[1, 1, \d+\]"),
+        ("outputs", {"name": "other"}, r"output hidden: found float32 .*, the manifest has none \[\]"),
+        ("states", {"shape": (1, 2, 3, 4)}, r"found float32 .*, the manifest has float32 \[1, 2, 3, 4\]"),
+    ],
+)
+def test_a_function_that_differs_from_the_manifest_is_named(
+    bundle: Path, kind: str, change: dict[str, Any], message: str
+) -> None:
+    opened = Bundle(bundle)
+    entry = opened.component(STEP)
+    specs = getattr(entry.signature, kind)
+    signature = replace(entry.signature, **{kind: (replace(specs[0], **change), *specs[1:])})
+    changed = entry.model_copy(update={"signature": signature})
+    engine: Any = open_engine(opened)
+    with pytest.raises(IntegrityError, match=f"function {STEP}: .*{message}; export"):
+        engine._check(changed)
+
+
+def test_half_precision_states_of_a_float32_program_are_refused() -> None:
+    with pytest.raises(IntegrityError, match=r"found float16 \[1\], the manifest has float32 \[1\]"):
+        coreai._compare("state", {"cache": ([1], "float16")}, {"cache": ([1], ("float32", "float32"))})
+
+
+def test_an_asset_of_another_version_is_one_line(copy: Path) -> None:
+    path = copy / METADATA
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"assetVersion": "9.0"}))
+    write_hashes(copy, METADATA)
+    with pytest.raises(IntegrityError, match=r"backbone\.aimodel: Core AI cannot open it: ") as error:
+        step(open_engine(Bundle(copy)).stream(), 0)
+    assert "\n" not in str(error.value)
+
+
+def test_a_system_that_cannot_load_core_ai_is_told_which_can(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "voxport").symlink_to(ROOT / "src" / "voxport")
+    (tmp_path / "coreai").mkdir()
+    (tmp_path / "coreai" / "__init__.py").write_text("raise ImportError('version `GLIBC_2.34 not found')")
+    monkeypatch.setattr(coreai, "PACKAGE_ROOT", tmp_path)
+    with pytest.raises(EngineUnavailable, match=r"GLIBC.* voxport\[coreai\] needs Linux .* glibc 2.34"):
+        step(open_engine(Bundle(bundle)).stream(), 0)
+
+
+def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
+    with pytest.raises(UsageError, match=r"compute_units cpu_and_ne: .* or run on macOS 27"):
+        open_engine(Bundle(bundle), EngineOptions(compute_units="cpu_and_ne"))
