@@ -76,7 +76,11 @@ def _lines(content: Json, kept: dict[str, set[str]]) -> list[str]:
             for name, recipe in RECIPES.items()
         ),
         *(f"default     {recipe:<8} for {target}" for target, recipe in content["default_recipes"].items()),
-        *(f"note        {note}" for target in TARGETS if (note := open_target(target).recipe_notes)),
+        *(
+            f"note        {target}, {line}"
+            for target in TARGETS
+            for line in open_target(target).recipe_notes.splitlines()
+        ),
     ]
     for family, components in content["components"].items():
         lines += ["", public_name(family), f"sizes       {', '.join(content['sizes'][family])}"]

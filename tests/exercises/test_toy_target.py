@@ -79,4 +79,4 @@ def test_it_is_listed(numpy_target: str, capsys: pytest.CaptureFixture[str]) -> 
     listed = capsys.readouterr().out
     assert "targets     onnx, executorch, coreml, coreai, numpy" in listed
     assert "default     w8g32    for coreai\ndefault     none     for numpy" in listed
-    assert "note        coreai: by public reports, not tried here" in listed
+    assert "note        coreai, GPU: w8g32 or w4;" in listed

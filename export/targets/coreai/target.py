@@ -36,9 +36,22 @@ class CoreAITarget(Target):
     costs = Costs(lowering=2.7, running=1.8, product=0.1, verification=35, sample=280)
     default_recipe = "w8g32"
     recipe_notes = """\
-coreai: by public reports, not tried here: w8g32 and w4 for the GPU, lut4, lut4g8 and lut4g32 for the
-            Neural Engine, which does not compile groups; w8 gave wrong values on the GPU of beta versions"""
-    state_notes = "For iOS 27, macOS 27 or newer.\n"
+GPU: w8g32 or w4; w8 gave wrong values on beta versions.
+Neural Engine: lut4g32, lut4 or lut4g8; groups do not compile.
+These are public reports, not tried here.
+"""
+    state_notes = f"""\
+For iOS 27, macOS 27 or newer. Each entry point is a function of its asset. Load an asset once, and its
+functions by name. A call takes inputs and states by name, and changes the states. Take outputs by name too:
+their order varies. Make one set of states per asset and utterance, filled with zeros, and pass the same
+arrays to every function of that asset. Memory that is not cleared gives NaN, also behind a mask. Refuse a
+position beyond the end of a cache without a window: the result is undefined. Integers are int32, inputs and
+outputs float32, and states as the tables below say. `manifest.json` has the names and dtypes that all targets
+share. Norms, and all from the last product to logits and latents, are float32.
+
+Name a compute unit: by public reports, `preferred .cpu` spreads a graph over all units and is not exact. The
+Neural Engine wants fixed sizes. docs/coreai.md of voxport sets them in an asset, and has the sources.
+{recipe_notes}"""
     sliding_window_notes = RING_NOTES
     runners = tuple(f"Core AI for {name}: {COPIES}" for name in SYSTEMS)
     compute_precisions = ("float16", "float32")
