@@ -15,7 +15,12 @@ from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_f
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename_blobs
 from voxport.export.targets.coreai.half import narrow
-from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, without_converter_output
+from voxport.export.targets.coreai.tools import (
+    AIProgram,
+    TorchConverter,
+    get_decomp_table,
+    without_converter_output,
+)
 from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
 from voxport.export.targets.shared import export_errors, target_kernels, trace
 from voxport.model.graph import Component
@@ -31,20 +36,26 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         if isinstance(part, QuantizedLinear):
             part.pack()  # from now on, its weights take half of the memory
     with export_errors(f"{graph.name}: Core AI export failed"), without_converter_output():
-        converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # otherwise paths of this machine
-        converter.register_torch_lowering("voxport::stored_weight.default")(StoredWeights(graph.module))
-        for component in graph.components:
-            program = _program(component, graph.module, precision)
-            converter.add_exported_program(
-                program,
-                entrypoint_name=component.name,
-                input_names=[spec.name for spec in component.signature.inputs],
-                output_names=[spec.name for spec in component.signature.outputs],
-                state_names=_states(program),
-            )
-            free_memory()
-        converter.to_coreai().save_asset(path)
+        program = _converted(graph, precision)
+        free_memory()  # saving holds all bytes of the asset once more
+        program.save_asset(path)
         normalise(path)
+
+
+def _converted(graph: Graph, precision: Precision) -> AIProgram:
+    converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # otherwise paths of this machine
+    converter.register_torch_lowering("voxport::stored_weight.default")(StoredWeights(graph.module))
+    for component in graph.components:
+        program = _program(component, graph.module, precision)
+        converter.add_exported_program(
+            program,
+            entrypoint_name=component.name,
+            input_names=[spec.name for spec in component.signature.inputs],
+            output_names=[spec.name for spec in component.signature.outputs],
+            state_names=_states(program),
+        )
+        free_memory()
+    return converter.to_coreai()
 
 
 def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
