@@ -1,4 +1,4 @@
-"""float16 programs: a decomposed float32 program is traced again with its floats in half precision.
+"""float16 programs: the floats of a decomposed float32 program get half precision.
 
 Inputs and outputs stay float32, and these values inside: norms, whose squares overflow and whose epsilons
 vanish in float16, and everything from the last product on to logits and latents, which are rounded to codes.
@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.export import ExportedProgram
-
-from voxport.export.targets.coreai.weights import stored_weight
+from torch.export.graph_signature import TensorArgument
 
 FLOATS = (torch.float16, torch.float32)
 aten = torch.ops.aten
@@ -49,84 +48,68 @@ ELEMENTARY = PRODUCTS | {
 }
 
 
-def narrowed(
-    program: ExportedProgram, exact: Iterable[int], dynamic_shapes: Sequence[Any]
-) -> ExportedProgram:
-    """The program with floats in half precision. From the last product before the outputs `exact` on, they
-    stay float32.
+def narrow(program: ExportedProgram, exact: Iterable[int]) -> None:
+    """Changes a decomposed float32 program: its floats, constants and states get half precision. From the
+    last product before the outputs `exact` on, floats stay float32.
+
+    Tracing the program again in half precision would take as long as the first time.
     """
-    module = HalfProgram(program, exact)
-    with torch.no_grad():
-        return torch.export.export(
-            module, module.inputs, dynamic_shapes=(tuple(dynamic_shapes),), strict=False
-        )
+    for tensors in (program.state_dict, program.constants):
+        tensors.update({name: _cast(tensor, torch.float16) for name, tensor in tensors.items()})
+    mutated = len(program.graph_signature.buffers_to_mutate)
+    results = program.graph.output_node().args[0]
+    float32 = norms(program.graph) | last_products(results[mutated + index] for index in exact)
+    with results[0].meta["val"].fake_mode:
+        for node in list(program.graph.nodes):
+            if node.op == "placeholder" and node.name not in program.graph_signature.user_inputs:
+                node.meta["val"] = _cast(node.meta["val"], torch.float16)
+            elif node.op == "call_function":
+                _compute_in(torch.float32 if node in float32 else torch.float16, node)
+        _cast_results(program, [torch.float16] * mutated + [torch.float32] * (len(results) - mutated))
 
 
-class HalfProgram(nn.Module):
-    """The program as a module. Its parameters, constants and states are buffers of half precision."""
-
-    def __init__(self, program: ExportedProgram, exact: Iterable[int]):
-        super().__init__()
-        signature = program.graph_signature
-        self.inputs: tuple[torch.Tensor, ...] = (program.example_inputs or ((), {}))[0]
-        self._graph_module = program.graph_module
-        self._inputs, self._outputs = signature.input_specs, signature.output_specs
-        for spec in self._inputs:
-            if spec.target is not None:
-                tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
-                self.register_buffer(_buffer(spec.target), _cast(tensor.detach(), torch.float16))
-        results = next(iter(reversed(program.graph.nodes))).args[0]
-        mutated = sum(spec.kind.name == "BUFFER_MUTATION" for spec in self._outputs)
-        self._float32 = norms(program.graph) | last_products(results[mutated + index] for index in exact)
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = iter(inputs)
-        arguments = [
-            next(given) if spec.target is None else self.get_buffer(_buffer(spec.target))
-            for spec in self._inputs
-        ]
-        outputs = []
-        for spec, result in zip(
-            self._outputs, _Half(self._graph_module, self._float32).run(*arguments), strict=True
-        ):
-            if spec.kind.name == "BUFFER_MUTATION":
-                self.get_buffer(_buffer(spec.target)).copy_(result)
-            else:
-                outputs.append(_cast(result, torch.float32))
-        return tuple(outputs)
+def _compute_in(dtype: torch.dtype, node: fx.Node) -> None:
+    """Casts the arguments of an operator and, if it gives floats of another type, its result."""
+    if "_assert" in str(node.target):  # bounds of dynamic sizes, which are checked before each call
+        node.graph.erase_node(node)
+        return
+    with node.graph.inserting_before(node):
+        for argument in node.all_input_nodes:
+            node.replace_input_with(argument, _cast_node(argument, dtype))
+    replaced = lambda value: dtype if value is torch.float32 else value
+    node.args, node.kwargs = tuple(map(replaced, node.args)), fx.node.map_aggregate(node.kwargs, replaced)
+    arguments, options = fx.node.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    assert callable(node.target)
+    node.meta["val"] = node.target(*arguments, **options)
+    with node.graph.inserting_after(node):
+        result = _cast_node(node, dtype)
+    if result is not node:
+        node.replace_all_uses_with(result, lambda user: user is not result)
 
 
-class _Half(fx.Interpreter):
-    """Runs each operator in float16, or in float32 if it is one of `float32`."""
+def _cast_results(program: ExportedProgram, dtypes: Sequence[torch.dtype]) -> None:
+    output = program.graph.output_node()
+    with program.graph.inserting_before(output):
+        results = [_cast_node(node, dtype) for node, dtype in zip(output.args[0], dtypes, strict=True)]
+    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
+        spec.arg = TensorArgument(result.name)
+    output.args = (tuple(results),)
 
-    def __init__(self, module: fx.GraphModule, float32: set[fx.Node]):
-        super().__init__(module)
-        self._float32 = float32
 
-    def run_node(self, node: fx.Node) -> Any:
-        if node.op != "call_function":
-            return super().run_node(node)
-        if "_assert" in str(node.target):  # bounds of dynamic sizes, which are checked before each call
-            return None
-        dtype = torch.float32 if node in self._float32 else torch.float16
-        if node.target is torch.ops.voxport.stored_weight.default:
-            return stored_weight(*node.args[:3], dtype)
-        arguments, options = fx.node.map_aggregate(
-            self.fetch_args_kwargs_from_env(node), lambda value: _cast(value, dtype)
-        )
-        options = {name: dtype if value is torch.float32 else value for name, value in options.items()}
-        assert callable(node.target)
-        return fx.node.map_aggregate(node.target(*arguments, **options), lambda value: _cast(value, dtype))
+def _cast_node(node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """A node for the floats of `node` in `dtype`, which is `node` itself if nothing changes."""
+    value = node.meta["val"]
+    if (changed := _cast(value, dtype)) is value:
+        return node
+    result = node.graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
+    result.meta["val"] = changed
+    return result
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     """A float tensor in `dtype`; anything else as it is."""
     is_float = isinstance(value, torch.Tensor) and value.dtype in FLOATS and value.dtype != dtype
-    return value.to(dtype) if is_float else value
-
-
-def _buffer(target: str) -> str:
-    return target.replace(".", "__")
+    return value.detach().to(dtype) if is_float else value
 
 
 def norms(graph: fx.Graph) -> set[fx.Node]:

@@ -10,19 +10,21 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from voxport.bundle.manifest import Precision, file_entry
+from voxport.export.memory import free_memory
 from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_factor
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename
-from voxport.export.targets.coreai.half import narrowed
+from voxport.export.targets.coreai.half import narrow
 from voxport.export.targets.coreai.tools import (
     AIModelAssetMetadata,
+    AIProgram,
     TorchConverter,
     get_decomp_table,
     saved_functions,
     without_converter_output,
 )
 from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
-from voxport.export.targets.shared import dynamic_shapes, export_errors, target_kernels, trace
+from voxport.export.targets.shared import export_errors, target_kernels, trace
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedLinear
 
@@ -36,19 +38,26 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         if isinstance(part, QuantizedLinear):
             part.pack()  # from now on, its weights take half of the memory
     with export_errors(f"{graph.name}: Core AI export failed"), without_converter_output():
-        converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # otherwise paths of this machine
-        converter.register_torch_lowering("voxport::stored_weight.default")(StoredWeights(graph.module))
-        for component in graph.components:
-            program = _program(component, graph.module, precision)
-            converter.add_exported_program(
-                program,
-                entrypoint_name=component.name,
-                input_names=[spec.name for spec in component.signature.inputs],
-                output_names=[spec.name for spec in component.signature.outputs],
-                state_names=_states(program),
-            )
-        converter.to_coreai().save_asset(path, _metadata(graph))
+        program = _converted(graph, precision)
+        free_memory()  # saving holds all bytes of the asset once more
+        program.save_asset(path, _metadata(graph))
         normalise(path)
+
+
+def _converted(graph: Graph, precision: Precision) -> AIProgram:
+    converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # otherwise paths of this machine
+    converter.register_torch_lowering("voxport::stored_weight.default")(StoredWeights(graph.module))
+    for component in graph.components:
+        program = _program(component, graph.module, precision)
+        converter.add_exported_program(
+            program,
+            entrypoint_name=component.name,
+            input_names=[spec.name for spec in component.signature.inputs],
+            output_names=[spec.name for spec in component.signature.outputs],
+            state_names=_states(program),
+        )
+        free_memory()
+    return converter.to_coreai()
 
 
 def _metadata(graph: Graph) -> AIModelAssetMetadata:
@@ -62,18 +71,12 @@ def _metadata(graph: Graph) -> AIModelAssetMetadata:
 def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
     kernel = TracedLinears(module)
     with torch.no_grad(), target_kernels(module, kernel, OneHotAttention()), kernel.palettes():
-        program = trace(component, module)
-    program = _decomposed(program, precision)
-    if precision == "float32":
-        return program
-    exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
-    shapes = [axes or None for axes in dynamic_shapes(component)]
-    return _decomposed(narrowed(program, exact, shapes), "float32")
-
-
-def _decomposed(program: ExportedProgram, precision: Precision) -> ExportedProgram:
-    result: ExportedProgram = program.run_decompositions(_decompositions(precision))
-    return result
+        traced = trace(component, module)
+    program: ExportedProgram = traced.run_decompositions(_decompositions(precision))
+    if precision == "float16":
+        exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
+        narrow(program, exact)
+    return program
 
 
 def _states(program: ExportedProgram) -> list[str]:

@@ -17,13 +17,14 @@ with without_warnings("coreai_torch"):
     import coreai.authoring  # noqa: F401  before its private parts, which import each other
     from coreai._compiler import ir
     from coreai._compiler.dialects import coreai as dialect
-    from coreai.authoring import AIModelAsset, Context
+    from coreai.authoring import AIModelAsset, AIProgram, Context
     from coreai.runtime import AIModelAssetMetadata
     from coreai_torch import TorchConverter, get_decomp_table
 
 __all__ = [
     "AIModelAsset",
     "AIModelAssetMetadata",
+    "AIProgram",
     "Context",
     "TorchConverter",
     "dialect",

@@ -17,7 +17,7 @@ from torch import nn
 from voxport.bundle.errors import ExportError
 from voxport.export.targets.apple import integers_and_scales, rounded_activations
 from voxport.export.targets.coreai.tools import dialect, ir
-from voxport.quantize.modules import PalettizedLinear, QuantizedLinear
+from voxport.quantize.modules import CHUNK, PalettizedLinear, QuantizedLinear
 
 Compressed = QuantizedLinear | PalettizedLinear
 # Any in this module: values, types and locations of the IR, whose stubs name private classes.
@@ -81,7 +81,7 @@ class StoredWeights:
         weight = (
             self._constant(
                 f"{path}.integers",
-                lambda: packed(integers_and_scales(linear)[0].numpy(), bits),
+                lambda: _packed_rows(linear),
                 [rows, columns],
                 integer_type,
             ),
@@ -105,6 +105,19 @@ class StoredWeights:
                 np.ascontiguousarray(make()).data, name, type_
             )
         return constant_op(self._constants[name])
+
+
+def _packed_rows(linear: Compressed) -> np.ndarray:
+    """Packed a few rows at a time: large arrays that are freed at once leave gaps as large as the asset."""
+    if isinstance(linear, PalettizedLinear) or not linear.is_packed:
+        return packed(integers_and_scales(linear)[0].numpy(), linear.scheme.bits)
+    result = np.empty(linear.weight.numel(), np.uint8)
+    rows = 2 * max(1, CHUNK // linear.in_features // 2)  # even, so that they end with a byte
+    for start in range(0, linear.out_features, rows):
+        part = packed(linear.integers(slice(start, start + rows)).numpy(), linear.scheme.bits)
+        place = start * linear.in_features // 2
+        result[place : place + len(part)] = part
+    return result
 
 
 def _zeros(shape: list[Any], element: Any) -> Any:
