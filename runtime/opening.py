@@ -48,8 +48,12 @@ def open_task(
             f"expected a bundle for {_words(task)}"
         )
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
-    if not check_hashes:
-        _check_unneeded(bundle)
+    if not check_hashes and (engine := ENGINES.get(bundle.job.target)) and engine.needs_hashes:
+        raise UsageError(
+            f"check_hashes: {bundle.folder}: the engine for {bundle.job.target} aborts on damaged files; "
+            "leave it out",
+            field="check_hashes",
+        )
     (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     for remark in bundle.remarks():
         log.debug("%s: %s", bundle.folder, remark)
@@ -88,17 +92,6 @@ def check_engine(bundle: Bundle) -> None:
         from voxport.runtime.engines.trial import trial_run
 
         trial_run(bundle)
-
-
-def _check_unneeded(bundle: Bundle) -> None:
-    """Raises UsageError if the engine needs compared hashes."""
-    target = bundle.job.target
-    check_installed(target, str(bundle.folder))
-    if ENGINES[target].needs_hashes:
-        raise UsageError(
-            f"check_hashes: {bundle.folder}: the engine for {target} aborts on damaged files; leave it out",
-            field="check_hashes",
-        )
 
 
 def _words(task: type[object]) -> str:

@@ -21,13 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from voxport.bundle.errors import (
-    EngineUnavailable,
-    IntegrityError,
-    UsageError,
-    VoxportError,
-    first_line,
-)
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
 from voxport.bundle.spec import TensorSpec, graph_state_name
 from voxport.bundle.versions import package_version
@@ -39,6 +33,7 @@ BUDGET = 256 << 20  # bytes that the other process may keep
 KEPT_BY_OUTPUT = 1024  # bytes beside the values
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 IS_MACOS = sys.platform == "darwin"
 ARTIFACT_DTYPES = {"int64": "int32"}
 Types = dict[str, tuple[list[int], tuple[str, ...]]]  # shape, with -1 for a dynamic size, and possible dtypes
@@ -72,14 +67,10 @@ def _specialization(units: str | None) -> Any:
     """Only `cpu` excludes the other units. A preferred unit leaves operations to others."""
     from coreai import runtime
 
-    options = runtime.SpecializationOptions
-    if units == "cpu":
-        return options.cpu_only()
-    if units == "cpu_and_gpu":
-        return options.from_preferred_compute_unit_kind(runtime.ComputeUnitKind.gpu())
-    if units == "cpu_and_ne":
-        return options.from_preferred_compute_unit_kind(runtime.ComputeUnitKind.neural_engine())
-    return None
+    options, kind = runtime.SpecializationOptions, {"cpu_and_gpu": "gpu", "cpu_and_ne": "neural_engine"}
+    if units in kind:
+        return options.from_preferred_compute_unit_kind(getattr(runtime.ComputeUnitKind, kind[units])())
+    return options.cpu_only() if units == "cpu" else None
 
 
 def _unavailable(folder: Path, reason: str) -> EngineUnavailable:
@@ -123,8 +114,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=os.environ
-                | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1", "TMPDIR": scratch.name},
+                env=os.environ | SAFE_PATH | {"PYTHONPATH": str(PACKAGE_ROOT), "TMPDIR": scratch.name},
                 start_new_session=True,  # no signals of a terminal
             )
         self._end = weakref.finalize(self, _end, self._connection, self._process, self._errors, scratch)

@@ -26,7 +26,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines import coreai, open_engine
 from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
-from voxport.runtime.engines.trial import call_all
+from voxport.runtime.engines.trial import _zeros, call_all
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the system's runtime is used")
 STEP = "decode_step"
@@ -79,7 +79,12 @@ def test_a_replaced_process_continues_with_equal_bytes(
     bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, starts, start = results(bundle), list[int](), coreai.Worker._start
-    monkeypatch.setattr(coreai.Worker, "_start", lambda worker: (starts.append(1), start(worker)))
+
+    def counted(worker: coreai.Worker) -> None:
+        starts.append(1)
+        start(worker)
+
+    monkeypatch.setattr(coreai.Worker, "_start", counted)
     monkeypatch.setattr(coreai, "BUDGET", 1)
     found = results(bundle)
     assert len(starts) == 6  # before each call but the first
@@ -104,7 +109,7 @@ def test_a_damaged_asset_behind_right_hashes_is_one_line(
     for _ in range(2):
         with pytest.raises(IntegrityError, match="is damaged: Core AI ended with signal 6"):
             step(stream, 0)
-    codes = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in stream.signatures["embed_codes"].inputs}
+    codes = _zeros(stream.signatures["embed_codes"])
     assert stream.run("embed_codes", codes)  # another asset
 
 
@@ -223,7 +228,8 @@ def test_a_function_that_differs_from_the_manifest_is_named(
     opened = Bundle(bundle)
     entry = opened.component(STEP)
     specs = getattr(entry.signature, kind)
-    signature = replace(entry.signature, **{kind: (replace(specs[0], **change), *specs[1:])})
+    changes: dict[str, Any] = {kind: (replace(specs[0], **change), *specs[1:])}
+    signature = replace(entry.signature, **changes)
     changed = entry.model_copy(update={"signature": signature})
     engine: Any = open_engine(opened)
     with pytest.raises(IntegrityError, match=f"function {STEP}: .*{message}; export"):
