@@ -18,7 +18,7 @@ class CoreAITarget(Target):
     packages = ("coreai", "coreai_torch")
     layout = "BHSD"
     kernel = ("voxport.export.targets.apple", "dequantized_linear")
-    costs = Costs(lowering=2.7, running=1.8, product=0.25, verification=100, sample=60)
+    costs = Costs(lowering=2.0, running=1.8, product=0.25, verification=100, sample=60)
     state_notes = "For iOS 27, macOS 27 or newer.\n"
     sliding_window_notes = RING_NOTES
     runners = ("Core AI",)
