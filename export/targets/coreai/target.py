@@ -33,7 +33,7 @@ class CoreAITarget(Target):
     packages = ("coreai", "coreai_torch")
     layout = "BHSD"
     kernel = ("voxport.export.targets.apple", "dequantized_linear")
-    costs = Costs(lowering=2.7, running=1.8, product=0.1, verification=35, sample=280)
+    costs = Costs(lowering=2.0, running=2.1, product=0.25, verification=35, sample=280)
     default_recipe = "w8g32"
     recipe_notes = """\
 GPU: w8g32 or w4; w8 gave wrong values on beta versions.
