@@ -262,6 +262,7 @@ def test_the_version_has_voxport_and_the_engines(capsys: pytest.CaptureFixture[s
         voxport(["--version"])
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows.keys() == {"voxport", "python", "onnxruntime", "executorch", "coremltools", "coreai", "torch"}
+    assert rows["coreai"][0].isdigit()  # of the distribution coreai-core
     assert rows["torch"] == torch.__version__ and rows["python"] == platform.python_version()
 
 

@@ -7,7 +7,7 @@ import pytest
 from voxport.__main__ import main as voxport
 
 
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_info_names_recipe_verdict_and_threads(
     bundles: Path, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -16,4 +16,4 @@ def test_info_names_recipe_verdict_and_threads(
     out = capsys.readouterr().out
     assert f"for {target}, recipe w4" in out and "verification: passed" in out
     assert "hashes were not compared here" in out
-    assert ("threads on this machine: 1\n" in out) is (target != "coreml")
+    assert ("threads on this machine: 1\n" in out) is (target in ("onnx", "executorch"))

@@ -136,6 +136,7 @@ def test_say_reads_stdin_and_reports_truncated_speech(
     [
         ("onnx", ["torch"]),
         ("coreml", ["torch"]),
+        ("coreai", ["torch", "coreai_torch"]),
         # ExecuTorch needs torch, but neither its own exporter nor torch's compiler: seconds of imports
         pytest.param(
             "executorch", ["executorch.exir", "torch._dynamo", "torch._inductor"], marks=pytest.mark.slow

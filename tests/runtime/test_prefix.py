@@ -18,7 +18,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines import open_engine
 from voxport.runtime.families.voxtral_tts.decoder import VoxtralDecoder
 
-TARGETS = ["onnx", "executorch", "coreml"]
+TARGETS = ["onnx", "executorch", "coreml", "coreai"]
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_states_have_the_rows_before_a_call_that_raises() -> None:
     assert np.array_equal(stream.save()["cache"], before.save()["cache"])
 
 
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_executorch_takes_fewer_rows_than_other_targets(target: str) -> None:
     """Of what can be divided. The encoders of a voice take a whole recording."""
     resolved = resolve(Source(random_checkpoint("qwen3_tts")), ExportRequest(cache_length=2048))

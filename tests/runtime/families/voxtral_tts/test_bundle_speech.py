@@ -71,7 +71,7 @@ def test_batched_texts_sound_like_each_text_spoken_separately(bundles: Path) -> 
     assert (correlation.argmax(axis=1) == range(len(TEXTS))).all() and (correlation.diagonal() > 0.9).all()
 
 
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(
     bundles: Path, target: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_invalid_texts_are_refused_before_the_first_samples(bundles: Path) -> No
             next(iter(task.speak_all(["Fine."], **option)))
 
 
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_threads_that_share_a_task_do_not_affect_each_other(bundles: Path, target: str) -> None:
     """The threads share one bundle and its weights, and speak at the same time."""
     task = open_speech(bundles / target)
