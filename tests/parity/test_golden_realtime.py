@@ -99,7 +99,7 @@ def test_artifacts_equal_the_reference_offline_and_streaming(
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target in ("coreml", "coreai") else []
     executed = precise if target == "coreml" else []
-    arguments = ["--checkpoint", str(GOLDEN / "checkpoint"), "--target", target]
+    arguments = ["--checkpoint", str(GOLDEN / "checkpoint"), "--target", target, "--quant", "none"]
     exports.export(bundle, *arguments, "--streaming", "--cache-length", "128", *precise, "--no-verify")
     for live in ([], ["--live"]):
         assert runtime(["trace", str(bundle), *executed, *live, "--inputs", str(inputs), "-o", str(out)]) == 0
