@@ -16,6 +16,7 @@ from voxport.bundle.progress import progress
 from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
 from voxport.cli.checkpoint import add_checkpoint_argument
 from voxport.cli.preflight import check_alone, check_beside_checkpoint
+from voxport.runtime.engines import ENGINES
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
@@ -97,26 +98,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _engine_options(bundle: Bundle, arguments: argparse.Namespace) -> EngineOptions:
-    """Without a precision that verification has and the engine does not. Raises UsageError."""
+    """Without a precision that verification has and the engine does not."""
     from voxport.export.targets import target_of_job
 
-    options, precision = engine_options(arguments), arguments.compute_precision
-    if precision is None or bundle.job.target != "coreai":
+    options, verified = engine_options(arguments), target_of_job(bundle.job).verification_precisions
+    has_option = "compute_precision" in ENGINES[bundle.job.target].options
+    if has_option or options.compute_precision not in verified:
         return options
-    if precision not in target_of_job(bundle.job).verification_precisions:
-        text = f"compute_precision {precision}: {bundle.folder} computes in float32 only; leave it out"
-        raise UsageError(text, field="compute_precision")
     return replace(options, compute_precision=None)
 
 
 def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:
-    """Raises UsageError on processors of Core ML if another executor runs."""
+    """Raises UsageError on processors that the executor of verification does not use."""
     from voxport.export.verify.modes import VerifyOptions
 
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
-        raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+        raise UsageError(f"--compute-units {units}: verification does not use them here; leave it out")
     return VerifyOptions(arguments.steps, precisions, units, arguments.device, arguments.long_codes)
 
 

@@ -86,6 +86,7 @@ class Target(ABC):
     kernel: module and function of the arithmetic of quantised linears in the artifacts, in plain torch.
     packages: packages that `lower` needs. Their versions go into the manifest, with the versions of torch
         and torchao.
+    extra: the extra of voxport that has them.
     layout: memory layout of the KV caches.
     costs: for estimates.
     state_notes: how a runner binds states and which operators it needs, for the README of a bundle.
@@ -105,6 +106,7 @@ class Target(ABC):
 
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
+    extra: ClassVar[str] = "export"
     layout: ClassVar[LayoutName]
     kernel: tuple[str, str]
     costs: ClassVar[Costs]
@@ -151,7 +153,8 @@ class Target(ABC):
         missing = [package for package in self.packages if find_spec(package) is None]
         if missing:
             raise ExportError(
-                f"target {self.name}: {', '.join(missing)} not installed; run pip install 'voxport[export]'"
+                f"target {self.name}: {', '.join(missing)} not installed; run pip install "
+                f"'voxport[{self.extra}]'"
             )
 
     def signature(self, component: Component) -> Signature:

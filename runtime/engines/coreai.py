@@ -32,8 +32,7 @@ from voxport.runtime.engines.packages import PackageEngine
 BUDGET = 256 << 20  # bytes that the other process may keep
 KEPT_BY_OUTPUT = 1024  # bytes beside the values
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
-PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`
 IS_MACOS = sys.platform == "darwin"
 ARTIFACT_DTYPES = {"int64": "int32"}
 Types = dict[str, tuple[list[int], tuple[str, ...]]]  # shape, with -1 for a dynamic size, and possible dtypes
@@ -96,30 +95,37 @@ class Worker:
     """
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self._folder, self._files = folder, _files(folder)
         self._states: dict[int, tuple[str, str]] = {}
         self._start()
 
     def _start(self) -> None:
-        self._kept = 0
+        if _files(self._folder) != self._files:
+            raise IntegrityError(f"{self._folder}: its files changed while they were in use; open it again")
+        self._kept, self._owner = 0, os.getpid()
         # compiled assets, which a killed process would leave behind
         scratch = tempfile.TemporaryDirectory(prefix="voxport-")
         self._connection, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+        paths = [str(PACKAGE_ROOT), *filter(None, sys.path)]  # this process may have paths of its own
         with theirs:
             command = [sys.executable, "-P", "-m", "voxport.runtime.engines.coreai_process"]
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(self._folder.absolute())],
+                [*command, str(theirs.fileno()), str(self._folder.absolute()), scratch.name],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=os.environ | SAFE_PATH | {"PYTHONPATH": str(PACKAGE_ROOT), "TMPDIR": scratch.name},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
                 start_new_session=True,  # no signals of a terminal
             )
-        self._end = weakref.finalize(self, _end, self._connection, self._process, self._errors, scratch)
+        self._end = weakref.finalize(
+            self, _end, self._owner, self._connection, self._process, self._errors, scratch
+        )
 
     def _ask(self, method: str, *arguments: Any) -> Any:
+        if os.getpid() != self._owner:
+            raise VoxportError(f"{self._folder}: another process opened it; open it in this one too")
         if not self._end.alive:
             self._start()
         try:
@@ -135,6 +141,8 @@ class Worker:
         return answer
 
     def _ended(self, file: str) -> VoxportError:
+        if not self._end.alive:  # while Python ends, in another thread
+            return VoxportError(f"{self._folder}: the process of Core AI was ended")
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()[-5:] or [""]
@@ -144,8 +152,8 @@ class Worker:
             return _unavailable(self._folder, lines[-1])
         if -code in CRASHES:
             return IntegrityError(
-                f"{self._folder / file}: is damaged: Core AI ended with signal {-code}; "
-                "fetch or export the bundle again"
+                f"{self._folder / file}: Core AI ended with signal {-code}: the file is damaged, or memory is"
+                f" short, or {tempfile.gettempdir()} is full; fetch or export the bundle again, or free space"
             )
         reason = f"signal {-code}; memory may be short" if code < 0 else f"code {code}: {lines[-1]}"
         return VoxportError(f"{self._folder / file}: the process of Core AI ended with {reason}")
@@ -187,17 +195,29 @@ class Worker:
             for key, place in places.items()
             for state in self.describe(*place)["state"]
         }
-        self._end()
-        self._start()
-        for key, place in places.items():
-            self.make_states(*place, key)
-        for where, values in held.items():
-            self.write_state(*where, values)
+        try:
+            self._end()
+            self._start()
+            for key, place in places.items():
+                self.make_states(*place, key)
+            for where, values in held.items():
+                self.write_state(*where, values)
+        except BaseException:  # some states would be zeros
+            self._lose()
+            raise
 
 
-def _end(connection: Any, process: "subprocess.Popen[bytes]", errors: Any, scratch: Any) -> None:
-    connection.close()
+def _files(folder: Path) -> set[tuple[str, int, int, int]]:
+    """Names the assets as they are on this disk, without reading them."""
+    found = {path: path.stat() for path in folder.glob("*.aimodel/*")}
+    return {(str(path), each.st_size, each.st_mtime_ns, each.st_ino) for path, each in found.items()}
+
+
+def _end(owner: int, connection: Any, process: "subprocess.Popen[bytes]", errors: Any, scratch: Any) -> None:
+    if os.getpid() != owner:  # a fork of the process that has it
+        return
     process.kill()
+    connection.close()
     process.wait()
     errors.close()
     scratch.cleanup()
@@ -217,11 +237,13 @@ class CoreAIEngine(PackageEngine):
     def _ask(self, entry: ComponentEntry, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._program, method)(*arguments)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise VoxportError(f"{entry.name}: Core AI failed: {first_line(error)}") from None
 
     def new_states(self, entry: ComponentEntry) -> States:
         self._check(entry)
+        while self._unused:  # before memory is taken for others
+            self._ask(entry, "forget_states", self._unused.popleft())
         states = States(next(self._keys))
         self._ask(entry, "make_states", entry.file, entry.entry_point, states.key)
         weakref.finalize(states, self._unused.append, states.key)
@@ -236,8 +258,6 @@ class CoreAIEngine(PackageEngine):
 
     def call(self, entry: ComponentEntry, inputs: Arrays, states: States | None) -> Arrays:
         self._check(entry)
-        while self._unused:
-            self._ask(entry, "forget_states", self._unused.popleft())
         key = states.key if states else None
         outputs: Arrays = self._ask(entry, "call", entry.file, entry.entry_point, inputs, key)
         return outputs

@@ -1,7 +1,8 @@
 """Runs the assets of a bundle with Core AI, for `runtime.engines.coreai`.
 
-`python -m voxport.runtime.engines.coreai_process DESCRIPTOR FOLDER` does so in a process of its own. It
-answers the requests of a connection: the name of a method of `Program` and its arguments.
+`python -m voxport.runtime.engines.coreai_process DESCRIPTOR FOLDER SCRATCH` does so in a process of its own.
+It answers the requests of a connection: the name of a method of `Program` and its arguments. Compiled assets
+are in SCRATCH, which the process removes.
 """
 
 import asyncio
@@ -110,5 +111,6 @@ def serve(connection: Connection, program: Program) -> None:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), Program(Path(sys.argv[2])))
-    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)  # the caller may have been killed
+    descriptor, folder, tempfile.tempdir = sys.argv[1:]
+    serve(Connection(int(descriptor)), Program(Path(folder)))
+    shutil.rmtree(tempfile.tempdir, ignore_errors=True)  # the caller may have been killed

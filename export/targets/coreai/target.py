@@ -31,6 +31,7 @@ class CoreAITarget(Target):
 
     name = "coreai"
     packages = ("coreai", "coreai_torch")
+    extra = "export,coreai-export"
     layout = "BHSD"
     kernel = ("voxport.export.targets.apple", "dequantized_linear")
     costs = Costs(lowering=2.0, running=2.1, product=0.25, verification=35, sample=280)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,73 @@ def test_a_replaced_process_continues_with_equal_bytes(
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+@pytest.mark.parametrize("method", ["_start", "make_states", "write_state"])
+def test_a_failed_replacement_loses_the_states_and_says_so(
+    bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(worker: coreai.Worker, *arguments: Any) -> None:
+        raise OSError("No space left on device")
+
+    engine = open_engine(Bundle(bundle))
+    stream, other = engine.stream(), engine.stream()
+    expected = step(stream, 0)
+    step(other, 0)
+    with monkeypatch.context() as patches:
+        patches.setattr(coreai, "BUDGET", 1)
+        patches.setattr(coreai.Worker, method, fail)
+        with pytest.raises(VoxportError, match="No space left on device"):
+            step(stream, 1)
+    for each in (stream, other):
+        with pytest.raises(VoxportError, match="the states with it; begin again"):
+            step(each, 1)
+        each.reset()
+        assert np.array_equal(step(each, 0)["hidden"], expected["hidden"])
+
+
+def test_files_that_changed_since_they_were_opened_are_refused(
+    copy: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = open_engine(Bundle(copy)).stream()
+    step(stream, 0)
+    monkeypatch.setattr(coreai, "BUDGET", 1)
+    (copy / PROGRAM).write_bytes((copy / PROGRAM).read_bytes())
+    with pytest.raises(IntegrityError, match="changed while they were in use; open it again"):
+        step(stream, 1)
+
+
+def test_a_fork_does_not_use_or_end_the_process_of_its_parent(bundle: Path, scratch: Path) -> None:
+    engine: Any = open_engine(Bundle(bundle))
+    stream = engine.stream()
+    expected = step(stream, 0)
+    code = os.fork()
+    if not code:
+        try:
+            step(stream, 1)
+        except VoxportError as error:
+            code = 7 * ("open it in this one too" in str(error))
+        engine._program._end()  # as when Python ends
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(code, 0)[1]) == 7
+    stream.reset()
+    assert np.array_equal(step(stream, 0)["hidden"], expected["hidden"])
+
+
+def test_the_process_removes_its_own_folder_only(tmp_path: Path) -> None:
+    """Python falls back to the temporary folder of the system if a given one is gone."""
+    bystander = tmp_path / "tmp" / "file"
+    bystander.parent.mkdir()
+    bystander.touch()
+    ours, theirs = Pipe()
+    command = [sys.executable, "-m", "voxport.runtime.engines.coreai_process", str(theirs.fileno())]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(bystander.parent)}
+    process = subprocess.Popen(
+        [*command, str(tmp_path), str(tmp_path / "gone")], pass_fds=[theirs.fileno()], env=environment
+    )
+    theirs.close()
+    ours.close()
+    assert process.wait(60) == 0 and bystander.exists()
+
+
 def test_a_damaged_asset_behind_right_hashes_is_one_line(
     copy: Path, tmp_path: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,12 +170,12 @@ def test_a_damaged_asset_behind_right_hashes_is_one_line(
     say = ["say", "Hi.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav"), "--max-frames", "2"]
     assert runtime(say) == 5
     error = capsys.readouterr().err
-    assert "backbone.aimodel: is damaged: Core AI ended with signal 6; fetch or export" in error
+    assert "backbone.aimodel: Core AI ended with signal 6: the file is damaged, or memory is short" in error
     assert error.count("voxport: error:") == 1 and "Traceback" not in error and "ODIE" not in error
     engine = open_engine(Bundle(copy))
     stream = engine.stream()
     for _ in range(2):
-        with pytest.raises(IntegrityError, match="is damaged: Core AI ended with signal 6"):
+        with pytest.raises(IntegrityError, match="Core AI ended with signal 6: the file is damaged"):
             step(stream, 0)
     codes = _zeros(stream.signatures["embed_codes"])
     assert stream.run("embed_codes", codes)  # another asset
