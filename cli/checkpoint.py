@@ -39,18 +39,18 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
     families = tuple(map(public_name, FAMILIES))
-    model = parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help=f"{' or '.join(families)}: family that the checkpoint must have, or of the "
-        f"embedded model (default: {public_name(DEFAULT)})",
+    help_text = (
+        f"{' or '.join(families)}: family that the checkpoint must have, or of the "
+        f"embedded model (default: {public_name(DEFAULT)})"
     )
+    model = parser.add_argument("--model", metavar="NAME", help=help_text)
     complete_values(model, families)
     own = (f", {recipe} for {target}" for target, recipe in default_recipes().items() if recipe != "none")
     quant = parser.add_argument(
         "--quant",
         metavar="RECIPE",
-        help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)})",
+        help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)}); `voxport list` "
+        "describes them, and says which are for which compute unit of Core AI",
     )
     complete_values(quant, RECIPES)
     parser.add_argument(

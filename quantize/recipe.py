@@ -92,10 +92,10 @@ NEAREST = {  # patterns of names in other programs
     r"(b?f|b?float|fp)[-_]?16|half": "none, with --compute-precision float16",
     r"(f|float|fp)[-_]?32|full": "none",
     r"(awq|gptq)(-?int4)?": "w4g128",
-    r"q8_0|mxfp8|(int|[wq])?8([-_]?bits?)?[-_]?(g|gs|group|block)[-_]?32": "w8g32",
+    r"q8_0|(int|[wq])?8([-_]?bits?)?[-_]?(g|gs|group|block)[-_]?32": "w8g32",
     r"(4bit_)?(weight_)?palettized_group(8|32)|lut4c(8|32)": "lut4g8 or lut4g32",
     r".*palett?i.*|pal[-_]?[2-8]|lut.*|k-?means": "lut4",
-    r"(u?int|[wqi]|i?q|fp|[mn][xvf](fp)?)?[-_]?[2-4]([-_]?bits?|[-_]\w+|a16)?|4b": "w4",
+    r"(u?int|[wqi]|i?q|fp|[mn][xvf](fp)?)?[-_]?[2-4]([-_]?bits?|[-_]\w+|a16|g32)?|4b": "w4",
     r"(u?int|[wqi]|i?q|fp|mxfp)?[-_]?[5-8]([-_]?bits?|[-_]\w+|a16|a8)?|8b": "w8",
 }
 

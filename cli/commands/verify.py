@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other checks take as long with fewer steps (default: 1000)",
     )
     add_engine_options(
-        parser, compute_precision="float32, then float16; a Core AI bundle: then also single calls as stored"
+        parser,
+        compute_precision="float32, then float16; Core AI: copies in these, then single calls as stored",
+        compute_units="all, which is the only value here for Core AI",
     )
     parser.add_argument(
         "--long-codes",

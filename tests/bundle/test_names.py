@@ -34,9 +34,9 @@ def test_a_close_name_is_offered() -> None:
 @pytest.mark.parametrize(
     ("nearest", "names"),
     [
-        ("w8", "int8 INT8 q8 8bit 8-bit w8a16 w8a8 w6 q6_k fp8 q5_k_m"),
-        ("w8g32", "Q8_0 mxfp8 int8-g32 8bit-gs32 w8_group32"),
-        ("w4", "int4 q4 q4_0 Q4_K_M iq4_xs 4bit 4-bit w4a16 nf4 mxfp4 nvfp4 w3 int2 uint4"),
+        ("w8", "int8 INT8 q8 8bit 8-bit w8a16 w8a8 w6 q6_k fp8 mxfp8 q5_k_m"),
+        ("w8g32", "Q8_0 int8-g32 8bit-gs32 w8_group32"),
+        ("w4", "int4 q4 q4_0 Q4_K_M iq4_xs 4bit 4-bit w4a16 nf4 mxfp4 nvfp4 w3 int2 uint4 int4g32 q4g32"),
         ("8da4w", "w4a8 int4a8 w4a8dynamic"),
         ("w4g128", "awq gptq gptq-int4"),
         ("lut4", "lut8 palettized kmeans 4bit_palettization"),

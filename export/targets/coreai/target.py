@@ -37,9 +37,8 @@ class CoreAITarget(Target):
     costs = Costs(lowering=2.0, running=2.1, product=0.25, verification=35, sample=280)
     default_recipe = "w8g32"
     recipe_notes = """\
-GPU: w8g32 or w4; w8 gave wrong values on beta versions.
-Neural Engine: lut4g32, lut4 or lut4g8; groups do not compile.
-These are public reports, not tried here.
+GPU: w8g32 or w4; w8 gave wrong values on beta versions (public reports, not tried here).
+Neural Engine: lut4g32, lut4 or lut4g8; groups do not compile (public reports, not tried here).
 """
     state_notes = f"""\
 For iOS 27, macOS 27 or newer. Each entry point is a function of its asset. Load an asset once, and its
