@@ -78,13 +78,22 @@ def _compute_in(dtype: torch.dtype, node: fx.Node) -> None:
             node.replace_input_with(argument, _cast_node(argument, dtype))
     replaced = lambda value: dtype if value is torch.float32 else value
     node.args, node.kwargs = tuple(map(replaced, node.args)), fx.node.map_aggregate(node.kwargs, replaced)
-    arguments, options = fx.node.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    assert callable(node.target)
-    node.meta["val"] = node.target(*arguments, **options)
+    made = dtype if dtype in (*node.args, *node.kwargs.values()) else _dtype(node)
+    node.meta["val"] = fx.node.map_aggregate(node.meta["val"], lambda value: _cast(value, made))
     with node.graph.inserting_after(node):
         result = _cast_node(node, dtype)
     if result is not node:
         node.replace_all_uses_with(result, lambda user: user is not result)
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    """The type of the floats that an operator without a type among its arguments gives. Its value is not
+    computed again: some operators, such as padding, then fix a dynamic size.
+    """
+    found: list[Any] = []
+    fx.node.map_aggregate([argument.meta["val"] for argument in node.all_input_nodes], found.append)
+    dtypes = (value.dtype for value in found if isinstance(value, torch.Tensor) and value.dtype in FLOATS)
+    return next(dtypes, torch.float32)
 
 
 def _cast_results(program: ExportedProgram, dtypes: Sequence[torch.dtype]) -> None:
