@@ -50,18 +50,26 @@ ELEMENTARY = PRODUCTS | {
 
 def narrow(program: ExportedProgram, exact: Iterable[int]) -> None:
     """Changes a decomposed float32 program: its floats, constants and states get half precision. From the
-    last product before the outputs `exact` on, floats stay float32.
+    last product before the outputs `exact` on, floats stay float32, and constants that nothing else takes:
+    the compiler widens constants itself, and gets subnormal numbers wrong.
 
     Tracing the program again in half precision would take as long as the first time.
     """
-    for tensors in (program.state_dict, program.constants):
-        tensors.update({name: _cast(tensor, torch.float16) for name, tensor in tensors.items()})
-    mutated = len(program.graph_signature.buffers_to_mutate)
+    signature = program.graph_signature
+    mutated = len(signature.buffers_to_mutate)
     results = program.graph.output_node().args[0]
     float32 = norms(program.graph) | last_products(results[mutated + index] for index in exact)
+    for node in reversed(program.graph.nodes):
+        if node.op == "placeholder" or node.target is aten.permute.default:
+            float32.update([node] if node.users and float32.issuperset(node.users) else [])
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs}  # None: an input
+    kept = {targets[node.name] for node in float32 if node.op == "placeholder"}
+    kept = (kept - set(signature.buffers_to_mutate.values())) | {None}
+    for tensors in (program.state_dict, program.constants):
+        tensors.update({name: _cast(tensors[name], torch.float16) for name in tensors.keys() - kept})
     with results[0].meta["val"].fake_mode:
         for node in list(program.graph.nodes):
-            if node.op == "placeholder" and node.name not in program.graph_signature.user_inputs:
+            if node.op == "placeholder" and targets[node.name] not in kept:
                 node.meta["val"] = _cast(node.meta["val"], torch.float16)
             elif node.op == "call_function":
                 _compute_in(torch.float32 if node in float32 else torch.float16, node)

@@ -42,7 +42,8 @@ def test_only_norms_and_the_last_product_of_an_exact_output_are_float32() -> Non
     program = narrowed(module, x)
     products = [node for node in program.graph.nodes if node.target is torch.ops.aten.mm.default]
     assert [node.meta["val"].dtype for node in products] == [torch.float16, torch.float32]
-    assert all(tensor.dtype == torch.float16 for tensor in program.state_dict.values())
+    types = {name: tensor.dtype for name, tensor in program.state_dict.items()}
+    assert types == {"first": torch.float16, "second": torch.float32, "state": torch.float16}
     outputs = [node.name for node in program.graph.output_node().args[0]]
     assert [spec.arg.name for spec in program.graph_signature.output_specs] == outputs
     found = program.module()(x)

@@ -106,6 +106,29 @@ def odd_shapes_graph() -> Graph:
     return Graph("odd", OddShapes(), (Component("odd", "odd", signature, example),))
 
 
+class Subnormal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        values = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0)) * 1e-5
+        self.weight = nn.Parameter(values.half().float())
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (F.linear(x, self.weight),)
+
+
+def subnormal_graph() -> Graph:
+    """Logits of weights that are subnormal in float16."""
+    signature = Signature(
+        inputs=(TensorSpec("x", "float32", (1, WIDTH), Kind.HIDDEN),),
+        outputs=(TensorSpec("logits", "float32", (1, 2), Kind.LOGITS),),
+    )
+
+    def example(seed: int) -> Inputs:
+        return {"x": np.random.default_rng(seed).standard_normal((1, WIDTH), dtype=np.float32)}
+
+    return Graph("subnormal", Subnormal(), (Component("subnormal", "subnormal", signature, example),))
+
+
 def lower_in_new_process(folder: Path, precision: Precision, hash_seed: int) -> Path:
     """The asset of `layers_graph`."""
     asset = folder / "layers.aimodel"
