@@ -15,7 +15,7 @@ import numpy as np
 
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.bundle.spec import TensorSpec, graph_state_name
-from voxport.export.targets.apple import Array, check_weights
+from voxport.export.targets.apple import Array, called_modules, check_weight
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM
@@ -41,27 +41,28 @@ def check_asset(path: Path, graph: Graph, precision: Precision) -> None:
     """Compares the functions of a saved asset with the components of `graph`. Raises ExportError with the
     first difference.
 
-    Weights are compared once for all functions that take the same blobs in the same order.
+    A weight is read once for all functions that take the same blobs for the same module.
     """
     with export_errors(f"{path.name}: cannot be read back"):
         blobs = _checked_blobs(path)
         with saved_functions(path) as functions:
             public = sorted(name for name, function in functions.items() if "priv" not in function.attributes)
             compare(path.name, "functions", public, sorted(part.name for part in graph.components))
-            compared, copies = list[list[list[str]]](), dict[str, str]()
+            compared, copies = set[tuple[str, ...]](), dict[str, str]()
             for component in graph.components:
                 where, function = f"{path.name}: function {component.name}", functions[component.name]
                 _check_interface(where, function, component, precision)
-                weights = stored_weights(function)
-                texts = [[_text(value) for value in weight] for weight in weights]
-                offsets = [text for weight in texts for text in weight[2:] if not ZERO.match(text)]
-                compare(where, "zero points, minima and axes of weights", offsets, [])
-                if texts not in compared:
-                    readers = [partial(read, blobs, *weight) for weight in weights]
-                    names = check_weights(where, readers, component, graph.module)
-                    for name, (integers, *_) in zip(names, texts, strict=True):
-                        compare(where, f"copy of {name}", integers, copies.setdefault(name, integers))
-                compared.append(texts)
+                weights, called = stored_weights(function), called_modules(component, graph.module)
+                compare(where, "number of quantised weights", len(weights), len(called))
+                for weight, (name, part) in zip(weights, called, strict=True):
+                    texts = [_text(value) for value in weight]
+                    offsets = [text for text in texts[2:] if not ZERO.match(text)]
+                    compare(where, "zero points, minima and axes of weights", offsets, [])
+                    if (name, *texts) not in compared:
+                        what = f"{where}: the integers or scales of {name}"
+                        check_weight(what, partial(read, blobs, *weight), part)
+                    compared.add((name, *texts))
+                    compare(where, f"copy of {name}", texts[0], copies.setdefault(name, texts[0]))
             values = (
                 value for part in functions.values() for op in _operations(part) for value in op.results
             )

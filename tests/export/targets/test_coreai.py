@@ -15,6 +15,7 @@ from coreai.runtime import NDArray
 from support.export.coreai_graph import (
     ROWS,
     WIDTH,
+    by_length_graph,
     layers_graph,
     lower_in_new_process,
     odd_shapes_graph,
@@ -143,6 +144,17 @@ def test_a_fault_in_the_second_function_is_found(
         check_asset(asset, graph, "float32")
 
 
+def test_a_function_with_the_weights_of_another_function_is_found(tmp_path: Path) -> None:
+    (graph, module), asset = by_length_graph(), tmp_path / "by_length.aimodel"
+    lower_graph(graph, asset, "float32")
+    check_asset(asset, graph, "float32")
+    module.ignores_length = True
+    lower_graph(graph, asset, "float32")
+    module.ignores_length = False
+    with pytest.raises(ExportError, match=r"function decode_step: the integers or scales of short differ"):
+        check_asset(asset, graph, "float32")
+
+
 def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
     scales = Bytecode(asset / PROGRAM).blobs()["layers.second.scales.f32"].tobytes()
     groups = np.frombuffer(scales, np.float32).reshape(WIDTH, 2)
@@ -231,7 +243,7 @@ def run(asset: Path, graph: Graph) -> tuple[dict[str, Any], dict[str, torch.Tens
 
     async def call() -> dict[str, Any]:  # arrays of Core AI's runtime
         async with AIModelAsset.load(asset).executable() as model:
-            outputs = await model.load_function(graph.first.name)({"x": NDArray(x)})
+            outputs: Any = await model.load_function(graph.first.name)({"x": NDArray(x)})
             return {name: output.numpy() for name, output in outputs.items()}
 
     names = (spec.name for spec in graph.first.signature.outputs)
