@@ -265,6 +265,7 @@ def test_subnormal_weights_of_a_last_product_are_exact(tmp_path: Path) -> None:
     """coreai-core 1.0.0b3 widens subnormal constants to other values."""
     graph, asset = subnormal_graph(), tmp_path / "subnormal.aimodel"
     lower_graph(graph, asset, "float16")
+    check_asset(asset, graph, "float16")
     found, expected = run(asset, graph)
     np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4)
 
