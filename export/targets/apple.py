@@ -127,17 +127,17 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
     return called
 
 
-def check_weights(where: str, found: Sequence[Weight], component: Component, module: nn.Module) -> list[str]:
-    """Compares the weights of a saved function with the weights of `module`. `where` starts the ExportError.
-
-    Returns the paths of the modules in the order of their calls.
-    """
+def check_weights(where: str, found: Sequence[Weight], component: Component, module: nn.Module) -> None:
+    """Compares the weights of a saved function with the module's. `where` starts the ExportError."""
     expected = called_modules(component, module)
     compare(where, "number of quantised weights", len(found), len(expected))
     for weight, (name, part) in zip(found, expected, strict=True):
-        if not all(map(np.array_equal, weight(), integers_and_scales(part))):
-            raise ExportError(f"{where}: the integers or scales of {name} differ from the module")
-    return [name for name, _ in expected]
+        check_weight(f"{where}: the integers or scales of {name}", weight, part)
+
+
+def check_weight(what: str, found: Weight, module: Compressed) -> None:
+    if not all(map(np.array_equal, found(), integers_and_scales(module))):
+        raise ExportError(f"{what} differ from the module")
 
 
 def _multiply_by_zero(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:

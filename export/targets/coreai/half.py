@@ -50,18 +50,26 @@ ELEMENTARY = PRODUCTS | {
 
 def narrow(program: ExportedProgram, exact: Iterable[int]) -> None:
     """Changes a decomposed float32 program: its floats, constants and states get half precision. From the
-    last product before the outputs `exact` on, floats stay float32.
+    last product before the outputs `exact` on, floats stay float32, and constants that nothing else takes:
+    the compiler widens constants itself, and gets subnormal numbers wrong.
 
     Tracing the program again in half precision would take as long as the first time.
     """
-    for tensors in (program.state_dict, program.constants):
-        tensors.update({name: _cast(tensor, torch.float16) for name, tensor in tensors.items()})
-    mutated = len(program.graph_signature.buffers_to_mutate)
+    signature = program.graph_signature
+    mutated = len(signature.buffers_to_mutate)
     results = program.graph.output_node().args[0]
     float32 = norms(program.graph) | last_products(results[mutated + index] for index in exact)
+    for node in reversed(program.graph.nodes):
+        if node.op == "placeholder" or node.target is aten.permute.default:
+            float32.update([node] if node.users and float32.issuperset(node.users) else [])
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs}  # None: an input
+    kept = {targets[node.name] for node in float32 if node.op == "placeholder"}
+    kept = (kept - set(signature.buffers_to_mutate.values())) | {None}
+    for tensors in (program.state_dict, program.constants):
+        tensors.update({name: _cast(tensors[name], torch.float16) for name in tensors.keys() - kept})
     with results[0].meta["val"].fake_mode:
         for node in list(program.graph.nodes):
-            if node.op == "placeholder" and node.name not in program.graph_signature.user_inputs:
+            if node.op == "placeholder" and targets[node.name] not in kept:
                 node.meta["val"] = _cast(node.meta["val"], torch.float16)
             elif node.op == "call_function":
                 _compute_in(torch.float32 if node in float32 else torch.float16, node)
@@ -78,13 +86,22 @@ def _compute_in(dtype: torch.dtype, node: fx.Node) -> None:
             node.replace_input_with(argument, _cast_node(argument, dtype))
     replaced = lambda value: dtype if value is torch.float32 else value
     node.args, node.kwargs = tuple(map(replaced, node.args)), fx.node.map_aggregate(node.kwargs, replaced)
-    arguments, options = fx.node.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    assert callable(node.target)
-    node.meta["val"] = node.target(*arguments, **options)
+    made = dtype if dtype in (*node.args, *node.kwargs.values()) else _dtype(node)
+    node.meta["val"] = fx.node.map_aggregate(node.meta["val"], lambda value: _cast(value, made))
     with node.graph.inserting_after(node):
         result = _cast_node(node, dtype)
     if result is not node:
         node.replace_all_uses_with(result, lambda user: user is not result)
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    """The type of the floats that an operator without a type among its arguments gives. Its value is not
+    computed again: some operators, such as padding, then fix a dynamic size.
+    """
+    found: list[Any] = []
+    fx.node.map_aggregate([argument.meta["val"] for argument in node.all_input_nodes], found.append)
+    dtypes = (value.dtype for value in found if isinstance(value, torch.Tensor) and value.dtype in FLOATS)
+    return next(dtypes, torch.float32)
 
 
 def _cast_results(program: ExportedProgram, dtypes: Sequence[torch.dtype]) -> None:

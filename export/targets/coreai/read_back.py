@@ -5,6 +5,7 @@ The weights stay in the file. The functions name them, and one is read at a time
 
 import json
 import re
+from collections.abc import Iterable
 from functools import partial
 from itertools import zip_longest
 from math import prod
@@ -15,7 +16,7 @@ import numpy as np
 
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.bundle.spec import TensorSpec, graph_state_name
-from voxport.export.targets.apple import Array, check_weights
+from voxport.export.targets.apple import FLOAT32_KINDS, Array, called_modules, check_weight
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM
@@ -27,6 +28,10 @@ from voxport.model.graph import Component
 CAST, TRANSPOSE, LOOK_UP = "coreai.cast", "coreai.transpose", "coreai.gather_nd"
 PRODUCT = "coreai.decomposable.broadcasting_batch_matmul"
 SCALED = "coreai.decomposable.broadcasting_mul"
+# Operations that may follow the last product, as in `half`.
+MOVES = ("reshape", "slice", "concat", "expand_dims", "shrink_dims", "broadcast_to", "transpose", "cast")
+ELEMENTARY = {f"coreai.{name}" for name in MOVES}
+ELEMENTARY |= {f"coreai.decomposable.broadcasting_{name}" for name in ("add", "sub", "mul", "divide")}
 # Their operands: integers, scales, zero points and minima; or indices, palettes and the axis.
 DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
 TENSOR = re.compile(r"tensor<([^,>]*)")  # sizes and element, without hardware constraints: 1x?x37xsi32
@@ -41,27 +46,28 @@ def check_asset(path: Path, graph: Graph, precision: Precision) -> None:
     """Compares the functions of a saved asset with the components of `graph`. Raises ExportError with the
     first difference.
 
-    Weights are compared once for all functions that take the same blobs in the same order.
+    A weight is read once for all functions that take the same blobs for the same module.
     """
     with export_errors(f"{path.name}: cannot be read back"):
         blobs = _checked_blobs(path)
         with saved_functions(path) as functions:
             public = sorted(name for name, function in functions.items() if "priv" not in function.attributes)
             compare(path.name, "functions", public, sorted(part.name for part in graph.components))
-            compared, copies = list[list[list[str]]](), dict[str, str]()
+            compared, copies = set[tuple[str, ...]](), dict[str, str]()
             for component in graph.components:
                 where, function = f"{path.name}: function {component.name}", functions[component.name]
                 _check_interface(where, function, component, precision)
-                weights = stored_weights(function)
-                texts = [[_text(value) for value in weight] for weight in weights]
-                offsets = [text for weight in texts for text in weight[2:] if not ZERO.match(text)]
-                compare(where, "zero points, minima and axes of weights", offsets, [])
-                if texts not in compared:
-                    readers = [partial(read, blobs, *weight) for weight in weights]
-                    names = check_weights(where, readers, component, graph.module)
-                    for name, (integers, *_) in zip(names, texts, strict=True):
-                        compare(where, f"copy of {name}", integers, copies.setdefault(name, integers))
-                compared.append(texts)
+                weights, called = stored_weights(function), called_modules(component, graph.module)
+                compare(where, "number of quantised weights", len(weights), len(called))
+                for weight, (name, part) in zip(weights, called, strict=True):
+                    texts = [_text(value) for value in weight]
+                    offsets = [text for text in texts[2:] if not ZERO.match(text)]
+                    compare(where, "zero points, minima and axes of weights", offsets, [])
+                    if (name, *texts) not in compared:
+                        what = f"{where}: the integers or scales of {name}"
+                        check_weight(what, partial(read, blobs, *weight), part)
+                    compared.add((name, *texts))
+                    compare(where, f"copy of {name}", texts[0], copies.setdefault(name, texts[0]))
             values = (
                 value for part in functions.values() for op in _operations(part) for value in op.results
             )
@@ -109,8 +115,26 @@ def _check_interface(where: str, function: Any, component: Component, precision:
     found = dict(list(results)[len(states) :])  # behind a token for each state
     expected = {spec.name: _expected(spec, found.get(spec.name, "")) for spec in signature.outputs}
     compare(where, "outputs", found, expected)
-    products = {_element(op.results[0]) for op in operations if op.name == PRODUCT}
-    compare(where, "precision of products", ELEMENTS[precision] in products or not products, True)
+    kinds = {spec.name: spec.kind for spec in signature.outputs}
+    outputs = zip(_names(function.res_attrs), operations[-1].operands, strict=True)
+    exact = _elementary(value for name, value in outputs if kinds.get(name) in FLOAT32_KINDS)
+    products = {op.results[0] for op in operations if op.name == PRODUCT}
+    others = {_element(value) for value in products - exact}
+    compare(where, "precision of products", ELEMENTS[precision] in others or not others, True)
+    norms = {op.results[0] for op in operations if op.name == "coreai.rsqrt"}
+    elements = {_element(value) for value in norms | (products & exact)}
+    compare(where, "precision of norms and last products", elements - {"f32"}, set())
+
+
+def _elementary(values: Iterable[Any]) -> set[Any]:
+    """Values, and what elementary operations make them of, back to the last products."""
+    found, open_ = set[Any](), list(values)
+    while open_:
+        value = open_.pop()
+        if value not in found and getattr(value.owner, "name", "") in ELEMENTARY:
+            open_ += value.owner.operands
+        found.add(value)
+    return found
 
 
 def _names(attributes: Any) -> list[str]:

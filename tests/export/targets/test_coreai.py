@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 import torch
 from coreai.runtime import NDArray
-from support.export.coreai_graph import ROWS, WIDTH, layers_graph, lower_in_new_process, odd_shapes_graph
+from support.export.coreai_graph import (
+    ROWS,
+    WIDTH,
+    by_length_graph,
+    layers_graph,
+    lower_in_new_process,
+    odd_shapes_graph,
+    subnormal_graph,
+)
 from support.files import contents
 
 from voxport.bundle.errors import ExportError
@@ -136,6 +144,17 @@ def test_a_fault_in_the_second_function_is_found(
         check_asset(asset, graph, "float32")
 
 
+def test_a_function_with_the_weights_of_another_function_is_found(tmp_path: Path) -> None:
+    (graph, module), asset = by_length_graph(), tmp_path / "by_length.aimodel"
+    lower_graph(graph, asset, "float32")
+    check_asset(asset, graph, "float32")
+    module.ignores_length = True
+    lower_graph(graph, asset, "float32")
+    module.ignores_length = False
+    with pytest.raises(ExportError, match=r"function decode_step: the integers or scales of short differ"):
+        check_asset(asset, graph, "float32")
+
+
 def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
     scales = Bytecode(asset / PROGRAM).blobs()["layers.second.scales.f32"].tobytes()
     groups = np.frombuffer(scales, np.float32).reshape(WIDTH, 2)
@@ -218,22 +237,37 @@ def test_an_operator_that_core_ai_does_not_have_is_a_one_line_error(tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_of_odd_shapes_compute_what_the_module_does(tmp_path: Path) -> None:
-    """Executed by Apple's runtime: halves of bytes follow each other across the ends of rows."""
-    graph, asset = odd_shapes_graph(), tmp_path / "odd.aimodel"
+def run(asset: Path, graph: Graph) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The outputs of the only function, executed by Apple's runtime, and the outputs of the module."""
     (x,) = graph.first.example(0).values()
-    expected = graph.module(torch.from_numpy(x))
+
+    async def call() -> dict[str, Any]:  # arrays of Core AI's runtime
+        async with AIModelAsset.load(asset).executable() as model:
+            outputs: Any = await model.load_function(graph.first.name)({"x": NDArray(x)})
+            return {name: output.numpy() for name, output in outputs.items()}
+
+    names = (spec.name for spec in graph.first.signature.outputs)
+    with torch.no_grad():
+        return asyncio.run(call()), dict(zip(names, graph.module(torch.from_numpy(x)), strict=True))
+
+
+def test_weights_of_odd_shapes_compute_what_the_module_does(tmp_path: Path) -> None:
+    """Halves of bytes follow each other across the ends of rows."""
+    graph, asset = odd_shapes_graph(), tmp_path / "odd.aimodel"
     lower_graph(graph, asset, "float32")
     check_asset(asset, graph, "float32")
+    found, expected = run(asset, graph)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5 * float(values.abs().max()))
 
-    async def run() -> dict[str, Any]:  # arrays of Core AI's runtime
-        async with AIModelAsset.load(asset).executable() as model:
-            outputs = await model.load_function("odd")({"x": NDArray(x)})
-            return dict(outputs)
 
-    found = asyncio.run(run())
-    for spec, values in zip(graph.first.signature.outputs, expected, strict=True):
-        np.testing.assert_allclose(found[spec.name].numpy(), values, atol=1e-5 * float(values.abs().max()))
+def test_subnormal_weights_of_a_last_product_are_exact(tmp_path: Path) -> None:
+    """coreai-core 1.0.0b3 widens subnormal constants to other values."""
+    graph, asset = subnormal_graph(), tmp_path / "subnormal.aimodel"
+    lower_graph(graph, asset, "float16")
+    check_asset(asset, graph, "float16")
+    found, expected = run(asset, graph)
+    np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 16])

@@ -12,6 +12,7 @@ import pytest
 from support.export.faulty_engines import failed
 from support.model.micro import micro_checkpoint
 
+from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, Precision, file_entry
 from voxport.export.job import make_job
 from voxport.export.model import Model
@@ -179,6 +180,16 @@ def test_norms_in_half_precision_are_found(
     assert error(backbone) < FLOAT16_BAR
     monkeypatch.setattr(half, "norms", lambda graph: set())
     assert error(make(checkpoint, tmp_path, "w4", "backbone")) > 0.5
+
+
+@pytest.mark.parametrize("rule", ["norms", "last_products"])
+def test_half_precision_in_a_norm_or_a_last_product_is_found_by_read_back(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    monkeypatch.setattr(half, rule, lambda _: set())
+    _, model, target = make(checkpoint, tmp_path, "w8", "backbone")
+    with pytest.raises(ExportError, match="precision of norms and last products: found {'f16'}"):
+        target.check(model.graph("backbone"), tmp_path)
 
 
 def test_half_precision_in_a_graph_that_exceeds_it_is_found(

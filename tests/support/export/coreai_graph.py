@@ -77,6 +77,37 @@ def layers_graph(refused: bool = False) -> Graph:
     return Graph("layers", Layers(refused).eval(), components)
 
 
+class ByLength(nn.Module):
+    """x [1, S, WIDTH] -> hidden, by one of two linears of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.long, self.short = (
+            IntegerScheme(bits=8).quantize(torch.randn(WIDTH, WIDTH, generator=generator), "", False).module
+            for _ in range(2)
+        )
+        self.ignores_length = False
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.long(x) if x.shape[1] > 1 or self.ignores_length else self.short(x),)
+
+
+def by_length_graph() -> tuple[Graph, ByLength]:
+    """Two functions that call different linears of a module."""
+
+    def component(name: str, rows: int) -> Component:
+        shape = (1, rows, WIDTH)
+        signature = Signature(
+            inputs=(TensorSpec("x", "float32", shape, Kind.HIDDEN),),
+            outputs=(TensorSpec("hidden", "float32", shape, Kind.HIDDEN),),
+        )
+        return Component(name, "by_length", signature, lambda seed: {"x": np.ones(shape, np.float32)})
+
+    module = ByLength()
+    return Graph("by_length", module, (component("prefill", ROWS), component("decode_step", 1))), module
+
+
 class OddShapes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +135,29 @@ def odd_shapes_graph() -> Graph:
         return {"x": np.random.default_rng(seed).standard_normal((1, ODD), dtype=np.float32)}
 
     return Graph("odd", OddShapes(), (Component("odd", "odd", signature, example),))
+
+
+class Subnormal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        values = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0)) * 1e-5
+        self.weight = nn.Parameter(values.half().float())
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (F.linear(x, self.weight),)
+
+
+def subnormal_graph() -> Graph:
+    """Logits of weights that are subnormal in float16."""
+    signature = Signature(
+        inputs=(TensorSpec("x", "float32", (1, WIDTH), Kind.HIDDEN),),
+        outputs=(TensorSpec("logits", "float32", (1, 2), Kind.LOGITS),),
+    )
+
+    def example(seed: int) -> Inputs:
+        return {"x": np.random.default_rng(seed).standard_normal((1, WIDTH), dtype=np.float32)}
+
+    return Graph("subnormal", Subnormal(), (Component("subnormal", "subnormal", signature, example),))
 
 
 def lower_in_new_process(folder: Path, precision: Precision, hash_seed: int) -> Path:
