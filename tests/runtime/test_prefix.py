@@ -27,7 +27,7 @@ def copy(bundles: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def spoken(bundle: Path, text: str = "Hello there.", voice: str | None = None) -> np.ndarray:
-    task = open_speech(bundle, check_hashes=False)
+    task = open_speech(bundle)
     samples: np.ndarray = np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
     wait_until_written()
     return samples
