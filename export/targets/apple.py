@@ -88,9 +88,9 @@ def _int8_rows(x: torch.Tensor) -> torch.Tensor:
     """The activations of `int8_per_token` in plain operators. The scale is at least the smallest normal
     float16.
 
-    x is divided by the scale and not multiplied by its reciprocal, because the converter adds 1e-4 to what it
-    inverts. The zero point is -128 - `least`. It cancels except in the upper bound, because no value lies
-    below `low`.
+    x is divided by the scale and not multiplied by its reciprocal, because Core ML's converter adds 1e-4 to
+    what it inverts. The zero point is -128 - `least`. It cancels except in the upper bound, because no value
+    lies below `low`.
     """
     low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
     scale = ((high - low) / 255).clamp(min=SMALLEST_SCALE)

@@ -139,9 +139,7 @@ class Target(ABC):
         return 2 if self.compute_precision == "float16" else 4
 
     def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
-        """Whether values are rounded to float16 when the artifact runs in `precision`, here those of a graph
-        that `exceeds_float16` or not.
-        """
+        """Whether the artifact of a graph rounds values to float16 when it runs in `precision`."""
         return False
 
     def holds(self, scheme: Scheme) -> bool:

@@ -133,7 +133,7 @@ class Worker:
             is_result, answer = self._connection.recv()
         except (EOFError, OSError):
             raise self._ended(arguments[0] if isinstance(arguments[0], str) else "") from None
-        except BaseException:  # the answer to an interrupted request would be that of the next one
+        except BaseException:  # otherwise the next request gets the answer to an interrupted one
             self._lose()
             raise
         if not is_result:

@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 class Program:
     """The assets of a folder, opened at their first use, and the states of callers, by number.
 
-    `options` are those of `AIModelAsset.executable`. Raises RuntimeError of Core AI.
+    `options` go to `AIModelAsset.executable`. Raises RuntimeError of Core AI.
     """
 
     def __init__(self, folder: Path, options: Any = None):  # coreai has no types on Linux

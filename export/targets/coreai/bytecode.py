@@ -1,4 +1,4 @@
-"""The weights in a bytecode file of MLIR: their bytes by name, and other names for those of the compiler.
+"""The weights in a bytecode file of MLIR: their bytes by name, and names in place of the compiler's.
 
 https://mlir.llvm.org/docs/BytecodeFormat/ defines the format. Core AI has no interface that reads a weight.
 """

@@ -26,7 +26,7 @@ Compressed = QuantizedLinear | PalettizedLinear
 @torch.library.custom_op("voxport::stored_weight", mutates_args=())
 def stored_weight(path: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """The weight [rows, columns] of the linear at `path` of a graph's module. It is never computed."""
-    raise NotImplementedError
+    raise NotImplementedError("voxport::stored_weight stands for a weight in a traced program")
 
 
 @stored_weight.register_fake
