@@ -116,7 +116,7 @@ def evaluation(name: str, results: Sequence[Json]) -> Row:
     (found,) = results
     readings = len(found["rows"]) // len({row["name"] for row in found["rows"]})
     row = {"id": name, "recogniser": found["recogniser"], "readings": str(readings)}
-    row["bundle_mb"] = f"{found['bytes'] / 1e6:.1f}"
+    row |= {"bundle_mb": f"{found['bytes'] / 1e6:.1f}", "engine": found["engine"]}
     for key, value in found["figures"].items():
         row[key] = f"{100 * value:.1f}" if key in PERCENT else f"{value:.2f}"
     return row | conditions(found.get("machine"))

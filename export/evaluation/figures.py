@@ -39,7 +39,7 @@ PERCENT = 100, "%"
 @dataclass(frozen=True)
 class Evaluation:
     """`rows` has one row per sentence. `figures` have the keys of `FIGURES`. `bytes` is the size of
-    the bundle. `machine` is where it ran, with the version of the engine.
+    the bundle. `engine` is what executed it. `machine` is where it ran, with the version of the engine.
     """
 
     bundle: str
@@ -48,6 +48,7 @@ class Evaluation:
     recipe: str
     bytes: int
     recogniser: str
+    engine: str
     machine: Json
     figures: Figures
     rows: tuple[Row, ...]
@@ -61,6 +62,7 @@ def summary(found: Evaluation) -> str:
     words = sum(len(normalised(row["text"]).split()) for row in found.rows)
     width = max(len(FIGURES[key]) for key in found.figures)
     lines = [f"{found.bundle}: {len(found.rows)} sentences, {words} words, recogniser: {found.recogniser}"]
+    lines.append(f"  executed by {found.engine}")
     for key, value in found.figures.items():
         factor, unit = UNITS.get(key, PERCENT)
         lines.append(f"  {FIGURES[key]:<{width}} {value * factor:>8.2f} {unit}".rstrip())

@@ -20,7 +20,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 from voxport.export.verify.eager import EagerEngine
-from voxport.runtime.engines import ENGINES, open_engine
+from voxport.runtime.engines import ENGINES
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.machine import describe_machine
@@ -68,7 +68,8 @@ def evaluate(
 ) -> Evaluation:
     """Raises UsageError. `resolved` is what the bundle was made from; None without its checkpoint."""
     family, job = open_family(bundle.job.family), bundle.job
-    task = family.open(bundle, open_engine(bundle), read_constants(job))
+    engine = target.open_artifacts(bundle, EngineOptions())
+    task = family.open(bundle, engine, read_constants(job))
     if job.licence == NO_LICENCE_NEEDED:
         log.warning("%s: its weights are random, so neither speech nor words mean anything", job.source.name)
     reference = None
@@ -86,8 +87,8 @@ def evaluate(
             figures, rows = evaluate_recognition(task, full_text, options.sentences)
     folder = folder_name(bundle.folder)
     machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
-    quant, size = job.request.quant, bundle.size
-    return Evaluation(folder, job.family, job.target, quant, size, name, machine, figures, tuple(rows))
+    quant, size, ran = job.request.quant, bundle.size, engine.identity
+    return Evaluation(folder, job.family, job.target, quant, size, name, ran, machine, figures, tuple(rows))
 
 
 def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:

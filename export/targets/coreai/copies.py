@@ -43,6 +43,7 @@ def open_copies(bundle: Bundle, options: EngineOptions, precision: Precision) ->
         files |= {f"{name}/{path.name}": file_entry(path) for path in (copies / name).iterdir()}
     manifest = bundle.manifest.model_copy(update={"files": files, "tokenizer": (), "voices": {}})
     engine = open_engine(Bundle(copies, manifest), options)
+    engine.identity += ", a copy in float32" if precision == "float32" else ", a copy with float32 sums"
     weakref.finalize(engine, folder.cleanup)
     return engine
 

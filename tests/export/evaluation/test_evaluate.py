@@ -122,6 +122,17 @@ def test_the_command_writes_a_row_for_each_sentence(
     assert "wer_full" not in json.loads(out.read_text())["figures"]
 
 
+def test_core_ai_is_evaluated_as_it_is_verified(
+    bundles: Path, realtime_bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
+    sentences.write_text(TEXT)
+    command = ["evaluate", str(bundles / "coreai"), "--sentences", str(sentences), "-o", str(out), "--alone"]
+    assert voxport([*command, "--recogniser", str(realtime_bundles / "onnx")]) == 0
+    engine = json.loads(out.read_text())["engine"]
+    assert engine.endswith("a copy with float32 sums") and f"executed by {engine}" in capsys.readouterr().out
+
+
 def test_sentences_are_spoken_several_times(bundle: Bundle, realtime_bundles: Path, tmp_path: Path) -> None:
     """Each time with other random numbers."""
     out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
