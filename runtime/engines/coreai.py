@@ -148,12 +148,12 @@ class Worker:
 
     def _replace(self) -> None:
         log.debug("%s: Core AI keeps %d MB; its process is replaced", self._bundle.folder, self._kept >> 20)
-        states = {key: self._ask("save", key) for key in self._ask("keys")}
+        states = {place: self._ask("read_state", *place) for place in self._ask("places")}
         try:
             self._end()
             self._start()
-            for key, values in states.items():
-                self._ask("load", key, values)
+            for (key, name), values in states.items():
+                self._ask("load", key, {name: values})
         except BaseException:  # some states would be missing
             self._end()
             raise

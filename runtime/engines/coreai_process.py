@@ -73,14 +73,13 @@ class Program:
     def forget_states(self, key: int) -> None:
         self._states.pop(key, None)
 
-    def keys(self) -> list[int]:
-        return list(self._states)
-
-    def save(self, key: int) -> Arrays:
-        return {name: array.numpy() for name, array in self._states[key].items()}
+    def places(self) -> list[tuple[int, str]]:
+        """The number and the name of every state."""
+        return [(key, name) for key, states in self._states.items() for name in states]
 
     def load(self, key: int, states: Arrays) -> None:
-        self._states[key] = {name: NDArray(values) for name, values in states.items()}
+        made = {name: NDArray(values) for name, values in states.items()}
+        self._states.setdefault(key, {}).update(made)
 
     def _of(self, key: int) -> dict[str, NDArray]:
         if key not in self._states:
