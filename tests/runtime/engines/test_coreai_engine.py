@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from support.bundle_options import QUANT, edit_manifest, write_hashes
 from support.export.cache import ExportCache
+from support.export.coreml_packages import verify
 from support.paths import ROOT
 
 import voxport
@@ -359,3 +360,14 @@ def test_a_system_that_cannot_load_core_ai_is_told_which_can(
 def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
     with pytest.raises(UsageError, match=r"compute_units cpu_and_ne: .* or run on macOS 27"):
         open_engine(Bundle(bundle), EngineOptions(compute_units="cpu_and_ne"))
+
+
+def test_verify_refuses_options_without_effect(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, value, message in (
+        ("--compute-units", "cpu", "verification does not use them here"),
+        ("--compute-precision", "float16", "applies to bundles for coreml"),  # the program is float32
+        ("--device", "cpu", "applies to bundles for onnx"),
+    ):
+        assert verify(bundle, option, value) == 2
+        error = capsys.readouterr().err
+        assert f"error: {option}" in error and message in error
