@@ -19,15 +19,13 @@ import numpy as np
 import pytest
 from support.bundle_options import QUANT, edit_manifest, write_hashes
 from support.export.cache import ExportCache
-from support.export.coreml_packages import verify
 from support.paths import ROOT
 
-import voxport
-from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines import coreai, open_engine, trial
-from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.engines.trial import _zeros, call_all
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the system's runtime is used")
@@ -277,16 +275,6 @@ def test_every_component_can_be_called_with_zeros(bundle: Path, scratch: Path) -
     call_all(Bundle(bundle))
 
 
-def test_hashes_are_always_compared(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say = ["say", "Hi.", "--bundle", str(bundle), "-o", str(tmp_path / "out.wav")]
-    for command in (say, ["serve", "--bundle", str(bundle)]):
-        assert runtime([*command, "--no-check"]) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert f"error: --no-check: {bundle}: the engine for coreai aborts on damaged files" in error
-    with pytest.raises(UsageError, match=r"check_hashes: .* leave it out"):
-        voxport.open(bundle, check_hashes=False)
-
-
 @pytest.mark.parametrize(
     ("kind", "change", "error", "message"),
     [
@@ -355,19 +343,3 @@ def test_a_system_that_cannot_load_core_ai_is_told_which_can(
     monkeypatch.setattr(trial, "PACKAGE_ROOT", tmp_path)
     with pytest.raises(EngineUnavailable, match=r"GLIBC.* voxport\[coreai\] needs Linux .* glibc 2.34"):
         step(open_engine(Bundle(bundle)).stream(), 0)
-
-
-def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
-    with pytest.raises(UsageError, match=r"compute_units cpu_and_ne: .* or run on macOS 27"):
-        open_engine(Bundle(bundle), EngineOptions(compute_units="cpu_and_ne"))
-
-
-def test_verify_refuses_options_without_effect(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option, value, message in (
-        ("--compute-units", "cpu", "verification does not use them here"),
-        ("--compute-precision", "float16", "applies to bundles for coreml"),  # the program is float32
-        ("--device", "cpu", "applies to bundles for onnx"),
-    ):
-        assert verify(bundle, option, value) == 2
-        error = capsys.readouterr().err
-        assert f"error: {option}" in error and message in error
