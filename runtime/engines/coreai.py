@@ -98,25 +98,22 @@ class Worker:
             raise IntegrityError(f"{self._bundle.folder}: its files changed while in use; open it again")
         self._kept, self._owner = 0, os.getpid()
         # compiled assets, which a killed process would leave behind
-        self._scratch = tempfile.TemporaryDirectory(prefix="voxport-")
+        scratch = tempfile.TemporaryDirectory(prefix="voxport-")
         self._connection, theirs = Pipe()
-        arguments = str(theirs.fileno()), str(self._bundle.folder.absolute()), self._scratch.name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+        arguments = str(theirs.fileno()), str(self._bundle.folder.absolute()), scratch.name
         command, environment = python_process("voxport.runtime.engines.coreai_process", *arguments)
-        with theirs, self._log.open("wb") as log_file:
+        with theirs:
             self._process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
+                stdout=self._errors,
+                stderr=self._errors,
                 env=environment,
                 start_new_session=True,  # no signals of a terminal
             )
-        self._end = weakref.finalize(self, _end, self._owner, self._connection, self._process, self._scratch)
-
-    @property
-    def _log(self) -> Path:
-        return Path(self._scratch.name, "log")
+        self._end = weakref.finalize(self, _end, self._owner, self._connection, self._process, scratch)
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """As `Program.ask`. Raises VoxportError, or IntegrityError if the process crashes, and RuntimeError
@@ -164,7 +161,8 @@ class Worker:
         if not self._end.alive:  # while Python ends, in another thread
             return VoxportError(f"{path}: the process of Core AI was ended")
         code = self._process.wait()
-        lines = self._log.read_text(errors="replace").splitlines()[-5:] or [""]
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()[-5:] or [""]
         self._end()
         log.debug("%s: Core AI ended: %s", path, " | ".join(lines))
         if lines[-1].startswith(("ImportError", "ModuleNotFoundError")):
