@@ -41,7 +41,8 @@ def bench(
     bundle.check_unlisted()
     check_engine(bundle)
     job, constants = bundle.job, read_constants(bundle.job)
-    workloads, threads = open_family(job.family).bench, options.thread_count(bundle)
+    workloads, entry = open_family(job.family).bench, ENGINES[job.target]
+    threads = options.thread_count(bundle) if entry.has_threads else None
     workloads.check(bundle)
     if streams:
         check_streams(streams, max_slots(bundle.components, workloads.batched))
@@ -60,7 +61,7 @@ def bench(
     first_output, stream = _first_output(engine, start, prepared), TimedStream(engine.stream())
     return {
         "bundle": _described(bundle),
-        "machine": describe_machine(threads, ENGINES[job.target].packages[0]),
+        "machine": describe_machine(threads, entry.packages[0]),
         "engine": engine.identity,
         "load_s": load,
         workloads.first_output: first_output,

@@ -16,13 +16,10 @@ from voxport.bundle.progress import progress
 from voxport.cli.arguments import add_bundle, add_engine_options, add_json, engine_options, integer
 from voxport.cli.checkpoint import add_checkpoint_argument
 from voxport.cli.preflight import check_alone, check_beside_checkpoint
-from voxport.runtime.engines import ENGINES
+from voxport.runtime.engines import check_options
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved
-    from voxport.export.targets.base import Target
-    from voxport.export.verify.modes import VerifyOptions
-    from voxport.runtime.engines.base import EngineOptions
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from voxport.runtime.engines import check_options
-
     bundle = Bundle(arguments.bundle)
-    check_options(bundle, _engine_options(bundle, arguments))
+    _check_options(bundle, arguments)
     if arguments.long_codes:
         _check_long_codes(bundle)
     for remark in bundle.remarks():
@@ -73,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     resolved, target = check_beside_checkpoint(bundle, arguments)
     from voxport.export.model import Model
     from voxport.export.verify.checks import count_steps, verify
+    from voxport.export.verify.modes import VerifyOptions
     from voxport.export.verify.result import failures, summary
 
     if arguments.long_codes:
         _check_memory_of_long_codes(resolved, bundle)
     model = Model(resolved, target.layout, bundle.job.compute_precision)
-    verify_options = _verify_options(arguments, target)
+    verify_options = VerifyOptions(arguments.steps, engine_options(arguments), arguments.long_codes)
     with progress(count_steps(resolved, target, verify_options), "checks"):
         result = verify(bundle, model, target, verify_options)
     if arguments.report:
@@ -99,26 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _engine_options(bundle: Bundle, arguments: argparse.Namespace) -> EngineOptions:
-    """Without a precision that verification has and the engine does not."""
+def _check_options(bundle: Bundle, arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that neither the engine nor verification has."""
     from voxport.export.targets import target_of_job
 
-    options, verified = engine_options(arguments), target_of_job(bundle.job).verification_precisions
-    has_option = "compute_precision" in ENGINES[bundle.job.target].options
-    if has_option or options.compute_precision not in verified:
-        return options
-    return replace(options, compute_precision=None)
-
-
-def _verify_options(arguments: argparse.Namespace, target: Target) -> VerifyOptions:
-    """Raises UsageError on processors that the executor of verification does not use."""
-    from voxport.export.verify.modes import VerifyOptions
-
-    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
-    units = arguments.compute_units
-    if units not in (None, "all") and None not in (precisions or target.verification_precisions):
+    options, precisions = engine_options(arguments), target_of_job(bundle.job).verification_precisions
+    chosen, units = options.compute_precision, options.compute_units
+    # verification has precisions that an engine does not
+    check_options(bundle, replace(options, compute_precision=None) if chosen in precisions else options)
+    if units not in (None, "all") and (chosen or None not in precisions):
         raise UsageError(f"--compute-units {units}: verification does not use them here; leave it out")
-    return VerifyOptions(arguments.steps, precisions, units, arguments.device, arguments.long_codes)
 
 
 def _check_long_codes(bundle: Bundle) -> None:

@@ -35,7 +35,7 @@ class Check:
 
     name: str
     run: Callable[[Context], Iterable[Result]]
-    applies: Callable[[Mode], bool] = lambda mode: not mode.single_calls
+    applies: Callable[[Mode], bool] = lambda mode: mode.extent.run_steps > 0
 
 
 # In the first mode, `verify_graph` has read each graph back and compared its single calls.

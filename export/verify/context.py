@@ -24,7 +24,7 @@ from voxport.export.verify.modes import MAX_ROWS, WHOLE, Extent, Mode
 from voxport.model.family import VerificationPlan
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedModule, float_activations
-from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.families import open_family
 from voxport.runtime.families.workload import VerificationWorkload
 
@@ -174,8 +174,8 @@ def open_context(
 def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> ComparedEngines:
     extent = mode.extent
     names = {entry.name for entry in bundle.components}
-    units = mode.options.compute_units if mode.precision is None else None
-    options = EngineOptions(compute_precision=mode.precision, compute_units=units, device=mode.options.device)
+    units = mode.options.engine.compute_units if mode.precision is None else None
+    options = replace(mode.options.engine, compute_precision=mode.precision, compute_units=units)
     components = tuple(component for component in model.components if component.name in names)
     unrounded = EagerEngine(components, model.module, target.layout, float_activations)
     artifact = target.open_artifacts(bundle, options, mode.float_activations)

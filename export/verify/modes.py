@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
+from voxport.runtime.engines.base import DEFAULT, EngineOptions
 
 MAX_ROWS = 24  # rows in the longest call
 OTHER_STEPS = 200  # steps of the long run in modes after the first one
@@ -14,15 +15,12 @@ class VerifyOptions:
     """How a bundle is verified.
 
     `steps` is the number of decode steps of the long run in the first mode, and of frames of the long codes.
-    `precisions`: how the artifact computes, one after the other (default: as the target says).
-    `compute_units` are the processors that Core ML uses if it runs natively. `device` is the device of an
-    ONNX bundle. `long_codes`: whether the codes of many frames of a large model are compared.
+    `engine`: how the artifact runs; without a precision, in those of the target one after the other.
+    `long_codes`: whether the codes of many frames of a large model are compared.
     """
 
     steps: int = 1000
-    precisions: tuple[str | None, ...] | None = None
-    compute_units: str | None = None
-    device: str | None = None
+    engine: EngineOptions = DEFAULT
     long_codes: bool = False
 
 
@@ -93,7 +91,6 @@ class Mode:
     float_activations: bool = False
     counts_ties: bool = True
     is_first: bool = False
-    single_calls: bool = False
 
     @property
     def suffix(self) -> str:
@@ -110,10 +107,10 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
     has_integers = any(scheme.integer_activations(target.has_integer_kernels) for scheme in schemes)
     float_first = has_integers and target.has_float_activations
     found: list[Mode] = []
-    for precision in options.precisions or target.verification_precisions:
+    chosen = options.engine.compute_precision
+    for precision in (chosen,) if chosen else target.verification_precisions:
         whole = WHOLE if not is_large else SMOKE if target.is_slow(precision) else SAMPLE
-        single_calls = target.sums_in_float16(precision)
-        if single_calls:
+        if target.sums_in_float16(precision):
             whole = replace(SINGLE_CALLS, is_sample=is_large)
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, whole.steps, OTHER_STEPS if found else whole.steps)
@@ -123,6 +120,5 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
             elif not any(mode.extent.frames for mode in found) and (options.long_codes or not is_large):
                 extent = replace(extent, frames=options.steps)
             counts_ties = not (float_first or is_large)
-            mode = Mode(options, precision, extent, as_floats, counts_ties, not found, single_calls)
-            found.append(mode)
+            found.append(Mode(options, precision, extent, as_floats, counts_ties, not found))
     return found

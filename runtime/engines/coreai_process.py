@@ -9,7 +9,9 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,22 +26,30 @@ Arrays = dict[str, np.ndarray]
 class Program:
     """The assets of a folder, opened at their first use, and the states of callers, by number.
 
-    `options` go to `AIModelAsset.executable`. Raises RuntimeError of Core AI.
+    `options` go to `AIModelAsset.executable`.
     """
 
     def __init__(self, folder: Path, options: Any = None):  # coreai has no types on Linux
         self._folder, self._options = folder, options
         self._loop = asyncio.new_event_loop()
-        self._opened = AsyncExitStack()
+        # the caller's thread may have a running loop, as in a notebook
+        self._thread = ThreadPoolExecutor(1, "Core AI")
+        self._opened: dict[str, Any] = {}  # contexts of models, which keep their files
         self._models: dict[str, Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
         self._states: dict[int, dict[str, NDArray]] = {}
 
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """The result of one of the methods below."""
+        return getattr(self, method)(*arguments)
+
+    def _wait(self, awaitable: Any) -> Any:
+        return self._thread.submit(self._loop.run_until_complete, awaitable).result()
+
     def _function(self, file: str, name: str) -> Any:
         if file not in self._models:
-            asset = AIModelAsset.load(self._folder / file)
-            opening = self._opened.enter_async_context(asset.executable(self._options))
-            self._models[file] = self._loop.run_until_complete(opening)
+            self._opened[file] = AIModelAsset.load(self._folder / file).executable(self._options)
+            self._models[file] = self._wait(self._opened[file].__aenter__())
         if name not in self._models[file].function_names:
             names = ", ".join(self._models[file].function_names)
             raise RuntimeError(f"no function {name!r}; expected one of {names or 'none'}")
@@ -47,22 +57,11 @@ class Program:
             self._functions[file, name] = self._models[file].load_function(name)
         return self._functions[file, name]
 
-    def describe(self, file: str, name: str) -> dict[str, dict[str, tuple[list[int], str]]]:
-        """Shape and dtype of the inputs, outputs and states of a function. A dynamic size is -1."""
-        found = self._function(file, name).desc
-        return {
-            kind: {each: _described(getattr(found, f"{kind}_descriptor")(each)) for each in names}
-            for kind, names in (
-                ("input", found.input_names),
-                ("output", found.output_names),
-                ("state", found.state_names),
-            )
-        }
-
-    def make_states(self, file: str, name: str, key: int) -> None:
+    def make_states(self, file: str, name: str, key: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Zeros, under the number `key`. `NDArray.from_descriptor` would not clear them."""
-        for state, (shape, dtype) in self.describe(file, name)["state"].items():
-            self._states.setdefault(key, {})[state] = NDArray(np.zeros(shape, dtype))
+        described = self._function(file, name).desc.state_descriptor
+        dtypes = {state: np.dtype(described(state).dtype) for state in shapes}
+        self.load(key, {state: np.zeros(shape, dtypes[state]) for state, shape in shapes.items()})
 
     def read_state(self, key: int, name: str) -> np.ndarray:
         return self._of(key)[name].numpy()
@@ -74,6 +73,14 @@ class Program:
     def forget_states(self, key: int) -> None:
         self._states.pop(key, None)
 
+    def places(self) -> list[tuple[int, str]]:
+        """The number and the name of every state."""
+        return [(key, name) for key, states in self._states.items() for name in states]
+
+    def load(self, key: int, states: Arrays) -> None:
+        made = {name: NDArray(values) for name, values in states.items()}
+        self._states.setdefault(key, {}).update(made)
+
     def _of(self, key: int) -> dict[str, NDArray]:
         if key not in self._states:
             raise RuntimeError("its process ended, and the states with it; begin again")
@@ -83,18 +90,8 @@ class Program:
         """The outputs of a function, in any order. It changes the states `key`."""
         arrays = {each: NDArray(np.ascontiguousarray(values)) for each, values in inputs.items()}
         states = {} if key is None else self._of(key)
-        outputs = self._loop.run_until_complete(self._function(file, name)(arrays, states))
+        outputs = self._wait(self._function(file, name)(arrays, states))
         return {each: values.numpy() for each, values in outputs.items()}  # copies
-
-    def close(self) -> None:
-        self._functions.clear()
-        self._models.clear()
-        self._loop.run_until_complete(self._opened.aclose())
-        self._loop.close()
-
-
-def _described(descriptor: Any) -> tuple[list[int], str]:
-    return list(descriptor.shape), str(np.dtype(descriptor.dtype))
 
 
 def serve(connection: Connection, program: Program) -> None:
@@ -103,11 +100,10 @@ def serve(connection: Connection, program: Program) -> None:
         while True:
             method, arguments = connection.recv()
             try:
-                answer = True, getattr(program, method)(*arguments)
+                answer = True, program.ask(method, *arguments)
             except Exception as error:
                 answer = False, str(error) or type(error).__name__
             connection.send(answer)
-    program.close()
 
 
 if __name__ == "__main__":

@@ -1,25 +1,46 @@
 """Streams of engines that keep the states of a graph in one object (Core ML, Core AI)."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from voxport.bundle.errors import VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
-from voxport.bundle.spec import StateSpec
+from voxport.bundle.spec import StateSpec, graph_state_name
 from voxport.runtime.engines.base import Arrays, Engine, Stream, unique_states
 from voxport.runtime.engines.states import copy_states, write_states
+
+
+@contextmanager
+def engine_errors(program: str, what: str | Path) -> Iterator[None]:
+    """Turns errors of `program` into VoxportError. Their types have no common base below Exception."""
+    try:
+        yield
+    except VoxportError:
+        raise
+    except Exception as error:
+        raise VoxportError(f"{what}: {program} failed: {first_line(error)}") from None
+
+
+def state_shapes(entry: ComponentEntry) -> dict[str, tuple[int, ...]]:
+    """By their names in the package."""
+    return {graph_state_name(entry.graph, state.name): state.shape for state in entry.signature.states}
 
 
 class PackageEngine(Engine):
     """An engine whose functions share the states of their graph.
 
     `states` are what `new_states` returned for a component of the same graph; None for a component without
-    states. Integers are int32.
+    states. `name` is a state's name in the package. Integers are int32.
     """
 
-    bundle: Bundle
+    def __init__(self, bundle: Bundle, identity: str):
+        super().__init__()
+        self.bundle, self.identity = bundle, identity
 
     def stream(self) -> "PackageStream":
         return PackageStream(self)
@@ -53,25 +74,24 @@ class PackageStream(Stream):
             self._states[entry.graph] = self._engine.new_states(entry)
         return self._states[entry.graph]
 
-    def _carriers(self) -> dict[str, ComponentEntry]:
-        """A component that carries each state."""
+    def _place(self, state: str) -> tuple[ComponentEntry, Any, str]:
+        """A component that has the state, the states of its graph, and the name in the package."""
         entries = self._engine.bundle.components
-        return {state.name: entry for entry in entries for state in entry.signature.states}
+        entry = next(each for each in entries if state in {found.name for found in each.signature.states})
+        return entry, self._graph_states(entry), graph_state_name(entry.graph, state)
 
     def _read(self, state: StateSpec) -> np.ndarray:
-        entry = self._carriers()[state.name]
-        array = self._engine.read_state(entry, self._graph_states(entry), state.name)
-        return array.astype(state.dtype, copy=False)
+        return self._engine.read_state(*self._place(state.name)).astype(state.dtype, copy=False)
 
     def _save(self, states: Sequence[StateSpec], positions: int | None) -> Arrays:
         return copy_states({state.name: self._read(state) for state in states}, states, positions)
 
     def _load(self, states: Arrays) -> None:
-        carriers, specs = self._carriers(), unique_states(self.signatures.values())
+        specs = unique_states(self.signatures.values())
         whole = {name: self._read(specs[name]).copy() for name in states}
         write_states(whole, states)
         for name, array in whole.items():
-            self._engine.write_state(carriers[name], self._graph_states(carriers[name]), name, array)
+            self._engine.write_state(*self._place(name), array)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._engine.bundle.component(component)
@@ -82,9 +102,8 @@ class PackageStream(Stream):
         states = self._graph_states(entry) if entry.signature.states else None
         outputs = self._engine.call(entry, arrays, states)
         # packages have no 64-bit integers
+        integers = {spec.name for spec in entry.signature.outputs if spec.dtype == "int64"}
         return {
-            spec.name: outputs[spec.name].astype(np.int64)
-            if spec.dtype == "int64" and outputs[spec.name].dtype == np.int32
-            else outputs[spec.name]
-            for spec in entry.signature.outputs
+            name: array.astype(np.int64) if name in integers and array.dtype == np.int32 else array
+            for name, array in outputs.items()
         }

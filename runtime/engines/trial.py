@@ -21,7 +21,7 @@ from voxport.bundle.user_cache import private_folder
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays
 
-PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`; this process may have a path of its own
+PACKAGE_ROOT = Path(__file__).parents[3]  # has `voxport`
 TIMEOUT_S = 600  # far above the load of the largest bundle; a program may also run without end
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,7 @@ def trial_run(bundle: Bundle) -> None:
         log.info("%s: tried at every start: %s", bundle.folder, error)
         tried = None
     log.info("%s: first use: it is tried in another process", bundle.folder)
-    # -P: otherwise Python imports modules from the current folder first, which may be the bundle's
-    command = [sys.executable, "-P", "-m", __name__, str(bundle.folder.absolute())]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1"}
+    command, environment = python_process(__name__, str(bundle.folder.absolute()))
     try:
         done = subprocess.run(
             command,
@@ -70,13 +68,27 @@ def trial_run(bundle: Bundle) -> None:
             tried.touch()
 
 
+def python_process(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of another Python, which has the paths of this one.
+
+    With -P, Python imports no modules from the current folder, which may be the bundle's.
+    """
+    paths = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, sys.path)])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    return [sys.executable, "-P", "-m", module, *arguments], environment
+
+
 def _cache_key(bundle: Bundle) -> str:
-    """Names the manifest and the files as they are on this disk, without reading them."""
-    digest = hashlib.sha256((bundle.folder / MANIFEST).read_bytes())
-    for name in bundle.manifest.files:
-        found = (bundle.folder / name).stat()
-        digest.update(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
-    return digest.hexdigest()
+    manifest = (bundle.folder / MANIFEST).read_bytes()
+    return hashlib.sha256(manifest + files_on_disk(bundle).encode()).hexdigest()
+
+
+def files_on_disk(bundle: Bundle) -> str:
+    """Names the files as they are on this disk, without reading them."""
+    found = {name: (bundle.folder / name).stat() for name in bundle.manifest.files}
+    return "\n".join(
+        f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}" for name, stat in found.items()
+    )
 
 
 def call_all(bundle: Bundle) -> None:

@@ -1,6 +1,7 @@
 """The output of `bench`. Figures must be consistent; no test depends on speed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.machine import measure_bandwidth, resident_bytes
 
 
-@pytest.mark.parametrize("target", ["onnx", "executorch"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     bench = ["bench", str(bundles / target), "--prompt-tokens", "5", "--threads", "1", "--frames"]
     assert runtime([*bench, "4", "--json"]) == 0
@@ -32,7 +33,8 @@ def test_figures_are_consistent(bundles: Path, target: str, capsys: pytest.Captu
         frame["weight_bytes"] == weights["decode_step"] + 3 * weights["acoustic_step"] + weights["codec_step"]
         and not weights["embed_text"]
     )
-    assert found["rtf"] == frame["median_ms"] / 80 and found["machine"]["threads"] == 1
+    threads = os.cpu_count() if target == "coreml" else 1  # its engine has no threads
+    assert found["rtf"] == frame["median_ms"] / 80 and found["machine"]["threads"] == threads
     assert frame["mbu"] == pytest.approx(
         frame["weight_bytes"] / found["bandwidth_gb_s"] / 1e6 / frame["median_ms"]
     )

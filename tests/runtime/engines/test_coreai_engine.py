@@ -1,5 +1,6 @@
 """The process of Core AI: replaced, killed, interrupted, or ended by a damaged asset."""
 
+import asyncio
 import gc
 import json
 import os
@@ -10,23 +11,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.bundle_options import QUANT, write_hashes
+from support.bundle_options import QUANT, edit_manifest, write_hashes
 from support.export.cache import ExportCache
 from support.paths import ROOT
 
-import voxport
-from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
+from voxport.bundle.errors import EngineUnavailable, IntegrityError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.__main__ import main as runtime
-from voxport.runtime.engines import coreai, open_engine
-from voxport.runtime.engines.base import Arrays, EngineOptions, Stream
+from voxport.runtime.engines import coreai, open_engine, trial
+from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.engines.trial import _zeros, call_all
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the system's runtime is used")
@@ -94,12 +93,16 @@ def test_a_replaced_process_continues_with_equal_bytes(
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-@pytest.mark.parametrize("method", ["_start", "make_states", "write_state"])
+@pytest.mark.parametrize("last", ["_start", "load"])
 def test_a_failed_replacement_loses_the_states_and_says_so(
-    bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    def fail(worker: coreai.Worker, *arguments: Any) -> None:
-        raise OSError("No space left on device")
+    ask = coreai.Worker._ask
+
+    def fail(worker: coreai.Worker, method: str = "_start", *arguments: Any) -> Any:
+        if method == last:
+            raise OSError("No space left on device")
+        return ask(worker, method, *arguments)
 
     engine = open_engine(Bundle(bundle))
     stream, other = engine.stream(), engine.stream()
@@ -107,7 +110,7 @@ def test_a_failed_replacement_loses_the_states_and_says_so(
     step(other, 0)
     with monkeypatch.context() as patches:
         patches.setattr(coreai, "BUDGET", 1)
-        patches.setattr(coreai.Worker, method, fail)
+        patches.setattr(coreai.Worker, "_start" if last == "_start" else "_ask", fail)
         with pytest.raises(VoxportError, match="No space left on device"):
             step(stream, 1)
     for each in (stream, other):
@@ -124,7 +127,7 @@ def test_files_that_changed_since_they_were_opened_are_refused(
     step(stream, 0)
     monkeypatch.setattr(coreai, "BUDGET", 1)
     (copy / PROGRAM).write_bytes((copy / PROGRAM).read_bytes())
-    with pytest.raises(IntegrityError, match="changed while they were in use; open it again"):
+    with pytest.raises(IntegrityError, match="changed while in use; open it again"):
         step(stream, 1)
 
 
@@ -241,7 +244,7 @@ def test_nothing_is_left_of_a_stream_or_an_engine(bundle: Path, scratch: Path) -
     gc.collect()
     stream = engine.stream()
     step(stream, 0)
-    assert len(engine._program._states) == 1
+    assert len({key for key, _ in engine._program.ask("places")}) == 1
     process = engine._program._process
     assert set(os.listdir(f"/proc/{process.pid}/fd")) >= {"0", "1", "2"}
     del engine, stream
@@ -272,48 +275,61 @@ def test_every_component_can_be_called_with_zeros(bundle: Path, scratch: Path) -
     call_all(Bundle(bundle))
 
 
-def test_hashes_are_always_compared(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say = ["say", "Hi.", "--bundle", str(bundle), "-o", str(tmp_path / "out.wav")]
-    for command in (say, ["serve", "--bundle", str(bundle)]):
-        assert runtime([*command, "--no-check"]) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert f"error: --no-check: {bundle}: the engine for coreai aborts on damaged files" in error
-    with pytest.raises(UsageError, match=r"check_hashes: .* leave it out"):
-        voxport.open(bundle, check_hashes=False)
-
-
 @pytest.mark.parametrize(
-    ("kind", "change", "message"),
+    ("kind", "change", "error", "message"),
     [
-        ("inputs", {"dtype": "int64"}, r"found float32 \[1, 1, \d+\], the manifest has int32 \[1, 1, \d+\]"),
-        ("outputs", {"name": "other"}, r"output hidden: found float32 .*, the manifest has none \[\]"),
-        ("states", {"shape": (1, 2, 3, 4)}, r"found float32 .*, the manifest has float32 \[1, 2, 3, 4\]"),
+        ("inputs", {"name": "other"}, VoxportError, "other is not a declared input"),
+        ("inputs", {"shape": (1, 1, 3)}, VoxportError, r"shape: \[1, 1, 3\], expected: \[1, 1, \d+\]"),
+        ("inputs", {"dtype": "int64"}, VoxportError, "type: int32, expected: float32"),
+        ("outputs", {"name": "other"}, IntegrityError, "output other is missing"),
+        (
+            "outputs",
+            {"dtype": "int64"},
+            IntegrityError,
+            r"output hidden is float32 .*, the manifest says int64",
+        ),
+        ("outputs", {"shape": (1, 1, 3)}, IntegrityError, r"the manifest says float32 \[1, 1, 3\]"),
+        ("states", {"name": "other"}, VoxportError, "No state descriptor named: backbone_other"),
+        ("states", {"shape": (1, 2, 3, 4)}, VoxportError, r"invalid shape: \[1, 2, 3, 4\], expected"),
     ],
 )
-def test_a_function_that_differs_from_the_manifest_is_named(
-    bundle: Path, kind: str, change: dict[str, Any], message: str
+def test_a_function_that_differs_from_the_manifest_is_one_line(
+    copy: Path, kind: str, change: dict[str, Any], error: type[VoxportError], message: str
 ) -> None:
+    """A cache that is longer in the manifest would otherwise lose its last rows without an error."""
+
+    def edit(content: Any) -> None:
+        components = content["job"]["components"]
+        for each in components:
+            if each["name"] == STEP or (kind == "states" and each["graph"] == "backbone"):
+                each["signature"][kind][0] |= change
+
+    edit_manifest(copy, edit)
+    with pytest.raises(error, match=message) as found:
+        step(open_engine(Bundle(copy)).stream(), 0)
+    assert "\n" not in str(found.value)
+
+
+def test_a_program_runs_in_the_thread_of_a_running_loop(bundle: Path) -> None:
+    """As in a notebook on macOS, where it runs in the process."""
+    from voxport.runtime.engines.coreai_process import Program
+
     opened = Bundle(bundle)
-    entry = opened.component(STEP)
-    specs = getattr(entry.signature, kind)
-    changes: dict[str, Any] = {kind: (replace(specs[0], **change), *specs[1:])}
-    signature = replace(entry.signature, **changes)
-    changed = entry.model_copy(update={"signature": signature})
-    engine: Any = open_engine(opened)
-    with pytest.raises(IntegrityError, match=f"function {STEP}: .*{message}; export"):
-        engine._check(changed)
+    engine = coreai.CoreAIEngine(opened, Program(bundle))
 
+    async def run() -> Arrays:
+        return step(engine.stream(), 0)
 
-def test_half_precision_states_of_a_float32_program_are_refused() -> None:
-    with pytest.raises(IntegrityError, match=r"found float16 \[1\], the manifest has float32 \[1\]"):
-        coreai._compare("state", {"cache": ([1], "float16")}, {"cache": ([1], ("float32", "float32"))})
+    expected = step(open_engine(opened).stream(), 0)
+    found = asyncio.run(run())
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
 def test_an_asset_of_another_version_is_one_line(copy: Path) -> None:
     path = copy / METADATA
     path.write_text(json.dumps(json.loads(path.read_text()) | {"assetVersion": "9.0"}))
     write_hashes(copy, METADATA)
-    with pytest.raises(IntegrityError, match=r"backbone\.aimodel: Core AI cannot open it: ") as error:
+    with pytest.raises(VoxportError, match=r"backbone\.aimodel: Core AI failed: ") as error:
         step(open_engine(Bundle(copy)).stream(), 0)
     assert "\n" not in str(error.value)
 
@@ -324,11 +340,6 @@ def test_a_system_that_cannot_load_core_ai_is_told_which_can(
     (tmp_path / "voxport").symlink_to(ROOT / "src" / "voxport")
     (tmp_path / "coreai").mkdir()
     (tmp_path / "coreai" / "__init__.py").write_text("raise ImportError('version `GLIBC_2.34 not found')")
-    monkeypatch.setattr(coreai, "PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(trial, "PACKAGE_ROOT", tmp_path)
     with pytest.raises(EngineUnavailable, match=r"GLIBC.* voxport\[coreai\] needs Linux .* glibc 2.34"):
         step(open_engine(Bundle(bundle)).stream(), 0)
-
-
-def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
-    with pytest.raises(UsageError, match=r"compute_units cpu_and_ne: .* or run on macOS 27"):
-        open_engine(Bundle(bundle), EngineOptions(compute_units="cpu_and_ne"))

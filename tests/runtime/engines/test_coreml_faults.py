@@ -135,7 +135,7 @@ def forget_state(spec: Any) -> None:
         (
             "embed_codes.mlpackage",
             rename("output", "embeddings", "vectors"),
-            "output embeddings: found none, the manifest has fp32[1, 1, 96]",
+            "output embeddings is missing, the manifest says float32 [1, 1, 96]",
         ),
         (
             "embed_codes.mlpackage",
@@ -201,6 +201,21 @@ def test_an_unknown_function_is_named(copy: Path, tmp_path: Path, capsys: pytest
     assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
     assert "no function 'nothing'; expected one of" in capsys.readouterr().err
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
+
+
+def test_a_cache_that_is_longer_in_the_manifest_is_refused(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its last rows would otherwise be lost without an error."""
+
+    def lengthen(manifest: Any) -> None:
+        backbone = (each for each in manifest["job"]["components"] if each["graph"] == "backbone")
+        for state in (state for each in backbone for state in each["signature"]["states"]):
+            state["shape"][2] += 1
+
+    edit_manifest(copy, lengthen)
+    assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
+    assert "backbone.mlpackage: its states are not the manifest's; export" in capsys.readouterr().err
 
 
 def test_a_false_precision_in_the_manifest_is_found(
