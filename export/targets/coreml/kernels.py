@@ -18,12 +18,13 @@ NORM_PEAK = 8.0
 
 def dequantized(linear: Linear) -> torch.Tensor:
     """The weight of a linear, by an operator that the converter translates to a constant expression."""
+    weight: torch.Tensor
     if isinstance(linear, PalettizedLinear):
-        return linear.values()
-    low, high = RANGES[linear.scheme.bits]
-    weight: torch.Tensor = torch.ops.torchao.dequantize_affine(
-        linear.constant, [1, linear.block], linear.scale, None, torch.int8, low, high
-    )
+        weight = torch.ops.voxport.look_up(linear.indices, linear.palette)
+    else:
+        weight = torch.ops.torchao.dequantize_affine(
+            linear.constant, [1, linear.block], linear.scale, None, torch.int8, *RANGES[linear.scheme.bits]
+        )
     return weight
 
 

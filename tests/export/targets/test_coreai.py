@@ -16,6 +16,7 @@ from support.export.coreai_graph import (
     ROWS,
     WIDTH,
     by_length_graph,
+    endings_graph,
     layers_graph,
     lower_in_new_process,
     odd_shapes_graph,
@@ -25,6 +26,7 @@ from support.files import contents
 
 from voxport.bundle.errors import ExportError
 from voxport.export.targets.base import Graph
+from voxport.export.targets.coreai import half
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
 from voxport.export.targets.coreai.read_back import check_package
@@ -178,6 +180,33 @@ def test_a_program_of_another_precision_is_found(assets: dict[str, Path], graph:
             check_package(
                 assets[other], replace(graph, components=(stateless, graph.components[1])), precision
             )
+
+
+def test_a_layer_norm_in_half_precision_is_found(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half, "norms", lambda _: set())
+    lower_graph(graph, tmp_path / "layers.aimodel", "float16")
+    with pytest.raises(
+        ExportError, match=r"layer_norm_\d+: float16 in a float32 program or norm: found True"
+    ):
+        check_package(tmp_path / "layers.aimodel", graph, "float16")
+
+
+def test_what_follows_a_last_product_is_float32_whatever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, asset = endings_graph(), tmp_path / "endings.aimodel"
+    lower_graph(graph, asset, "float16")
+    check_package(asset, graph, "float16")
+    with Context():
+        lines = str(AIModelAsset.load(asset).program).splitlines()
+    active = [line for line in lines if "coreai.tanh" in line or "coreai.exp " in line]
+    assert len(active) == 2 and not any("f16" in line for line in active)
+    monkeypatch.setattr(half, "last_products", lambda _: set())
+    lower_graph(graph, asset, "float16")
+    with pytest.raises(ExportError, match=r"precision of norms and last products: found \{'f16'\}"):
+        check_package(asset, graph, "float16")
 
 
 @pytest.mark.parametrize(
