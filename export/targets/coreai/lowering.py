@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from coreai.authoring import AIProgram
+from coreai.runtime import AIModelAssetMetadata
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -15,16 +17,9 @@ from voxport.export.targets.apple import FLOAT32_KINDS, split_factor, traced_wei
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename
 from voxport.export.targets.coreai.half import narrow
-from voxport.export.targets.coreai.tools import (
-    AIModelAssetMetadata,
-    AIProgram,
-    TorchConverter,
-    get_decomp_table,
-    saved_functions,
-    without_converter_output,
-)
+from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, saved_functions
 from voxport.export.targets.coreai.weights import StoredWeights, stored_weights_of
-from voxport.export.targets.shared import export_errors, trace
+from voxport.export.targets.shared import export_errors, trace, without_converter_output
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedLinear
 

@@ -25,8 +25,8 @@ from voxport.export.memory import free_memory
 from voxport.export.targets.apple import FLOAT32_KINDS, traced_weights
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, dequantized
-from voxport.export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
-from voxport.export.targets.shared import export_errors, trace
+from voxport.export.targets.coreml.tools import OPSET, Builder, ct
+from voxport.export.targets.shared import export_errors, trace, without_converter_output
 from voxport.model.graph import Component
 
 CONTENT = "Data/com.apple.CoreML"
