@@ -67,10 +67,26 @@ def _program(component: Component, module: nn.Module, precision: Precision) -> E
     with traced_weights(module, stored_weights_of(module)):
         traced = trace(component, module)
     program: ExportedProgram = traced.run_decompositions(_decompositions(precision))
+    _remove_unused(program)
     if precision == "float16":
         exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
         narrow(program, exact)
     return program
+
+
+def _remove_unused(program: ExportedProgram) -> None:
+    """Removes what no operator takes, such as the integers that `stored_weight` stands for. The converter
+    would copy them.
+    """
+    signature = program.graph_signature
+    changed = set(signature.buffers_to_mutate.values())
+    for node, spec in zip(
+        program.graph.find_nodes(op="placeholder"), list(signature.input_specs), strict=True
+    ):
+        if spec.target and spec.target not in changed and not node.users:
+            program.graph.erase_node(node)
+            signature.input_specs.remove(spec)
+            program.state_dict.pop(spec.target, None)
 
 
 def _states(program: ExportedProgram) -> list[str]:

@@ -23,6 +23,7 @@ from support.export.coreai_graph import (
     subnormal_graph,
 )
 from support.files import contents
+from torch.export import ExportedProgram
 
 from voxport.bundle.errors import ExportError
 from voxport.export.targets.base import Graph
@@ -30,7 +31,7 @@ from voxport.export.targets.coreai import half
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
 from voxport.export.targets.coreai.read_back import check_package
-from voxport.export.targets.coreai.tools import AIModelAsset, Context, dialect, ir
+from voxport.export.targets.coreai.tools import AIModelAsset, Context, TorchConverter, dialect, ir
 from voxport.export.targets.coreai.weights import packed, unpacked
 
 DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
@@ -98,6 +99,21 @@ def test_functions_share_one_copy_of_each_weight(assets: dict[str, Path]) -> Non
         "layers.wide.scales.f16": scales,
         **{f"layers.{name}.scales.f16": scales * 16 // 8 for name in ("palettes", "others")},
     }
+
+
+def test_the_converter_holds_no_integers_of_a_linear(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would copy every weight of the program that it is given."""
+    add, given = TorchConverter.add_exported_program, set[str]()
+
+    def recorded(converter: TorchConverter, program: ExportedProgram, **options: Any) -> TorchConverter:
+        given.update(program.graph_signature.buffers, program.state_dict)
+        return add(converter, program, **options)
+
+    monkeypatch.setattr(TorchConverter, "add_exported_program", recorded)
+    lower_graph(graph, tmp_path / "layers.aimodel", "float16")
+    assert "module.table.weight" in given and not [name for name in given if ".layers." in name]
 
 
 def second_copy(operations: list[Any], decoders: list[Any]) -> None:
