@@ -219,6 +219,7 @@ class PalettizedLinear(QuantizedModule):
 
     def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: WeightFormat):
         super().__init__(scheme)
+        self.out_features, self.in_features = indices.shape
         self.weight: torch.Tensor = nn.Buffer(indices)
         self.palette = nn.Buffer(palette)
 

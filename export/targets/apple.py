@@ -1,12 +1,14 @@
 """What the targets Core ML and Core AI share, in plain torch: attention, products, the order of weights."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from voxport.bundle.errors import ExportError
@@ -24,7 +26,8 @@ from voxport.model.layers.attention import (
 from voxport.quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 from voxport.quantize.search import SMALLEST_SCALE
 
-Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
+Linear = QuantizedLinear | PalettizedLinear
+Compressed = Linear | QuantizedEmbedding
 Array = npt.NDArray[Any]  # integers or floats
 Weight = Callable[[], tuple[Array, Array]]  # reads integers and scales, or indices and palettes
 CacheUpdate = tuple[torch.Tensor, torch.Tensor]
@@ -79,9 +82,30 @@ def dequantized_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor
     return linear.multiply(rounded_activations(x, linear))  # dequantises a few rows at a time
 
 
-def rounded_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+def rounded_activations(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """x, or what `int8_per_token` makes of it if the scheme asks for integer activations."""
-    return _int8_rows(x) if linear.scheme.activations == "int8" else x
+    return _int8_rows(x) if linear.scheme.integer_activations(False) else x
+
+
+@contextmanager
+def traced_weights(module: nn.Module, weight_of: Callable[[Linear], torch.Tensor]) -> Iterator[None]:
+    """Sets the kernels below `module` for one trace. `weight_of` makes the floats [N, K] of a linear.
+
+    They are made once, however often the trace calls the linear. The 15 steps of a predictor would add them
+    15 times, and a converter would compare and merge all of them. Palettized linears have no kernel to set.
+    Their `forward` is replaced.
+    """
+    once = cache(weight_of)
+    kernel = lambda x, linear: F.linear(rounded_activations(x, linear), once(linear), linear.bias)
+    palettized = [part for part in module.modules() if isinstance(part, PalettizedLinear)]
+    for part in palettized:
+        part.forward = partial(kernel, linear=part)  # type: ignore[method-assign]
+    try:
+        with torch.no_grad(), target_kernels(module, kernel, OneHotAttention()):
+            yield
+    finally:
+        for part in palettized:
+            del part.forward
 
 
 def _int8_rows(x: torch.Tensor) -> torch.Tensor:
@@ -114,11 +138,7 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
     """The quantised modules in the order of their calls, found by a run without products."""
     called: list[tuple[str, Compressed]] = []
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
-    with (
-        torch.no_grad(),
-        target_kernels(module, _multiply_by_zero, OneHotAttention()),
-        ExitStack() as hooks,
-    ):
+    with torch.no_grad(), target_kernels(module, _multiply_by_zero, OneHotAttention()), ExitStack() as hooks:
         for name, part in module.named_modules():
             if isinstance(part, Compressed):
                 hook = part.register_forward_pre_hook(lambda part, _, name=name: called.append((name, part)))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Bundle, Precision
-from voxport.bundle.spec import Dtype, LayoutName, Signature
+from voxport.bundle.spec import Dtype, LayoutName, Signature, graph_state_name
 from voxport.model.graph import Component
 from voxport.quantize.schemes import Scheme
 
@@ -214,3 +214,45 @@ class Target(ABC):
     def state_dtype(self, dtype: Dtype) -> Dtype:
         """Dtype in the artifact of a state that the component declares as `dtype`."""
         return dtype
+
+
+class PackageTarget(Target):
+    """A target of Apple: one package for each graph, with a function for each component. Functions share
+    weights and states.
+
+    Its folder has `lowering.lower_graph` and `read_back.check_package`.
+
+    suffix: how names of packages end.
+    """
+
+    suffix: ClassVar[str]
+    layout = "BHSD"
+    kernel = ("voxport.export.targets.apple", "dequantized_linear")
+    sliding_window_notes = RING_NOTES
+    compute_precisions = ("float16", "float32")
+    native_schemes = frozenset({"integer", "palette"})
+
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(component.graph + self.suffix, component.name)
+
+    def lower(self, graph: Graph, folder: Path) -> None:
+        path = folder / f"{graph.name}{self.suffix}"
+        self._module("lowering").lower_graph(graph, path, self._precision(graph))
+
+    def check(self, graph: Graph, folder: Path) -> str:
+        path = folder / f"{graph.name}{self.suffix}"
+        self._module("read_back").check_package(path, graph, self._precision(graph))
+        return "functions, states, integers and scales equal the module"
+
+    def _precision(self, graph: Graph) -> Precision:
+        return "float32" if graph.exceeds_float16 else self.compute_precision
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"voxport.export.targets.{self.name}.{name}")
+
+    def artifact_dtype(self, dtype: Dtype) -> Dtype:
+        """There are no 64-bit integers."""
+        return "int32" if dtype == "int64" else dtype
+
+    def state_name(self, graph: str, state: str) -> str:
+        return graph_state_name(graph, state)

@@ -1,10 +1,11 @@
 """What lowerings and read-backs of all targets share: tracing with torch, errors, comparison of linears."""
 
 import hashlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -127,6 +128,14 @@ def without_warnings(*loggers: str) -> Iterator[None]:
         finally:
             for logger, level in levels.items():
                 logger.setLevel(level)
+
+
+@contextmanager
+def without_converter_output() -> Iterator[None]:
+    """Hides the progress bars and warnings of Apple's converters. They raise their errors."""
+    loggers = ("coreai_torch", "coremltools", "torch", "torchao")
+    with without_warnings(*loggers), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
 
 
 def compare(where: str, what: str, found: Any, expected: Any) -> None:

@@ -69,11 +69,8 @@ class Bytecode:
         found = dict[str, np.ndarray]()
         if RESOURCES not in self.sections:
             return found
-        names, place, (_, at, stop) = (
-            self.strings(),
-            self.sections[RESOURCES].start,
-            self.sections[RESOURCE_OFFSETS],
-        )
+        names, place = self.strings(), self.sections[RESOURCES].start
+        _, at, stop = self.sections[RESOURCE_OFFSETS]
         _, at = varint(self.data, at)
         while at < stop:
             _, at = varint(self.data, at)  # the dialect of the group
@@ -101,8 +98,6 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 def _as_varint(value: int) -> bytes:
     count = max(1, -(-value.bit_length() // 7))
-    if count > 8:
-        return b"\0" + value.to_bytes(8, "little")
     return ((value << count) | (1 << (count - 1))).to_bytes(count, "little")
 
 

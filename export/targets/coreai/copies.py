@@ -7,7 +7,6 @@ do so. A copy shows what the asset gives elsewhere, or its logic without roundin
 import tempfile
 import weakref
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,23 @@ import numpy as np
 
 from voxport.bundle.manifest import Bundle, FileEntry, Precision, file_entry
 from voxport.export.targets.coreai.bytecode import Bytecode
+from voxport.export.targets.coreai.lowering import PROGRAM
 from voxport.export.targets.coreai.tools import AIModelAsset, Context, dialect, ir
-from voxport.export.targets.coreai.weights import constant_op, unpacked
+from voxport.export.targets.coreai.weights import (
+    BLOB,
+    CONSTANT,
+    DECODERS,
+    PRODUCT,
+    TRANSPOSE,
+    constant_op,
+    source_of,
+    text_of,
+    values_of,
+    weight_of,
+)
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Engine, EngineOptions
 
-PROGRAM = "main.mlirb"
-PRODUCT = "coreai.decomposable.broadcasting_batch_matmul"
-DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
-REMOVABLE = (*DECODERS, "coreai.constant", "coreai.transpose")
 # The runtime decodes a weight at every call, which takes most of the time. Copies of assets of at most
 # so many bytes have decoded weights, which take up to 8 times as much memory.
 DECODED_BYTES = 64 << 20
@@ -59,7 +66,7 @@ def write_copy(asset: Path, copy: Path, precision: Precision) -> None:
                 if operation.name == PRODUCT:
                     _sum_in_float32(operation, weights)
             for operation in reversed(list(_walk(root))):
-                if operation.name in REMOVABLE and not list(operation.results[0].uses):
+                if operation.name in (*DECODERS, CONSTANT, TRANSPOSE) and not list(operation.results[0].uses):
                     operation.erase()
             if precision == "float32":
                 for operation in _walk(root):
@@ -71,61 +78,44 @@ class Weights:
     """The weights of an asset by name, and constants for a copy in `precision`, each stored once."""
 
     def __init__(self, blobs: dict[str, np.ndarray], precision: Precision):
-        self._blobs, self._precision, self._made = blobs, precision, dict[str, Any]()
+        self._blobs, self._precision, self._made = blobs, precision, dict[object, Any]()
         self._are_small = sum(data.nbytes for data in blobs.values()) <= DECODED_BYTES
 
-    def float32(self, name: str, values: np.ndarray) -> Any:
-        """The attribute of a new constant. `name` is the same for the same values."""
-        if name not in self._made:
+    def float32(self, key: object, values: np.ndarray) -> Any:
+        """The attribute of a new constant. `key` is the same for the same values."""
+        if key not in self._made:
             type_ = ir.RankedTensorType.get(values.shape, ir.F32Type.get())
-            data = np.ascontiguousarray(values, np.float32)
-            self._made[name] = ir.DenseResourceElementsAttr.get_from_buffer(data.data, name, type_)
-        return self._made[name]
+            data, name = np.ascontiguousarray(values, np.float32), f"weight_{len(self._made)}"
+            self._made[key] = ir.DenseResourceElementsAttr.get_from_buffer(data.data, name, type_)
+        return self._made[key]
 
-    def named(self, constant: Any) -> tuple[str, np.ndarray]:
-        """The name of a weight, which is empty if its values are written out, and the values."""
-        value = constant.attributes["value"]
-        type_, text = ir.RankedTensorType(value.type), str(value)
-        if not text.startswith("dense_resource<"):
-            return "", np.array(ir.DenseElementsAttr(value)).reshape(type_.shape)
-        name, element = text.partition("<")[2].partition(">")[0], type_.element_type
-        if isinstance(element, ir.IntegerType):
-            data = self._blobs[name]
-            data = unpacked(data, element.is_signed) if element.width == 4 else data.view(np.int8)
-        else:
-            data = self._blobs[name].view(np.float16 if isinstance(element, ir.F16Type) else np.float32)
-        return name, data[: prod(type_.shape)].reshape(type_.shape)
+    def widened(self, constant: Any) -> Any:
+        """The attribute in float32."""
+        text, values = text_of(constant), values_of(constant, self._blobs).astype(np.float32)
+        return self.float32(text, values) if BLOB.match(text) else ir.DenseElementsAttr.get(values.data)
 
     def decoded(self, value: Any) -> Any:
         """The float32 constant [K, N] of a weight, or of its transpose [N, K]. None for other values."""
-        source = value.owner
-        transposes = not isinstance(source, ir.Block) and source.name == "coreai.transpose"
-        source = source.operands[0].owner if transposes else source
-        if not self._are_small or isinstance(source, ir.Block):
+        kind, source = source_of(value, TRANSPOSE)
+        if not self._are_small or kind not in (*DECODERS, CONSTANT):
             return None
-        if source.name in DECODERS:
-            name, values = self._decode(source)
-        elif source.name == "coreai.constant":
-            name, values = self.named(source)
-        else:
+        is_constant, is_transposed = kind == CONSTANT, source_of(value)[0] == TRANSPOSE
+        values = values_of(source.results[0], self._blobs) if is_constant else self._decode(source)
+        if values.ndim != 2:
             return None
-        if not name or values.ndim != 2:
-            return None
-        return constant_op(self.float32(f"{name}, {transposes}", values.T if transposes else values))
+        key = (is_transposed, *map(text_of, source.results if is_constant else source.operands))
+        return constant_op(self.float32(key, values.T if is_transposed else values))
 
-    def _decode(self, decoder: Any) -> tuple[str, np.ndarray]:
-        """Zeros follow the two operands: integers and scales [N, K / block], or indices and palettes."""
-        (name, stored), (scales, factors) = (self.named(each.owner) for each in list(decoder.operands)[:2])
+    def _decode(self, decoder: Any) -> np.ndarray:
+        stored, factors = weight_of(self._blobs, *decoder.operands)
         factors = factors.astype(np.float32)
         if decoder.name == "coreai.lut_to_dense":
-            palettes = factors[:, 0, :, 0]
-            rows = stored.reshape(len(palettes), -1).astype(np.intp)
-            values = np.take_along_axis(palettes, rows, 1)
+            values = np.take_along_axis(factors, stored.reshape(len(factors), -1).astype(np.intp), 1)
         else:
             values = stored.reshape(*factors.shape, -1) * factors[..., None]
         if self._precision == "float16" and "f16" in str(decoder.results[0].type):
             values = values.astype(np.float16)
-        return f"{name} {scales}", values.reshape(stored.shape)
+        return values.reshape(stored.shape)
 
 
 def _sum_in_float32(product: Any, weights: Weights) -> None:
@@ -149,9 +139,7 @@ def _widen(operation: Any, weights: Weights) -> None:
         value.set_type(_wider(value.type))
     attributes = operation.attributes
     if operation.name == "coreai.constant" and "f16" in str(attributes["value"].type):
-        name, values = weights.named(operation)
-        wide = values.astype(np.float32)
-        attributes["value"] = weights.float32(name, wide) if name else ir.DenseElementsAttr.get(wide.data)
+        attributes["value"] = weights.widened(operation.results[0])
     if "function_type" in attributes:
         found = ir.FunctionType(ir.TypeAttr(attributes["function_type"]).value)
         inputs, results = (list(map(_wider, side)) for side in (found.inputs, found.results))

@@ -14,38 +14,7 @@ from torch.export.graph_signature import TensorArgument
 
 FLOATS = (torch.float16, torch.float32)
 aten = torch.ops.aten
-# The operators of a decomposed norm before `rsqrt`.
-NORM = {
-    aten.add.Tensor,
-    aten.add.Scalar,
-    aten.mean.dim,
-    aten.pow.Tensor_Scalar,
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-}
-PRODUCTS = {aten.mm.default, aten.addmm.default}
-# Operators that may follow the last product in float32.
-ELEMENTARY = PRODUCTS | {
-    aten.add.Tensor,
-    aten.add.Scalar,
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.sub.Tensor,
-    aten.sub.Scalar,
-    aten.div.Tensor,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dims,
-    aten.cat.default,
-    aten.stack.default,
-    aten.slice.Tensor,
-    aten.select.int,
-    aten.split_with_sizes.default,
-    aten.clone.default,
-    aten.permute.default,
-    aten.expand.default,
-}
+PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.convolution}
 
 
 def narrow(program: ExportedProgram, exact: Iterable[int]) -> None:
@@ -98,10 +67,8 @@ def _dtype(node: fx.Node) -> torch.dtype:
     """The type of the floats that an operator without a type among its arguments gives. Its value is not
     computed again: some operators, such as padding, then fix a dynamic size.
     """
-    found: list[Any] = []
-    fx.node.map_aggregate([argument.meta["val"] for argument in node.all_input_nodes], found.append)
-    dtypes = (value.dtype for value in found if isinstance(value, torch.Tensor) and value.dtype in FLOATS)
-    return next(dtypes, torch.float32)
+    floats = _floats([argument.meta["val"] for argument in node.all_input_nodes])
+    return floats[0].dtype if floats else torch.float32
 
 
 def _cast_results(program: ExportedProgram, dtypes: Sequence[torch.dtype]) -> None:
@@ -130,32 +97,40 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def norms(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes of every norm: from its square to the product with the reciprocal root."""
-    found = set()
+    """The nodes of every norm. If it is decomposed: from its square to the product with the root."""
+    found = set[fx.Node]()
     for root in graph.nodes:
-        if root.target is not aten.rsqrt.default:
-            continue
-        found.add(root)
-        found.update(user for user in root.users if user.target is aten.mul.Tensor)
-        node = root.args[0]
-        while isinstance(node, fx.Node) and node.target in NORM:
+        if _operator(root) is aten.native_layer_norm:
+            found.update((root, *root.users))
+        elif _operator(root) is aten.rsqrt:
+            found.update(user for user in root.users if _operator(user) is aten.mul)
+            node = root
+            while _operator(node) in (aten.rsqrt, aten.add, aten.mean):
+                found.add(node)
+                node = node.all_input_nodes[0]
             found.add(node)
-            if node.target is aten.pow.Tensor_Scalar:
-                break
-            node = next(iter(node.all_input_nodes), None)
     return found
 
 
 def last_products(results: Iterable[fx.Node]) -> set[fx.Node]:
-    """The last products before `results`, and what follows them."""
-    found: set[fx.Node] = set()
-    open_ = list(results)
+    """The last products before `results`, and all floats that are computed from them."""
+    found, open_ = set[fx.Node](), list(results)
     while open_:
         node = open_.pop()
-        is_elementary = node.target in ELEMENTARY or getattr(node.target, "__name__", "") == "getitem"
-        if node in found or not is_elementary:
+        if node in found or node.op != "call_function" or not _floats(node.meta["val"]):
             continue
         found.add(node)
-        if node.target not in PRODUCTS:
+        if _operator(node) not in PRODUCTS:
             open_ += node.all_input_nodes
     return found
+
+
+def _operator(node: fx.Node) -> Any:
+    """What a node computes, in any overload."""
+    return getattr(node.target, "overloadpacket", node.target)
+
+
+def _floats(values: Any) -> list[torch.Tensor]:
+    found: list[Any] = []
+    fx.node.map_aggregate(values, found.append)
+    return [value for value in found if isinstance(value, torch.Tensor) and value.dtype in FLOATS]

@@ -6,25 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from coreai.authoring import AIProgram
+from coreai.runtime import AIModelAssetMetadata
 from torch import nn
 from torch.export import ExportedProgram
 
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.export.memory import free_memory
-from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention, split_factor
+from voxport.export.targets.apple import FLOAT32_KINDS, split_factor, traced_weights
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename
 from voxport.export.targets.coreai.half import narrow
-from voxport.export.targets.coreai.tools import (
-    AIModelAssetMetadata,
-    AIProgram,
-    TorchConverter,
-    get_decomp_table,
-    saved_functions,
-    without_converter_output,
-)
-from voxport.export.targets.coreai.weights import StoredWeights, TracedLinears
-from voxport.export.targets.shared import export_errors, target_kernels, trace
+from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, saved_functions
+from voxport.export.targets.coreai.weights import StoredWeights, stored_weights_of
+from voxport.export.targets.shared import export_errors, trace, without_converter_output
 from voxport.model.graph import Component
 from voxport.quantize.modules import QuantizedLinear
 
@@ -69,14 +64,29 @@ def _metadata(graph: Graph) -> AIModelAssetMetadata:
 
 
 def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
-    kernel = TracedLinears(module)
-    with torch.no_grad(), target_kernels(module, kernel, OneHotAttention()), kernel.palettes():
+    with traced_weights(module, stored_weights_of(module)):
         traced = trace(component, module)
     program: ExportedProgram = traced.run_decompositions(_decompositions(precision))
+    _remove_unused(program)
     if precision == "float16":
         exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
         narrow(program, exact)
     return program
+
+
+def _remove_unused(program: ExportedProgram) -> None:
+    """Removes what no operator takes, such as the integers that `stored_weight` stands for. The converter
+    would copy them.
+    """
+    signature = program.graph_signature
+    changed = set(signature.buffers_to_mutate.values())
+    for node, spec in zip(
+        program.graph.find_nodes(op="placeholder"), list(signature.input_specs), strict=True
+    ):
+        if spec.target and spec.target not in changed and not node.users:
+            program.graph.erase_node(node)
+            signature.input_specs.remove(spec)
+            program.state_dict.pop(spec.target, None)
 
 
 def _states(program: ExportedProgram) -> list[str]:
@@ -85,10 +95,8 @@ def _states(program: ExportedProgram) -> list[str]:
     return [spec.target for spec in program.graph_signature.input_specs if spec.target in changed]
 
 
-def _decompositions(
-    precision: Precision,
-) -> dict[Any, Callable[..., Any]]:  # Any: keys are overloads of torch.ops
-    """The converter's table, and operators that it refuses or that fail in a call."""
+def _decompositions(precision: Precision) -> dict[Any, Callable[..., Any]]:
+    """The converter's table, and operators that it refuses or that fail in a call. Its keys are overloads."""
     table: dict[Any, Callable[..., Any]] = get_decomp_table()
     table.update(
         {

@@ -8,11 +8,8 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from itertools import zip_longest
-from math import prod
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.bundle.spec import TensorSpec, graph_state_name
@@ -21,28 +18,27 @@ from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM
 from voxport.export.targets.coreai.tools import saved_functions
-from voxport.export.targets.coreai.weights import unpacked
+from voxport.export.targets.coreai.weights import (
+    DECODERS,
+    PRODUCT,
+    TRANSPOSE,
+    source_of,
+    text_of,
+    weight_of,
+)
 from voxport.export.targets.shared import compare, export_errors
 from voxport.model.graph import Component
 
-CAST, TRANSPOSE, LOOK_UP = "coreai.cast", "coreai.transpose", "coreai.gather_nd"
-PRODUCT = "coreai.decomposable.broadcasting_batch_matmul"
+CAST, LOOK_UP, ROOT = "coreai.cast", "coreai.gather_nd", "coreai.rsqrt"
 SCALED = "coreai.decomposable.broadcasting_mul"
-# Operations that may follow the last product, as in `half`.
-MOVES = ("reshape", "slice", "concat", "expand_dims", "shrink_dims", "broadcast_to", "transpose", "cast")
-ELEMENTARY = {f"coreai.{name}" for name in MOVES}
-ELEMENTARY |= {f"coreai.decomposable.broadcasting_{name}" for name in ("add", "sub", "mul", "divide")}
-# Their operands: integers, scales, zero points and minima; or indices, palettes and the axis.
-DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
+PRODUCTS = {PRODUCT, "coreai.conv2d", "coreai.conv3d", "coreai.conv_transpose2d"}
 TENSOR = re.compile(r"tensor<([^,>]*)")  # sizes and element, without hardware constraints: 1x?x37xsi32
-BLOB = re.compile(r'dense_resource<"?(.*?)"?> : ')
 ZERO = re.compile(r"dense<0(\.0+e\+00)?> : ")
-DTYPES = {"si8": np.int8, "f16": np.float16, "f32": np.float32}
 ELEMENTS = {"float32": "f32", "float16": "f16", "int64": "si32", "int32": "si32"}
 # Any in this module: operations and values of the IR, whose stubs name private classes.
 
 
-def check_asset(path: Path, graph: Graph, precision: Precision) -> None:
+def check_package(path: Path, graph: Graph, precision: Precision) -> None:
     """Compares the functions of a saved asset with the components of `graph`. Raises ExportError with the
     first difference.
 
@@ -53,26 +49,26 @@ def check_asset(path: Path, graph: Graph, precision: Precision) -> None:
         with saved_functions(path) as functions:
             public = sorted(name for name, function in functions.items() if "priv" not in function.attributes)
             compare(path.name, "functions", public, sorted(part.name for part in graph.components))
-            compared, copies = set[tuple[str, ...]](), dict[str, str]()
+            copies = dict[str, list[str]]()
             for component in graph.components:
                 where, function = f"{path.name}: function {component.name}", functions[component.name]
                 _check_interface(where, function, component, precision)
                 weights, called = stored_weights(function), called_modules(component, graph.module)
                 compare(where, "number of quantised weights", len(weights), len(called))
                 for weight, (name, part) in zip(weights, called, strict=True):
-                    texts = [_text(value) for value in weight]
+                    texts = list(map(text_of, weight))
                     offsets = [text for text in texts[2:] if not ZERO.match(text)]
                     compare(where, "zero points, minima and axes of weights", offsets, [])
-                    if (name, *texts) not in compared:
+                    if name not in copies:
                         what = f"{where}: the integers or scales of {name}"
-                        check_weight(what, partial(read, blobs, *weight), part)
-                    compared.add((name, *texts))
-                    compare(where, f"copy of {name}", texts[0], copies.setdefault(name, texts[0]))
-            values = (
-                value for part in functions.values() for op in _operations(part) for value in op.results
-            )
-            has_float16 = precision == "float32" and "f16" in map(_element, values)
-            compare(path.name, "float16 in a float32 program", has_float16, False)
+                        check_weight(what, partial(weight_of, blobs, *weight), part)
+                    compare(where, f"weights of {name}", texts, copies.setdefault(name, texts))
+            for name, function in functions.items():
+                operations = _operations(function)
+                is_norm = "priv" in function.attributes and ROOT in (op.name for op in operations)
+                has_float16 = "f16" in (_element(value) for op in operations for value in op.results)
+                is_wrong = has_float16 and (is_norm or precision == "float32")
+                compare(f"{path.name}: {name}", "float16 in a float32 program or norm", is_wrong, False)
 
 
 def _checked_blobs(path: Path) -> dict[str, Array]:
@@ -117,23 +113,26 @@ def _check_interface(where: str, function: Any, component: Component, precision:
     compare(where, "outputs", found, expected)
     kinds = {spec.name: spec.kind for spec in signature.outputs}
     outputs = zip(_names(function.res_attrs), operations[-1].operands, strict=True)
-    exact = _elementary(value for name, value in outputs if kinds.get(name) in FLOAT32_KINDS)
-    products = {op.results[0] for op in operations if op.name == PRODUCT}
+    exact = _last_products(value for name, value in outputs if kinds.get(name) in FLOAT32_KINDS)
+    products = {op.results[0] for op in operations if op.name in PRODUCTS}
     others = {_element(value) for value in products - exact}
     compare(where, "precision of products", ELEMENTS[precision] in others or not others, True)
-    norms = {op.results[0] for op in operations if op.name == "coreai.rsqrt"}
+    norms = {op.results[0] for op in operations if op.name == ROOT}
     elements = {_element(value) for value in norms | (products & exact)}
     compare(where, "precision of norms and last products", elements - {"f32"}, set())
 
 
-def _elementary(values: Iterable[Any]) -> set[Any]:
-    """Values, and what elementary operations make them of, back to the last products."""
+def _last_products(values: Iterable[Any]) -> set[Any]:
+    """The last products before `values`, as in `half`, and all floats that are computed from them."""
     found, open_ = set[Any](), list(values)
     while open_:
         value = open_.pop()
-        if value not in found and getattr(value.owner, "name", "") in ELEMENTARY:
-            open_ += value.owner.operands
+        kind = getattr(value.owner, "name", "")  # none: an argument
+        if value in found or not kind or _element(value) not in ("f16", "f32"):
+            continue
         found.add(value)
+        if kind not in PRODUCTS:
+            open_ += value.owner.operands
     return found
 
 
@@ -155,40 +154,12 @@ def stored_weights(function: Any) -> list[list[Any]]:
     weights = []
     for op in _operations(function):
         if op.name == PRODUCT:
-            kind, source = _source(op.operands[1], CAST, TRANSPOSE)
+            kind, source = source_of(op.operands[1], CAST, TRANSPOSE)
             if kind in DECODERS:
                 weights.append(list(source.operands))
         elif op.name == SCALED:
-            (kind, rows), (other, scales) = (_source(value, CAST) for value in op.operands)
+            (kind, rows), (other, scales) = (source_of(value, CAST) for value in op.operands)
             is_table = kind == other == LOOK_UP and _element(rows.results[0]) == "si8"
             if is_table and rows.operands[1] == scales.operands[1]:
                 weights.append([rows.operands[0], scales.operands[0]])
     return weights
-
-
-def _source(value: Any, *between: str) -> tuple[str, Any]:
-    """The operation that makes a value, with its name, before those named. No name: an argument."""
-    while (kind := getattr(value.owner, "name", "")) in between:
-        value = value.owner.operands[0]
-    return kind, value.owner
-
-
-def _text(constant: Any) -> str:
-    """A small constant, or the name of its blob. Empty if the value is computed."""
-    return str(constant.owner.attributes["value"]) if _source(constant)[0] == "coreai.constant" else ""
-
-
-def read(blobs: dict[str, Array], integers: Any, scales: Any, *_: Any) -> tuple[Array, Array]:
-    """Integers [N, K] and scales [N, blocks], or indices and palettes."""
-    factors = _array(scales, blobs)
-    return _array(integers, blobs), factors[:, 0, :, 0] if factors.ndim == 4 else factors
-
-
-def _array(constant: Any, blobs: dict[str, Array]) -> Array:
-    *sizes, element = _type(constant).split("x")
-    shape = [int(size) for size in sizes]
-    if not (found := BLOB.match(_text(constant))):
-        return np.array(constant.owner.attributes["value"], DTYPES[element])  # other types end the process
-    data = blobs[found[1]]
-    values = unpacked(data, element == "si4") if element.endswith("i4") else data.view(DTYPES[element])
-    return values[: prod(shape)].reshape(shape)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.manifest import Bundle, Precision
-from voxport.bundle.spec import Dtype, graph_state_name
-from voxport.export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
-from voxport.model.graph import Component
+from voxport.bundle.spec import Dtype
+from voxport.export.targets.base import Costs, PackageTarget
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import Engine, EngineOptions
@@ -20,10 +18,8 @@ SYSTEMS = ("macOS", "Linux") if sys.platform == "darwin" else ("Linux", "macOS")
 COPIES = "copies in float32 and with float32 sums, with decoded weights if small, and single calls as stored"
 
 
-class CoreAITarget(Target):
-    """One `.aimodel` per graph with a function per component. Functions share weights and states.
-
-    Core AI's runtime for Linux sums products of float16 in float16, which no device is known to do. So a
+class CoreAITarget(PackageTarget):
+    """Core AI's runtime for Linux sums products of float16 in float16, which no device is known to do. So a
     float16 program is verified in three precisions. `float32` runs a copy in which every value is widened,
     `float16` a copy in which products are summed in float32. Both copies have decoded weights if the graph is
     small. `stored` runs the program as it is, in single calls. A float32 program runs as it is.
@@ -32,8 +28,7 @@ class CoreAITarget(Target):
     name = "coreai"
     packages = ("coreai", "coreai_torch")
     extra = "export,coreai-export"
-    layout = "BHSD"
-    kernel = ("voxport.export.targets.apple", "dequantized_linear")
+    suffix = ".aimodel"
     costs = Costs(lowering=2.0, running=2.1, product=0.25, verification=35, sample=280)
     default_recipe = "w8g32"
     recipe_notes = """\
@@ -52,11 +47,8 @@ share. Norms, and all from the last product to logits and latents, are float32.
 Name a compute unit: by public reports, `preferred .cpu` spreads a graph over all units and is not exact. The
 Neural Engine wants fixed sizes. docs/coreai.md of voxport sets them in an asset, and has the sources.
 {recipe_notes}"""
-    sliding_window_notes = RING_NOTES
     runners = tuple(f"Core AI for {name}: {COPIES}" for name in SYSTEMS)
-    compute_precisions = ("float16", "float32")
     verification_precisions: tuple[str | None, ...] = ("float32", "float16", "stored")
-    native_schemes = frozenset({"integer", "palette"})
 
     def __init__(self, compute_precision: Precision | None = None):
         super().__init__(compute_precision)
@@ -82,30 +74,6 @@ Neural Engine wants fixed sizes. docs/coreai.md of voxport sets them in an asset
         from voxport.export.targets.coreai.copies import open_copies
 
         return open_copies(bundle, options, "float32" if precision == "float32" else "float16")
-
-    def entry_point(self, component: Component) -> EntryPoint:
-        return EntryPoint(f"{component.graph}.aimodel", component.name)
-
-    def lower(self, graph: Graph, folder: Path) -> None:
-        from voxport.export.targets.coreai.lowering import lower_graph
-
-        lower_graph(graph, folder / f"{graph.name}.aimodel", self._precision(graph))
-
-    def check(self, graph: Graph, folder: Path) -> str:
-        from voxport.export.targets.coreai.read_back import check_asset
-
-        check_asset(folder / f"{graph.name}.aimodel", graph, self._precision(graph))
-        return "functions, states, integers and scales equal the module"
-
-    def _precision(self, graph: Graph) -> Precision:
-        return "float32" if graph.exceeds_float16 else self.compute_precision
-
-    def artifact_dtype(self, dtype: Dtype) -> Dtype:
-        """Core AI has no 64-bit integers."""
-        return "int32" if dtype == "int64" else dtype
-
-    def state_name(self, graph: str, state: str) -> str:
-        return graph_state_name(graph, state)
 
     def state_dtype(self, dtype: Dtype) -> Dtype:
         return self.compute_precision

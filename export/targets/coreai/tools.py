@@ -5,9 +5,8 @@ The lowering of an operator works on the IR, whose Python classes are in a priva
 weight belongs to which product. coreai-core is pinned exactly.
 """
 
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,10 @@ with without_warnings("coreai_torch"):
     import coreai.authoring  # noqa: F401  before its private parts, which import each other
     from coreai._compiler import ir
     from coreai._compiler.dialects import coreai as dialect
-    from coreai.authoring import AIModelAsset, AIProgram, Context
-    from coreai.runtime import AIModelAssetMetadata
+    from coreai.authoring import AIModelAsset, Context
     from coreai_torch import TorchConverter, get_decomp_table
 
-__all__ = [
-    "AIModelAsset",
-    "AIModelAssetMetadata",
-    "AIProgram",
-    "Context",
-    "TorchConverter",
-    "dialect",
-    "get_decomp_table",
-    "ir",
-    "saved_functions",
-    "without_converter_output",
-]
-
-
-@contextmanager
-def without_converter_output() -> Iterator[None]:
-    """Hides the progress bar and the warnings of the converter. It raises its errors."""
-    with without_warnings("coreai_torch"), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        yield
+__all__ = ["AIModelAsset", "Context", "TorchConverter", "dialect", "get_decomp_table", "ir"]
 
 
 @contextmanager

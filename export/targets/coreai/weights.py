@@ -4,22 +4,26 @@ The operator has no tensor arguments, so neither torch.export nor the converter 
 are two to a byte for 4 bits, and are named by the path of their linear, as indices into palettes are.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import re
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from voxport.bundle.errors import ExportError
-from voxport.export.targets.apple import integers_and_scales, rounded_activations
+from voxport.export.targets.apple import Array, Linear, integers_and_scales
 from voxport.export.targets.coreai.tools import dialect, ir
-from voxport.quantize.modules import CHUNK, PalettizedLinear, QuantizedLinear
+from voxport.quantize.modules import CHUNK, PalettizedLinear
 
-Compressed = QuantizedLinear | PalettizedLinear
+PRODUCT, TRANSPOSE = "coreai.decomposable.broadcasting_batch_matmul", "coreai.transpose"
+CONSTANT = "coreai.constant"
+# Their operands: integers, scales, zero points and minima; or indices, palettes and the axis.
+DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
+BLOB = re.compile(r'dense_resource<"?(.*?)"?> : ')
+DTYPES = {"si8": np.int8, "f16": np.float16, "f32": np.float32}
 # Any in this module: values, types and locations of the IR, whose stubs name private classes.
 
 
@@ -34,40 +38,16 @@ def _shape_of_stored_weight(path: str, rows: int, columns: int, dtype: torch.dty
     return torch.empty(rows, columns, dtype=dtype)
 
 
-class TracedLinears:
-    """A linear kernel for one trace. Each weight appears once, however often the trace calls its linear."""
-
-    def __init__(self, module: nn.Module):
-        self._paths = {part: path for path, part in module.named_modules() if isinstance(part, Compressed)}
-        self._weights: dict[nn.Module, torch.Tensor] = {}
-
-    def __call__(self, x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-        return self.multiply(rounded_activations(x, linear), linear)
-
-    def multiply(self, x: torch.Tensor, linear: Compressed) -> torch.Tensor:
-        if linear not in self._weights:
-            rows, columns = len(linear.weight), x.shape[-1]
-            self._weights[linear] = stored_weight(self._paths[linear], rows, columns, torch.float32)
-        return F.linear(x, self._weights[linear], linear.bias)
-
-    @contextmanager
-    def palettes(self) -> Iterator[None]:
-        """Palettized linears have no kernel to set. Their `forward` is replaced for the trace."""
-        linears = [linear for linear in self._paths if isinstance(linear, PalettizedLinear)]
-        for linear in linears:
-            linear.forward = partial(self.multiply, linear=linear)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            for linear in linears:
-                del linear.forward
+def stored_weights_of(module: nn.Module) -> Callable[[Linear], torch.Tensor]:
+    paths = {part: path for path, part in module.named_modules()}
+    return lambda part: stored_weight(paths[part], part.out_features, part.in_features, torch.float32)
 
 
 class StoredWeights:
     """The lowering of `stored_weight` for all functions of a graph. They share one copy of a weight."""
 
     def __init__(self, module: nn.Module):
-        self._linears = {path: part for path, part in module.named_modules() if isinstance(part, Compressed)}
+        self._linears = {path: part for path, part in module.named_modules() if isinstance(part, Linear)}
         self._constants: dict[str, Any] = {}
 
     def __call__(self, values: Any, node: torch.fx.Node, location: Any) -> Any:
@@ -79,12 +59,7 @@ class StoredWeights:
         float_type = ir.F16Type.get() if is_half else ir.F32Type.get()
         scales = linear.palette[:, None, :, None] if isinstance(linear, PalettizedLinear) else linear.scale
         weight = (
-            self._constant(
-                f"{path}.integers",
-                lambda: _packed_rows(linear),
-                [rows, columns],
-                integer_type,
-            ),
+            self._constant(f"{path}.integers", lambda: _packed_rows(linear), [rows, columns], integer_type),
             self._constant(
                 f"{path}.scales.{float_type}",
                 lambda: scales.numpy().astype(np.float16 if is_half else np.float32),
@@ -107,7 +82,7 @@ class StoredWeights:
         return constant_op(self._constants[name])
 
 
-def _packed_rows(linear: Compressed) -> np.ndarray:
+def _packed_rows(linear: Linear) -> np.ndarray:
     """Packed a few rows at a time: large arrays that are freed at once leave gaps as large as the asset."""
     if isinstance(linear, PalettizedLinear) or not linear.is_packed:
         return packed(integers_and_scales(linear)[0].numpy(), linear.scheme.bits)
@@ -146,3 +121,33 @@ def unpacked(data: np.ndarray, is_signed: bool) -> np.ndarray:
     """The 4-bit integers that `packed` made bytes of, one in a byte, and a zero if their number is odd."""
     both = np.stack((data & 15, data >> 4), -1).reshape(-1)
     return (both << 4).view(np.int8) >> 4 if is_signed else both
+
+
+def source_of(value: Any, *between: str) -> tuple[str, Any]:
+    """The operation that makes a value, with its name, before those named. No name: an argument."""
+    while (kind := getattr(value.owner, "name", "")) in between:
+        value = value.owner.operands[0]
+    return kind, value.owner
+
+
+def text_of(value: Any) -> str:
+    """The values of a small constant, or the name of its blob. Empty if they are computed."""
+    kind, source = source_of(value)
+    return str(source.attributes["value"]) if kind == CONSTANT else ""
+
+
+def values_of(constant: Any, blobs: dict[str, Array]) -> Array:
+    value = constant.owner.attributes["value"]
+    type_ = ir.RankedTensorType(value.type)
+    element = str(type_.element_type)
+    if not (found := BLOB.match(str(value))):
+        return np.array(value, DTYPES[element])  # other types end the process
+    data = blobs[found[1]]
+    values = unpacked(data, element == "si4") if element.endswith("i4") else data.view(DTYPES[element])
+    return values[: prod(type_.shape)].reshape(type_.shape)
+
+
+def weight_of(blobs: dict[str, Array], integers: Any, scales: Any, *_: Any) -> tuple[Array, Array]:
+    """Integers [N, K] and scales [N, blocks], or indices and palettes, from the operands of a decoder."""
+    factors = values_of(scales, blobs)
+    return values_of(integers, blobs), factors[:, 0, :, 0] if factors.ndim == 4 else factors

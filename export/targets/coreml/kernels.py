@@ -1,15 +1,14 @@
-"""Products and norms in operators that the Core ML converter translates exactly."""
+"""Weights and norms in operators that the Core ML converter translates exactly."""
 
 from collections.abc import Callable
 from math import log2
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from voxport.export.targets.apple import rounded_activations, split_factor
+from voxport.export.targets.apple import Linear, split_factor
 from voxport.export.targets.coreml.tools import Builder, inputs_of, register_torch_op, types
-from voxport.quantize.modules import QuantizedLinear
+from voxport.quantize.modules import PalettizedLinear
 
 # The only two ranges that the converter takes. They contain the integers of a scheme.
 RANGES = {4: (-8, 7), 8: (-128, 127)}
@@ -17,24 +16,16 @@ RANGES = {4: (-8, 7), 8: (-128, 127)}
 NORM_PEAK = 8.0
 
 
-class TracedLinears:
-    """`dequantized_linear` in operators that the converter knows, for one trace.
-
-    The weight of a linear is dequantised once, however often the trace calls the linear. The 15 steps of a
-    predictor would add it 15 times, and the converter would compare and merge all of them.
-    """
-
-    def __init__(self) -> None:
-        self._weights: dict[QuantizedLinear, torch.Tensor] = {}
-
-    def __call__(self, x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-        x = rounded_activations(x, linear)
-        if linear not in self._weights:
-            low, high = RANGES[linear.scheme.bits]
-            self._weights[linear] = torch.ops.torchao.dequantize_affine(
-                linear.constant, [1, linear.block], linear.scale, None, torch.int8, low, high
-            )
-        return F.linear(x, self._weights[linear], linear.bias)
+def dequantized(linear: Linear) -> torch.Tensor:
+    """The weight of a linear, by an operator that the converter translates to a constant expression."""
+    weight: torch.Tensor
+    if isinstance(linear, PalettizedLinear):
+        weight = torch.ops.voxport.look_up(linear.indices, linear.palette)
+    else:
+        weight = torch.ops.torchao.dequantize_affine(
+            linear.constant, [1, linear.block], linear.scale, None, torch.int8, *RANGES[linear.scheme.bits]
+        )
+    return weight
 
 
 def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:

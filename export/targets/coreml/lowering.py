@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from torch import nn
 
 from voxport.bundle.errors import ExportError
@@ -23,11 +22,11 @@ from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import TensorSpec
 from voxport.bundle.weight_blobs import BLOCK, ENTRY, HEADER, MARK, VERSION
 from voxport.export.memory import free_memory
-from voxport.export.targets.apple import FLOAT32_KINDS, OneHotAttention
+from voxport.export.targets.apple import FLOAT32_KINDS, traced_weights
 from voxport.export.targets.base import Graph
-from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, TracedLinears
-from voxport.export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
-from voxport.export.targets.shared import export_errors, target_kernels, trace
+from voxport.export.targets.coreml.kernels import DECOMPOSITIONS, dequantized
+from voxport.export.targets.coreml.tools import OPSET, Builder, ct
+from voxport.export.targets.shared import export_errors, trace, without_converter_output
 from voxport.model.graph import Component
 
 CONTENT = "Data/com.apple.CoreML"
@@ -107,9 +106,8 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
 
 def _convert(component: Component, module: nn.Module, precision: Precision, path: Path) -> None:
     signature = component.signature
-    with torch.no_grad(), target_kernels(module, TracedLinears(), OneHotAttention()):
+    with traced_weights(module, dequantized):
         program = trace(component, module)
-    _look_up_once(program.graph)
     exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in FLOAT32_KINDS]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _stays_float32(op, exact))
     ct.convert(
@@ -125,15 +123,6 @@ def _convert(component: Component, module: nn.Module, precision: Precision, path
         package_dir=str(path),
         skip_model_load=True,
     )
-
-
-def _look_up_once(graph: torch.fx.Graph) -> None:
-    """Keeps one look-up of each palette, however often a trace calls its linear, as `TracedLinears` does."""
-    first: dict[tuple[Any, ...], torch.fx.Node] = {}  # Any: arguments of a node
-    for node in list(graph.nodes):
-        if node.target is torch.ops.voxport.look_up.default and first.setdefault(node.args, node) is not node:
-            node.replace_all_uses_with(first[node.args])
-            graph.erase_node(node)
 
 
 def _stays_float32(op: Any, exact: list[int]) -> bool:

@@ -18,15 +18,8 @@ from voxport.export.memory import free_memory
 from voxport.export.targets.apple import Array, Weight, check_weights
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.lowering import CONTENT, MODEL, blob_values, bounds_of
-from voxport.export.targets.coreml.tools import (
-    OPSET,
-    OPSET_NAME,
-    SSAOpRegistry,
-    ct,
-    load_program,
-    without_converter_output,
-)
-from voxport.export.targets.shared import compare, export_errors
+from voxport.export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct, load_program
+from voxport.export.targets.shared import compare, export_errors, without_converter_output
 from voxport.model.graph import Component
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`

@@ -1,9 +1,5 @@
 """coremltools, imported without warnings about macOS frameworks and untested versions."""
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-
 from voxport.export.targets.shared import without_warnings
 
 with without_warnings("coremltools"):
@@ -14,28 +10,6 @@ with without_warnings("coremltools"):
     from coremltools.converters.mil.mil import Builder, types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-__all__ = [
-    "OPSET",
-    "OPSET_NAME",
-    "Builder",
-    "SSAOpRegistry",
-    "ct",
-    "inputs_of",
-    "load_program",
-    "register_torch_op",
-    "types",
-    "without_converter_output",
-]
+__all__ = ["Builder", "SSAOpRegistry", "ct", "inputs_of", "load_program", "register_torch_op", "types"]
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and with a scale for each block
-
-
-@contextmanager
-def without_converter_output() -> Iterator[None]:
-    """Hides the progress bars and warnings of the converter. It raises its errors."""
-    with (
-        without_warnings("coremltools", "torch", "torchao"),
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
-    ):
-        yield

@@ -16,19 +16,22 @@ from support.export.coreai_graph import (
     ROWS,
     WIDTH,
     by_length_graph,
+    endings_graph,
     layers_graph,
     lower_in_new_process,
     odd_shapes_graph,
     subnormal_graph,
 )
 from support.files import contents
+from torch.export import ExportedProgram
 
 from voxport.bundle.errors import ExportError
 from voxport.export.targets.base import Graph
+from voxport.export.targets.coreai import half
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
-from voxport.export.targets.coreai.read_back import check_asset
-from voxport.export.targets.coreai.tools import AIModelAsset, Context, dialect, ir
+from voxport.export.targets.coreai.read_back import check_package
+from voxport.export.targets.coreai.tools import AIModelAsset, Context, TorchConverter, dialect, ir
 from voxport.export.targets.coreai.weights import packed, unpacked
 
 DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
@@ -75,8 +78,8 @@ def swap(one: Any, other: Any, *places: int) -> None:
 
 def test_an_asset_equals_its_graph(assets: dict[str, Path], graph: Graph) -> None:
     before = contents(assets["float32"])
-    check_asset(assets["float32"], graph, "float32")
-    check_asset(assets["float16"], graph, "float16")
+    check_package(assets["float32"], graph, "float32")
+    check_package(assets["float16"], graph, "float16")
     assert contents(assets["float32"]) == before
 
 
@@ -96,6 +99,21 @@ def test_functions_share_one_copy_of_each_weight(assets: dict[str, Path]) -> Non
         "layers.wide.scales.f16": scales,
         **{f"layers.{name}.scales.f16": scales * 16 // 8 for name in ("palettes", "others")},
     }
+
+
+def test_the_converter_holds_no_integers_of_a_linear(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would copy every weight of the program that it is given."""
+    add, given = TorchConverter.add_exported_program, set[str]()
+
+    def recorded(converter: TorchConverter, program: ExportedProgram, **options: Any) -> TorchConverter:
+        given.update(program.graph_signature.buffers, program.state_dict)
+        return add(converter, program, **options)
+
+    monkeypatch.setattr(TorchConverter, "add_exported_program", recorded)
+    lower_graph(graph, tmp_path / "layers.aimodel", "float16")
+    assert "module.table.weight" in given and not [name for name in given if ".layers." in name]
 
 
 def second_copy(operations: list[Any], decoders: list[Any]) -> None:
@@ -127,13 +145,16 @@ def shifted(operations: list[Any], decoders: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _, found: swap(found[0], found[1], 0, 1), "scales of layers.first differ"),  # the wrong copy
-        (lambda _, found: swap(found[0], found[1], 1), "scales of layers.first differ"),
-        (lambda _, found: swap(found[3], found[4], 1), "scales of layers.palettes differ"),  # another palette
-        (one_product_twice, "scales of layers.second differ"),
-        (second_copy, "scales of layers.first differ"),
+        (lambda _, found: swap(found[0], found[1], 0, 1), "weights of layers.first: found"),  # the wrong copy
+        (lambda _, found: swap(found[0], found[1], 1), "weights of layers.first: found"),
+        (
+            lambda _, found: swap(found[3], found[4], 1),
+            "weights of layers.palettes: found",
+        ),  # another palette
+        (one_product_twice, "weights of layers.second: found"),
+        (second_copy, "weights of layers.first: found"),
         (shifted, "zero points, minima and axes of weights: found"),
-        (narrowed_product, "float16 in a float32 program: found True"),
+        (narrowed_product, "decode_step: float16 in a float32 program or norm: found True"),
     ],
 )
 def test_a_fault_in_the_second_function_is_found(
@@ -141,18 +162,18 @@ def test_a_fault_in_the_second_function_is_found(
 ) -> None:
     edit(asset, change)
     with pytest.raises(ExportError, match=f"^layers.aimodel: [^\n]*{message}[^\n]*$"):
-        check_asset(asset, graph, "float32")
+        check_package(asset, graph, "float32")
 
 
 def test_a_function_with_the_weights_of_another_function_is_found(tmp_path: Path) -> None:
     (graph, module), asset = by_length_graph(), tmp_path / "by_length.aimodel"
     lower_graph(graph, asset, "float32")
-    check_asset(asset, graph, "float32")
+    check_package(asset, graph, "float32")
     module.ignores_length = True
     lower_graph(graph, asset, "float32")
     module.ignores_length = False
     with pytest.raises(ExportError, match=r"function decode_step: the integers or scales of short differ"):
-        check_asset(asset, graph, "float32")
+        check_package(asset, graph, "float32")
 
 
 def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
@@ -162,17 +183,46 @@ def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
     (asset / PROGRAM).write_bytes(code.replace(scales, groups[:, ::-1].tobytes()))
     normalise(asset)  # writes the hash
     with pytest.raises(ExportError, match=r"the integers or scales of layers\.second differ from the module"):
-        check_asset(asset, graph, "float32")
+        check_package(asset, graph, "float32")
 
 
 def test_a_program_of_another_precision_is_found(assets: dict[str, Path], graph: Graph) -> None:
     for precision in ("float16", "float32"):
         other = "float32" if precision == "float16" else "float16"
         with pytest.raises(ExportError, match="prefill: inputs: found"):
-            check_asset(assets[other], graph, precision)
+            check_package(assets[other], graph, precision)
         stateless = replace(graph.first, signature=replace(graph.first.signature, states=()))
         with pytest.raises(ExportError, match="prefill: inputs: found"):
-            check_asset(assets[other], replace(graph, components=(stateless, graph.components[1])), precision)
+            check_package(
+                assets[other], replace(graph, components=(stateless, graph.components[1])), precision
+            )
+
+
+def test_a_layer_norm_in_half_precision_is_found(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half, "norms", lambda _: set())
+    lower_graph(graph, tmp_path / "layers.aimodel", "float16")
+    with pytest.raises(
+        ExportError, match=r"layer_norm_\d+: float16 in a float32 program or norm: found True"
+    ):
+        check_package(tmp_path / "layers.aimodel", graph, "float16")
+
+
+def test_what_follows_a_last_product_is_float32_whatever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, asset = endings_graph(), tmp_path / "endings.aimodel"
+    lower_graph(graph, asset, "float16")
+    check_package(asset, graph, "float16")
+    with Context():
+        lines = str(AIModelAsset.load(asset).program).splitlines()
+    active = [line for line in lines if "coreai.tanh" in line or "coreai.exp " in line]
+    assert len(active) == 2 and not any("f16" in line for line in active)
+    monkeypatch.setattr(half, "last_products", lambda _: set())
+    lower_graph(graph, asset, "float16")
+    with pytest.raises(ExportError, match=r"precision of norms and last products: found \{'f16'\}"):
+        check_package(asset, graph, "float16")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +244,7 @@ def test_a_changed_interface_is_found(
         change = {"signature": replace(graph.first.signature, **change(graph.first.signature))}
     changed = replace(graph, components=(replace(graph.first, **change), graph.components[1]))
     with pytest.raises(ExportError, match=message):
-        check_asset(assets["float32"], changed, "float32")
+        check_package(assets["float32"], changed, "float32")
 
 
 def flip(data: bytes) -> bytes:
@@ -221,14 +271,14 @@ def test_a_damaged_asset_is_a_one_line_error(
 ) -> None:
     (asset / file).write_bytes(damage((asset / file).read_bytes()))
     with pytest.raises(ExportError, match=f"^layers.aimodel: [^\n]*{message}[^\n]*$"):
-        check_asset(asset, graph, "float32")
+        check_package(asset, graph, "float32")
 
 
 @pytest.mark.parametrize("file", [PROGRAM, HASH, METADATA])
 def test_an_incomplete_asset_is_a_one_line_error(asset: Path, graph: Graph, file: str) -> None:
     (asset / file).unlink()
     with pytest.raises(ExportError, match=r"^layers.aimodel: cannot be read back: FileNotFoundError[^\n]*$"):
-        check_asset(asset, graph, "float32")
+        check_package(asset, graph, "float32")
 
 
 def test_an_operator_that_core_ai_does_not_have_is_a_one_line_error(tmp_path: Path) -> None:
@@ -255,7 +305,7 @@ def test_weights_of_odd_shapes_compute_what_the_module_does(tmp_path: Path) -> N
     """Halves of bytes follow each other across the ends of rows."""
     graph, asset = odd_shapes_graph(), tmp_path / "odd.aimodel"
     lower_graph(graph, asset, "float32")
-    check_asset(asset, graph, "float32")
+    check_package(asset, graph, "float32")
     found, expected = run(asset, graph)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-5 * float(values.abs().max()))
@@ -265,7 +315,7 @@ def test_subnormal_weights_of_a_last_product_are_exact(tmp_path: Path) -> None:
     """coreai-core 1.0.0b3 widens subnormal constants to other values."""
     graph, asset = subnormal_graph(), tmp_path / "subnormal.aimodel"
     lower_graph(graph, asset, "float16")
-    check_asset(asset, graph, "float16")
+    check_package(asset, graph, "float16")
     found, expected = run(asset, graph)
     np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4)
 

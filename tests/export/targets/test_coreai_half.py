@@ -58,6 +58,12 @@ def test_the_module_keeps_its_float32_weights() -> None:
     assert {tensor.dtype for tensor in module.state_dict().values()} == {torch.float32}
 
 
+def test_a_layer_norm_is_float32() -> None:
+    program = narrowed(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)), torch.randn(1, 8))
+    half_ones = {name for name, tensor in program.state_dict.items() if tensor.dtype == torch.float16}
+    assert half_ones == {"0.weight", "0.bias"}
+
+
 class Padded(nn.Module):
     """x [1, S] -> [1, S + 2], and a count of type float that no float goes into."""
 

@@ -1,47 +1,46 @@
 """Kernels of the Core ML target: equal to the kernels of the model, and finite in half precision."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.export.targets.apple import dequantized_linear
-from voxport.export.targets.coreml.kernels import TracedLinears, rms_norm
-from voxport.export.targets.coreml.lowering import _look_up_once
-from voxport.quantize.modules import LinearKernel
+from voxport.export.targets.apple import dequantized_linear, traced_weights
+from voxport.export.targets.coreml.kernels import dequantized, rms_norm
+from voxport.quantize.modules import linear_kernel
 from voxport.quantize.recipe import find_recipe
-from voxport.quantize.schemes import PaletteScheme
 from voxport.runtime.mil import Package
 
 
-def test_a_trace_dequantises_a_weight_once() -> None:
-    """Also if it calls a linear several times. The arithmetic equals eager PyTorch."""
+class Repeated(nn.Module):
+    """Linears of three recipes, each called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        schemes = [find_recipe(recipe).linears for recipe in ("w4", "8da4w", "lut4")]
+        weights = ((scheme, torch.randn(64, 64)) for scheme in schemes if scheme)
+        parts = (scheme.quantize(weight, "weight", is_table=False).module for scheme, weight in weights)
+        self.linears = nn.ModuleList(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for linear in [*self.linears] * 3:
+            x = linear(x) / 8
+        return x
+
+
+def test_a_trace_makes_a_weight_once_however_often_its_linear_is_called() -> None:
     torch.manual_seed(0)
-    linears: list[Any] = []
-    for recipe in ("w4", "8da4w"):
-        scheme = find_recipe(recipe).linears
-        assert scheme
-        linears.append(scheme.quantize(torch.randn(64, 64), "weight", is_table=False).module)
-
-    class Loop(nn.Module):
-        def __init__(self, kernel: LinearKernel) -> None:
-            super().__init__()
-            self.kernel = kernel
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for linear in linears * 3:
-                x = self.kernel(x, linear)
-            return x
-
-    x = torch.randn(2, 64)
-    program = torch.export.export(Loop(TracedLinears()), (x,), strict=False)
+    module, x = Repeated(), torch.randn(2, 64)
+    with traced_weights(module, dequantized):
+        program = torch.export.export(module, (x,), strict=False)
     operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    assert operators.count("torchao.dequantize_affine.default") == len(linears)
-    assert operators.count("aten.linear.default") == 3 * len(linears)
-    torch.testing.assert_close(program.module()(x), Loop(dequantized_linear)(x))
+    assert operators.count("torchao.dequantize_affine.default") == 2
+    assert operators.count("voxport.look_up.default") == 1
+    assert operators.count("aten.linear.default") == 9
+    with linear_kernel(module, dequantized_linear):
+        torch.testing.assert_close(program.module()(x), module(x))
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
@@ -71,27 +70,3 @@ def test_positions_are_divided_as_integers(realtime_bundles: Path, graph: str, c
     package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
     divisions = [op for op in package.function(component).operations if op.type == "floor_div"]
     assert divisions and {op.outputs[0].type.scalar.name for op in divisions} == {"int32"}
-
-
-class CalledTwice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
-        self.linears = nn.ModuleList(
-            PaletteScheme(4, channels=8).quantize(weight + shift, "w", is_table=False).module
-            for shift in (0, 1)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = sum(linear(x) + linear(2 * x) for linear in self.linears)
-        return result
-
-
-def test_a_palette_is_looked_up_once_however_often_its_linear_is_called() -> None:
-    module, x = CalledTwice(), torch.randn(3, 8)
-    program = torch.export.export(module, (x,), strict=False)
-    _look_up_once(program.graph)
-    program.graph_module.recompile()
-    found = [node for node in program.graph.nodes if node.target is torch.ops.voxport.look_up.default]
-    assert len(found) == 2  # one for each linear
-    assert torch.equal(program.module()(x), module(x))

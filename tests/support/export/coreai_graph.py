@@ -160,6 +160,30 @@ def subnormal_graph() -> Graph:
     return Graph("subnormal", Subnormal(), (Component("subnormal", "subnormal", signature, example),))
 
 
+class Endings(nn.Module):
+    """x [1, S, WIDTH] -> logits behind a product, behind a product of computed values, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.conv = nn.Linear(WIDTH, WIDTH), nn.Conv1d(WIDTH, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.silu(self.linear(x)).tanh(), x @ x.transpose(1, 2), self.conv(x.transpose(1, 2)).exp()
+
+
+def endings_graph() -> Graph:
+    shapes = {"active": (1, ROWS, WIDTH), "scores": (1, ROWS, ROWS), "convolved": (1, 8, ROWS)}
+    signature = Signature(
+        inputs=(TensorSpec("x", "float32", (1, ROWS, WIDTH), Kind.HIDDEN),),
+        outputs=tuple(TensorSpec(name, "float32", shape, Kind.LOGITS) for name, shape in shapes.items()),
+    )
+
+    def example(seed: int) -> Inputs:
+        return {"x": np.random.default_rng(seed).standard_normal((1, ROWS, WIDTH), dtype=np.float32)}
+
+    return Graph("endings", Endings(), (Component("endings", "endings", signature, example),))
+
+
 def lower_in_new_process(folder: Path, precision: Precision, hash_seed: int) -> Path:
     """The asset of `layers_graph`."""
     asset = folder / "layers.aimodel"
