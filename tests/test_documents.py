@@ -114,14 +114,16 @@ def test_the_figures_of_the_embedded_models_reach_their_aims() -> None:
     """Wrong words in per cent: quantised speech is near full precision, live text equals whole text."""
     rows = csv.DictReader((ROOT / "docs" / "figures" / "evaluation.csv").open(newline=""))
     known = {row["id"]: row for row in rows}
-    # Core AI's runtime for Linux decodes each weight at every call, so 400 sentences take hours
-    for target in TARGETS.keys() - {"coreai"}:
+    for target in TARGETS:
+        is_slow = target == "coreai"  # 8 s of a core for a sentence
         for recipe, most in (("w8", 1.0), ("w4", 2.0)):
             row = known[f"voxtral-tts-tiny {target} {recipe}"]
-            assert row["readings"] == "4" and float(row["wer"]) - float(row["wer_full"]) <= most
+            most += 2 * float(row["wer_difference_error"]) if is_slow else 0
+            assert row["readings"] == ("1" if is_slow else "4")
+            assert float(row["wer"]) - float(row["wer_full"]) <= most
             assert float(row["not_ended"]) <= 1
             heard = known[f"voxtral-realtime-tiny {target} {recipe}"]
-            assert float(heard["wer"]) <= 5 and heard["live_equal"] == "100.0"
+            assert float(heard["wer"]) <= 5 and (is_slow or heard["live_equal"] == "100.0")
     whisper = known["voxtral-tts-tiny onnx none, Whisper"]
     assert float(whisper["wer"]) - float(whisper["wer_recordings"]) <= 10
 

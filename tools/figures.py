@@ -33,7 +33,7 @@ SPEED_PARTS = {  # column -> component; the second is the head of a frame, or th
     "codec_ms": ("codec_step",),
 }
 PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended"}
-PERCENT |= {"codes_equal", "other_codes_equal", "text_equal", "live_equal"}
+PERCENT |= {"stopped_early", "codes_equal", "other_codes_equal", "text_equal", "live_equal"}
 Row = dict[str, str]
 
 
@@ -114,8 +114,9 @@ def _median(values: Sequence[float], digits: int) -> str:
 def evaluation(name: str, results: Sequence[Json]) -> Row:
     """The row of one bundle from a result of `voxport evaluate`."""
     (found,) = results
-    readings = len(found["rows"]) // len({row["name"] for row in found["rows"]})
-    row = {"id": name, "recogniser": found["recogniser"], "readings": str(readings)}
+    sentences = len({row["name"] for row in found["rows"]})
+    row = {"id": name, "recogniser": found["recogniser"], "sentences": str(sentences)}
+    row["readings"] = str(len(found["rows"]) // sentences)
     row |= {"bundle_mb": f"{found['bytes'] / 1e6:.1f}", "engine": found["engine"]}
     for key, value in found["figures"].items():
         row[key] = f"{100 * value:.1f}" if key in PERCENT else f"{value:.2f}"
