@@ -75,15 +75,17 @@ def _program(component: Component, module: nn.Module, precision: Precision) -> E
 
 
 def _remove_unused(program: ExportedProgram) -> None:
-    """Removes what no operator takes, such as the integers that `stored_weight` stands for. The converter
-    would copy them.
+    """Removes the values of states, and what no operator takes, such as the integers that `stored_weight`
+    stands for. The converter would copy them.
     """
     signature = program.graph_signature
-    changed = set(signature.buffers_to_mutate.values())
+    changed = signature.buffers_to_mutate.values()
     for node, spec in zip(
         program.graph.find_nodes(op="placeholder"), list(signature.input_specs), strict=True
     ):
-        if spec.target and spec.target not in changed and not node.users:
+        if spec.target in changed:
+            program.state_dict[spec.target] = torch.empty(0)
+        elif spec.target and not node.users:
             program.graph.erase_node(node)
             signature.input_specs.remove(spec)
             program.state_dict.pop(spec.target, None)
