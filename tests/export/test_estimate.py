@@ -45,6 +45,7 @@ REALTIME: dict[str, tuple[float, float | None]] = {
     "coreml": (10.7e9, 557),
 }
 TTS_WEIGHTS = 4_002_353_392 - 3072 * 3072
+REALTIME_WEIGHTS = 4_429_679_360 + 131072 * 3072 - 26 * 2 * 32 * 3072
 MEASURED = [
     Measured("voxtral_tts", "--quant w4", 386, TTS_WEIGHTS, TTS),
     Measured("voxtral_tts", "--quant w4 --no-verify", 386, TTS_WEIGHTS, {"coreai": (6.3e9, 150)}),
@@ -52,9 +53,10 @@ MEASURED = [
         "voxtral_realtime",
         "--quant 8da4w --cache-length 2048 --streaming",
         711,
-        4_429_679_360 + 131072 * 3072 - 26 * 2 * 32 * 3072,
+        REALTIME_WEIGHTS,
         REALTIME,
     ),
+    Measured("voxtral_realtime", "--quant w4 --no-verify", 711, REALTIME_WEIGHTS, {"coreai": (6.8e9, 178)}),
 ]
 
 

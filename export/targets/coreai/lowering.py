@@ -79,7 +79,7 @@ def _remove_unused(program: ExportedProgram) -> None:
     stands for. The converter would copy them.
     """
     signature = program.graph_signature
-    changed = signature.buffers_to_mutate.values()
+    changed = set(signature.buffers_to_mutate.values())
     for node, spec in zip(
         program.graph.find_nodes(op="placeholder"), list(signature.input_specs), strict=True
     ):

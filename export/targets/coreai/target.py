@@ -29,7 +29,7 @@ class CoreAITarget(PackageTarget):
     packages = ("coreai", "coreai_torch")
     extra = "export,coreai-export"
     suffix = ".aimodel"
-    costs = Costs(lowering=1.25, running=2.1, product=0.25, verification=35, sample=70)
+    costs = Costs(lowering=1.25, running=2.1, product=0.2, verification=35, sample=70)
     default_recipe = "w8g32"
     recipe_notes = """\
 GPU: w8g32 or w4; w8 gave wrong values on beta versions (public reports, not tried here).
