@@ -42,6 +42,8 @@ def bench(
     check_engine(bundle)
     job, constants = bundle.job, read_constants(bundle.job)
     workloads, entry = open_family(job.family).bench, ENGINES[job.target]
+    if entry.needs_hashes:
+        bundle.check_hashes()
     threads = options.thread_count(bundle) if entry.has_threads else None
     workloads.check(bundle)
     if streams:
@@ -61,7 +63,7 @@ def bench(
     first_output, stream = _first_output(engine, start, prepared), TimedStream(engine.stream())
     return {
         "bundle": _described(bundle),
-        "machine": describe_machine(threads, entry.packages[0]),
+        "machine": describe_machine(threads, entry.packages[0]) | {"threads": threads},
         "engine": engine.identity,
         "load_s": load,
         workloads.first_output: first_output,
@@ -250,7 +252,8 @@ def _ms(seconds: "array[float]", percentile: int = 50) -> float:
 def bench_text(result: Figures) -> str:
     """A table of the result of `bench`."""
     bundle, machine, frame = result["bundle"], result["machine"], result["frame"]
-    size = result["resident_bytes"]
+    size, count = result["resident_bytes"], machine["threads"]
+    threads = "" if count is None else f"{count} threads, "
     resident = "" if size is None else f", {_size(size)} resident after the last frame"
     first = open_family(bundle["family"]).bench.summary.format(**result)
     batches = (
@@ -261,7 +264,7 @@ def bench_text(result: Figures) -> str:
     return "\n".join(
         (
             f"{bundle['name']} for {bundle['target']}, {bundle['recipe']}, {_size(bundle['bytes'])}; "
-            f"{result['engine']}, {machine['processor']}, {machine['threads']} threads, "
+            f"{result['engine']}, {machine['processor']}, {threads}"
             f"{result['bandwidth_gb_s']:.0f} GB/s",
             f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
             *(_component_line(name, row) for name, row in result["components"].items()),

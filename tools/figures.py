@@ -91,7 +91,7 @@ def speed(name: str, runs: Sequence[Json]) -> Row:
         "bundle_gb": f"{first['bundle']['bytes'] / 1e9:.2f}",
         "resident_gb": _median([run["resident_bytes"] / 1e9 for run in runs], 2),
         "bandwidth_gb_s": _median([run["bandwidth_gb_s"] for run in runs], 0),
-        "threads": str(first["machine"]["threads"]),
+        "threads": str(first["machine"]["threads"] or "-"),
         "runs": str(len(runs)),
     }
     return row | conditions(first["machine"])

@@ -140,7 +140,7 @@ class Worker:
             self._end()
             raise
         if not is_result:
-            raise RuntimeError(answer)
+            raise answer
         return answer
 
     def _replace(self) -> None:
@@ -150,7 +150,7 @@ class Worker:
             self._end()
             self._start()
             for (key, name), values in states.items():
-                self._ask("load", key, {name: values})
+                self._ask("put_states", key, {name: values})
         except BaseException:  # some states would be missing
             self._end()
             raise
@@ -194,8 +194,12 @@ class CoreAIEngine(PackageEngine):
         self._unused: deque[int] = deque()  # filled by finalizers, which may run in any thread
 
     def _ask(self, entry: ComponentEntry, method: str, *arguments: Any) -> Any:
-        with engine_errors("Core AI", self.bundle.folder / entry.file):
-            return self._program.ask(method, *arguments)
+        path = self.bundle.folder / entry.file
+        with engine_errors("Core AI", path):
+            try:
+                return self._program.ask(method, *arguments)
+            except (KeyError, RuntimeError) as error:  # what fits the manifest does not fit the asset
+                raise IntegrityError(f"{path}: {first_line(error)}; export the bundle again") from None
 
     def new_states(self, entry: ComponentEntry) -> States:
         while self._unused:  # before memory is taken for others

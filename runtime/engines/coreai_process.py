@@ -20,6 +20,8 @@ import numpy as np
 from coreai.authoring import AIModelAsset
 from coreai.runtime import NDArray
 
+from voxport.bundle.errors import VoxportError, first_line
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -60,8 +62,8 @@ class Program:
     def make_states(self, file: str, name: str, key: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Zeros, under the number `key`. `NDArray.from_descriptor` would not clear them."""
         described = self._function(file, name).desc.state_descriptor
-        dtypes = {state: np.dtype(described(state).dtype) for state in shapes}
-        self.load(key, {state: np.zeros(shape, dtypes[state]) for state, shape in shapes.items()})
+        zeros = {state: np.zeros(shape, described(state).dtype) for state, shape in shapes.items()}
+        self.put_states(key, zeros)
 
     def read_state(self, key: int, name: str) -> np.ndarray:
         return self._of(key)[name].numpy()
@@ -77,13 +79,13 @@ class Program:
         """The number and the name of every state."""
         return [(key, name) for key, states in self._states.items() for name in states]
 
-    def load(self, key: int, states: Arrays) -> None:
+    def put_states(self, key: int, states: Arrays) -> None:
         made = {name: NDArray(values) for name, values in states.items()}
         self._states.setdefault(key, {}).update(made)
 
     def _of(self, key: int) -> dict[str, NDArray]:
         if key not in self._states:
-            raise RuntimeError("its process ended, and the states with it; begin again")
+            raise VoxportError(f"{self._folder}: Core AI ended, and the states with it; begin again")
         return self._states[key]
 
     def call(self, file: str, name: str, inputs: Arrays, key: int | None) -> Arrays:
@@ -95,14 +97,15 @@ class Program:
 
 
 def serve(connection: Connection, program: Program) -> None:
-    """Answers each request with True and the result, or with False and the text of an error."""
+    """Answers each request with True and the result, or with False and an error."""
     with suppress(EOFError, OSError):  # the caller ended
         while True:
             method, arguments = connection.recv()
             try:
                 answer = True, program.ask(method, *arguments)
             except Exception as error:
-                answer = False, str(error) or type(error).__name__
+                is_ours = isinstance(error, VoxportError | MemoryError)
+                answer = False, error if is_ours else RuntimeError(first_line(error))
             connection.send(answer)
 
 

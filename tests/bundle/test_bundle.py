@@ -91,9 +91,8 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles: Path) -> None:
     for target in ("onnx", "executorch", "coreml", "coreai"):
         text = (bundles / target / "README.md").read_text()
         for component in read_manifest(bundles / target).job.components:
-            prefix = (
-                f"{component.graph}_" if target in ("coreml", "coreai") else ""
-            )  # as states are named there
+            # as states are named there
+            prefix = f"{component.graph}_" if target in ("coreml", "coreai") else ""
             for name in (
                 *(t.name for t in (*component.signature.inputs, *component.signature.outputs)),
                 *(prefix + state.name for state in component.signature.states),

@@ -84,16 +84,8 @@ def test_artifacts_equal_the_reference(
     precision: str | None,
 ) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
-    arguments = [
-        "--checkpoint",
-        str(CHECKPOINT),
-        "--target",
-        target,
-        "--quant",
-        "none",
-        "--cache-length",
-        "64",
-    ]
+    arguments = ["--checkpoint", str(CHECKPOINT), "--target", target, "--quant", "none"]
+    arguments += ["--cache-length", "64"]
     arguments += [f"--{option.replace('_', '-')}={value}" for option, value in OPTIONS[name].items()]
     arguments += ["--compute-precision", precision] if precision else []
     exports.export(bundle, *arguments, "--no-verify")

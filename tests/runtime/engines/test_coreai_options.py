@@ -1,5 +1,6 @@
-"""Options that Core AI does not have are refused."""
+"""Options that Core AI does not have are refused, and what commands do for it alone."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def test_hashes_are_always_compared(bundle: Path, tmp_path: Path, capsys: pytest
         assert f"error: --no-check: {bundle}: the engine for coreai aborts on damaged files" in error
     with pytest.raises(UsageError, match=r"check_hashes: .* leave it out"):
         voxport.open(bundle, check_hashes=False)
+
+
+def test_bench_names_no_threads_and_compares_hashes(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(bundle, tmp_path / "bundle")
+    bench = ["bench", str(copy), "--frames", "1", "--prompt-tokens", "3"]
+    assert runtime(bench) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "Core AI" in first and "threads" not in first
+    program = copy / "backbone.aimodel" / "main.mlirb"
+    program.write_bytes(program.read_bytes()[:-1] + b"?")
+    assert runtime(bench) == 5
+    assert "main.mlirb: its bytes differ from the manifest's hash" in capsys.readouterr().err
 
 
 def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
