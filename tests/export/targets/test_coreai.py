@@ -191,11 +191,6 @@ def test_a_program_of_another_precision_is_found(assets: dict[str, Path], graph:
         other = "float32" if precision == "float16" else "float16"
         with pytest.raises(ExportError, match="prefill: inputs: found"):
             check_package(assets[other], graph, precision)
-        stateless = replace(graph.first, signature=replace(graph.first.signature, states=()))
-        with pytest.raises(ExportError, match="prefill: inputs: found"):
-            check_package(
-                assets[other], replace(graph, components=(stateless, graph.components[1])), precision
-            )
 
 
 def test_a_layer_norm_in_half_precision_is_found(
