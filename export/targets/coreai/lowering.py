@@ -35,6 +35,7 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     with export_errors(f"{graph.name}: Core AI export failed"), without_converter_output():
         program = _converted(graph, precision)
         free_memory()  # saving holds all bytes of the asset once more
+        path.parent.mkdir(parents=True, exist_ok=True)
         check_space(path.parent, _size(graph.module, precision))
         program.save_asset(path, _metadata(graph))
         normalise(path)

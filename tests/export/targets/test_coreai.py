@@ -145,16 +145,15 @@ def shifted(operations: list[Any], decoders: list[Any]) -> None:
 
 
 def one_product_less(operations: list[Any], decoders: list[Any]) -> None:
-    product = next(iter(decoders[0].results[0].uses)).owner
+    transposed = next(iter(decoders[0].results[0].uses)).owner
+    product = next(iter(transposed.results[0].uses)).owner
     product.results[0].replace_all_uses_with(product.operands[0])
     product.erase()
 
 
 def state_not_written(operations: list[Any], decoders: list[Any]) -> None:
     write = next(op for op in operations if op.name == "coreai.write_handle")
-    print(write)
-    print(write.operands[0].owner if hasattr(write.operands[0], "owner") else "")
-    print(operations[-1])
+    write.results[0].replace_all_uses_with(write.operands[2])  # a token, which orders them
     write.erase()
 
 

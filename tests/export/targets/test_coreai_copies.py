@@ -130,8 +130,11 @@ def test_a_damaged_asset_behind_right_hashes_is_found_before_it_is_read(
     program = copy / "backbone.aimodel" / lowering.PROGRAM
     program.write_bytes(program.read_bytes()[:4000])
     (program.parent / lowering.HASH).write_bytes(bytes.fromhex(file_entry(program).sha256))
+    names = (path.relative_to(copy).as_posix() for path in program.parent.iterdir())
+    files = {name: file_entry(copy / name) for name in names}
+    manifest = bundle.manifest.model_copy(update={"files": bundle.manifest.files | files})
     with pytest.raises(IntegrityError, match=r"backbone\.aimodel: Core AI cannot parse it \(exit code -6\)"):
-        verify(Bundle(copy, bundle.manifest), model, target)
+        verify(Bundle(copy, manifest), model, target)
     target.check_files(bundle)
 
 
