@@ -134,7 +134,7 @@ def test_a_damaged_asset_behind_right_hashes_is_found_before_it_is_read(
     files = {name: file_entry(copy / name) for name in names}
     manifest = bundle.manifest.model_copy(update={"files": bundle.manifest.files | files})
     with pytest.raises(IntegrityError, match=r"backbone\.aimodel: Core AI cannot parse it \(exit code -6\)"):
-        verify(Bundle(copy, manifest), model, target)
+        verify(Bundle(copy, manifest), model, target, DEFAULTS)
     target.check_files(bundle)
 
 
