@@ -184,5 +184,5 @@ def cache_shape(layout: LayoutName, rows: int, n_kv_heads: int, head_dim: int) -
 
 
 def graph_state_name(graph: str, state: str) -> str:
-    """Name of a graph's state in a Core ML package, and of its mutable buffer in an ExecuTorch program."""
+    """Name of a graph's state for Core ML and Core AI, and of its mutable buffer in an ExecuTorch program."""
     return f"{graph}_{state}"

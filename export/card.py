@@ -3,7 +3,7 @@
 https://huggingface.co/docs/hub/model-cards lists the keys. `voxport` is a key of this project.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import yaml
 from pydantic import JsonValue
@@ -21,7 +21,8 @@ def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
     """The README of a bundle."""
     source = resolved.source
     calls = source.family.calls(source.config, resolved.options)
-    return model_card(manifest, source) + bundle_readme(manifest, calls, target)
+    exact = {name for name, graph in resolved.graphs.items() if not graph.float16}
+    return model_card(manifest, source) + bundle_readme(manifest, calls, target, exact)
 
 
 def front_matter(
@@ -85,9 +86,9 @@ def _bytes(manifest: Manifest) -> Json:
     return {**sizes, "total": sum(files.values())}
 
 
-def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
+def bundle_readme(manifest: Manifest, calls: str, target: Target, exact: Collection[str] = ()) -> str:
     """The text for the author of a native runner, complete without this project: the order of `calls`, with
-    names and shapes.
+    names and shapes. `exact` are graphs whose values exceed float16.
     """
     job = manifest.job
     states = [state for entry in job.components for state in entry.signature.states]
@@ -103,10 +104,10 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
     ]
     if any(state.cache for state in states):
         parts.append(f"The decoder's caches hold {job.cache_length} rows.\n")
-    return "\n".join([*parts, *(_component(entry, target) for entry in job.components)])
+    return "\n".join([*parts, *(_component(entry, target, entry.graph in exact) for entry in job.components)])
 
 
-def _component(entry: ComponentEntry, target: Target) -> str:
+def _component(entry: ComponentEntry, target: Target, exceeds_float16: bool) -> str:
     purpose = f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}."
     recipe = f"Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight."
     batch = f" Axis 0 of all tensors may be up to {entry.max_batch} streams." if entry.max_batch > 1 else ""
@@ -121,7 +122,8 @@ def _component(entry: ComponentEntry, target: Target) -> str:
             dtype = target.artifact_dtype(tensor.dtype)
             lines.append(f"| {direction} | {tensor.name} | {dtype} | {_shape(tensor, entry)} |")
     for state in entry.signature.states:
-        name, dtype = target.state_name(entry.graph, state.name), target.state_dtype(state.dtype)
+        name = target.state_name(entry.graph, state.name)
+        dtype = target.state_dtype(state.dtype, exceeds_float16)
         lines.append(f"| state | {name} | {dtype} | {list(state.shape)}{_window(state)} |")
     return "\n".join(lines) + "\n"
 

@@ -39,6 +39,7 @@ LOWERING = (
 # Modules in these that decide no artifact: other commands, other ways to get a checkpoint, texts for people.
 NOT_LOWERING = (
     "export/targets/__init__.py",
+    "export/targets/*/copies.py",
     "export/targets/*/read_back.py",
     "model/__main__.py",
     "model/download.py",

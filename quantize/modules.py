@@ -264,7 +264,7 @@ class PalettizedLinear(QuantizedModule):
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """Weights are dequantised, activations are not rounded (Core ML)."""
+    """Weights are dequantised, activations are not rounded (Core ML, Core AI)."""
     return linear.multiply(x)
 
 

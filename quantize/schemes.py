@@ -87,9 +87,9 @@ class IntegerScheme(Scheme):
     """Symmetric integers of 4 or 8 bits with one scale per output channel, or per group along a row.
 
     group: number of weights of a row that share a scale. None means one scale per row.
-    activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats on Core ML). `int8`
-        asks for dynamic 8-bit activations on every target, in plain operators if the target has no such
-        kernel.
+    activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats for Core ML and
+        Core AI). `int8` asks for dynamic 8-bit activations on every target, in plain operators if the
+        target has no such kernel.
     """
 
     type: ClassVar[str] = "integer"

@@ -34,6 +34,7 @@ LONGEST = (
     "test_qwen_bundles.py",
     "test_golden_realtime.py",
     "test_coreml.py",
+    "test_coreai.py",
     "test_embedded_models.py",
     "test_resume.py",
     "test_bundle.py",

@@ -1,6 +1,6 @@
 """What the targets Core ML and Core AI share, in plain torch: attention, products, the order of weights."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.spec import MASKED_SCORE, Kind
-from voxport.export.targets.shared import compare, example_inputs, target_kernels, zero_states
+from voxport.export.targets.shared import example_inputs, target_kernels, zero_states
 from voxport.model.graph import Component
 from voxport.model.layers.attention import (
     Attended,
@@ -145,14 +145,6 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
                 hooks.enter_context(hook)
         module(*inputs.values(), *zero_states(component))
     return called
-
-
-def check_weights(where: str, found: Sequence[Weight], component: Component, module: nn.Module) -> None:
-    """Compares the weights of a saved function with the module's. `where` starts the ExportError."""
-    expected = called_modules(component, module)
-    compare(where, "number of quantised weights", len(found), len(expected))
-    for weight, (name, part) in zip(found, expected, strict=True):
-        check_weight(f"{where}: the integers or scales of {name}", weight, part)
 
 
 def check_weight(what: str, found: Weight, module: Compressed) -> None:

@@ -178,6 +178,9 @@ class Target(ABC):
         """
         return ""
 
+    def check_files(self, bundle: Bundle) -> None:  # noqa: B027  most targets read any bytes
+        """Raises IntegrityError if reading the artifacts would end this process."""
+
     def sums_in_float16(self, precision: str | None) -> bool:
         """Whether products are also summed in float16, term by term, when the artifact runs in `precision`.
         Then its bar is wider, and only single calls are compared.
@@ -211,8 +214,8 @@ class Target(ABC):
         """Name in the artifact of a state."""
         return state
 
-    def state_dtype(self, dtype: Dtype) -> Dtype:
-        """Dtype in the artifact of a state that the component declares as `dtype`."""
+    def state_dtype(self, dtype: Dtype, exceeds_float16: bool = False) -> Dtype:
+        """Dtype in the artifact of a graph's state that the component declares as `dtype`."""
         return dtype
 
 

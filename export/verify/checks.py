@@ -66,6 +66,7 @@ def verify(
     resolved = model.resolved
     results, found = list(checked or ()), modes(resolved, target, options)
     if checked is None:
+        target.check_files(bundle)
         for graph in resolved.recipes:
             results += verify_graph(bundle, model, target, graph, options)
             model.pack(graph)

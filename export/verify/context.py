@@ -13,12 +13,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import StateSpec
 from voxport.export.model import Model
 from voxport.export.targets.base import Graph, Target
-from voxport.export.verify.comparison import (
-    FLOAT16_BAR,
-    FLOAT_BAR,
-    Comparison,
-    distance_at,
-)
+from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
 from voxport.export.verify.eager import EagerEngine, perturbed
 from voxport.export.verify.modes import MAX_ROWS, WHOLE, Extent, Mode
 from voxport.model.family import VerificationPlan

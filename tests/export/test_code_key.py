@@ -38,6 +38,7 @@ def keys(root: Path) -> dict[str, str]:
         ("export/targets/shared.py", set(TARGETS)),
         *((f"export/targets/{target}/lowering.py", {target}) for target in TARGETS),
         *((f"export/targets/{target}/read_back.py", set()) for target in TARGETS),
+        ("export/targets/coreai/copies.py", set()),
         ("bundle/errors.py", set()),
         ("bundle/FORMAT.md", set()),
         ("export/build.py", set()),

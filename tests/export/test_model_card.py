@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.model.changed import changed
 
 from voxport.bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
-from voxport.export.card import model_card
+from voxport.export.card import bundle_card, model_card
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
@@ -126,3 +126,13 @@ def test_the_card_of_an_export_shows_its_files(bundles: Path) -> None:
     others = [path for path in out.rglob("*") if path.is_file() and path.name not in written_later]
     assert sizes["total"] == sum(path.stat().st_size for path in others)
     assert body.startswith("\n# voxtral-tts-tiny, onnx, w4\n")
+
+
+def test_states_of_a_graph_that_exceeds_float16_are_float32() -> None:
+    source = Source(random_checkpoint("qwen3_tts"))
+    resolved = resolve(source, ExportRequest(quant="w8", options={"split": "six"}))
+    target = open_target("coreai", None)
+    job = make_job(resolved, target, "tiny")
+    manifest = manifest_of(source).model_copy(update={"job": job})
+    states = re.findall(r"\| state \| (\w+?)_\w+ \| (\w+) \|", bundle_card(manifest, resolved, target))
+    assert set(states) == {("CodeDecoder", "float16"), ("MultiCodeDecoder", "float32")}

@@ -5,6 +5,7 @@ https://mlir.llvm.org/docs/BytecodeFormat/ defines the format. Core AI has no in
 
 import mmap
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -125,3 +126,9 @@ def rename(path: Path, functions: Iterable[str]) -> None:
         file.truncate(section.begin)
         file.seek(section.begin)
         file.write(bytes([STRINGS]) + _as_varint(len(content)) + content + rest)
+
+
+if __name__ == "__main__":  # a process of its own, which a damaged asset ends
+    from coreai.authoring import AIModelAsset
+
+    _ = AIModelAsset.load(Path(sys.argv[1])).program

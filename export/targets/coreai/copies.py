@@ -15,7 +15,7 @@ import numpy as np
 from voxport.bundle.manifest import Bundle, FileEntry, Precision, file_entry
 from voxport.export.targets.coreai.bytecode import Bytecode
 from voxport.export.targets.coreai.lowering import PROGRAM
-from voxport.export.targets.coreai.tools import AIModelAsset, Context, dialect, ir
+from voxport.export.targets.coreai.tools import AIModelAsset, Context, check_space, dialect, ir
 from voxport.export.targets.coreai.weights import (
     BLOB,
     CONSTANT,
@@ -71,6 +71,7 @@ def write_copy(asset: Path, copy: Path, precision: Precision) -> None:
             if precision == "float32":
                 for operation in _walk(root):
                     _widen(operation, weights)
+        check_space(copy.parent, weights.size)
         program.save_asset(copy)
 
 
@@ -79,13 +80,15 @@ class Weights:
 
     def __init__(self, blobs: dict[str, np.ndarray], precision: Precision):
         self._blobs, self._precision, self._made = blobs, precision, dict[object, Any]()
-        self._are_small = sum(data.nbytes for data in blobs.values()) <= DECODED_BYTES
+        self.size = sum(data.nbytes for data in blobs.values())  # of all weights, stored or new
+        self._are_small = self.size <= DECODED_BYTES
 
     def float32(self, key: object, values: np.ndarray) -> Any:
         """The attribute of a new constant. `key` is the same for the same values."""
         if key not in self._made:
             type_ = ir.RankedTensorType.get(values.shape, ir.F32Type.get())
             data, name = np.ascontiguousarray(values, np.float32), f"weight_{len(self._made)}"
+            self.size += data.nbytes
             self._made[key] = ir.DenseResourceElementsAttr.get_from_buffer(data.data, name, type_)
         return self._made[key]
 

@@ -17,7 +17,7 @@ from voxport.export.targets.apple import FLOAT32_KINDS, split_factor, traced_wei
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai.bytecode import rename
 from voxport.export.targets.coreai.half import narrow
-from voxport.export.targets.coreai.tools import TorchConverter, get_decomp_table, saved_functions
+from voxport.export.targets.coreai.tools import TorchConverter, check_space, get_decomp_table, saved_functions
 from voxport.export.targets.coreai.weights import StoredWeights, stored_weights_of
 from voxport.export.targets.shared import export_errors, trace, without_converter_output
 from voxport.model.graph import Component
@@ -35,8 +35,16 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     with export_errors(f"{graph.name}: Core AI export failed"), without_converter_output():
         program = _converted(graph, precision)
         free_memory()  # saving holds all bytes of the asset once more
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_space(path.parent, _size(graph.module, precision))
         program.save_asset(path, _metadata(graph))
         normalise(path)
+
+
+def _size(module: nn.Module, precision: Precision) -> int:
+    """Bytes of the weights in the asset. Indices into palettes, uint8 here, take half a byte there."""
+    halved = (torch.uint8, torch.float32 if precision == "float16" else torch.uint8)
+    return sum(each.nbytes // (2 if each.dtype in halved else 1) for each in module.state_dict().values())
 
 
 def _converted(graph: Graph, precision: Precision) -> AIProgram:

@@ -5,12 +5,14 @@ The weights stay in the file. The functions name them, and one is read at a time
 
 import json
 import re
+import subprocess
 from collections.abc import Iterable
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from voxport.bundle.errors import IntegrityError
 from voxport.bundle.manifest import Precision, file_entry
 from voxport.bundle.spec import TensorSpec, graph_state_name
 from voxport.export.targets.apple import FLOAT32_KINDS, Array, called_modules, check_weight
@@ -28,6 +30,7 @@ from voxport.export.targets.coreai.weights import (
 )
 from voxport.export.targets.shared import compare, export_errors
 from voxport.model.graph import Component
+from voxport.runtime.engines.trial import python_process
 
 CAST, LOOK_UP, ROOT = "coreai.cast", "coreai.gather_nd", "coreai.rsqrt"
 SCALED = "coreai.decomposable.broadcasting_mul"
@@ -36,6 +39,14 @@ TENSOR = re.compile(r"tensor<([^,>]*)")  # sizes and element, without hardware c
 ZERO = re.compile(r"dense<0(\.0+e\+00)?> : ")
 ELEMENTS = {"float32": "f32", "float16": "f16", "int64": "si32", "int32": "si32"}
 # Any in this module: operations and values of the IR, whose stubs name private classes.
+
+
+def check_parsed(path: Path) -> None:
+    """Raises IntegrityError if Core AI cannot parse an asset, which may end the process that tries."""
+    command, environment = python_process("voxport.export.targets.coreai.bytecode", str(path.absolute()))
+    code = subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+    if code:
+        raise IntegrityError(f"{path}: Core AI cannot parse it (exit code {code}); export the bundle again")
 
 
 def check_package(path: Path, graph: Graph, precision: Precision) -> None:

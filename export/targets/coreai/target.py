@@ -56,6 +56,10 @@ Neural Engine wants fixed sizes. docs/coreai.md of voxport sets them in an asset
             self.verification_precisions = ("float32",)
             self.runners = tuple(f"Core AI for {name}" for name in SYSTEMS)
 
+    def check_files(self, bundle: Bundle) -> None:
+        for name in sorted({entry.file for entry in bundle.components}):
+            self._module("read_back").check_parsed(bundle.folder / name)
+
     def runs_in_float16(self, precision: str | None, exceeds_float16: bool = False) -> bool:
         return precision != "float32" and not exceeds_float16
 
@@ -75,5 +79,5 @@ Neural Engine wants fixed sizes. docs/coreai.md of voxport sets them in an asset
 
         return open_copies(bundle, options, "float32" if precision == "float32" else "float16")
 
-    def state_dtype(self, dtype: Dtype) -> Dtype:
-        return self.compute_precision
+    def state_dtype(self, dtype: Dtype, exceeds_float16: bool = False) -> Dtype:
+        return "float32" if exceeds_float16 else self.compute_precision

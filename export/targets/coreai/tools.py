@@ -5,11 +5,13 @@ The lowering of an operator works on the IR, whose Python classes are in a priva
 weight belongs to which product. coreai-core is pinned exactly.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from voxport.bundle.errors import ExportError
 from voxport.export.targets.shared import without_warnings
 
 with without_warnings("coreai_torch"):
@@ -20,6 +22,15 @@ with without_warnings("coreai_torch"):
     from coreai_torch import TorchConverter, get_decomp_table
 
 __all__ = ["AIModelAsset", "Context", "TorchConverter", "dialect", "get_decomp_table", "ir"]
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raises ExportError if the disk has fewer bytes free. LLVM ends the process on a full disk."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ExportError(
+            f"{folder}: needs about {needed / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; free space there"
+        )
 
 
 @contextmanager

@@ -4,18 +4,19 @@ Functions are read one at a time, because the weights of all functions do not fi
 published model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
 from voxport.bundle.spec import graph_state_name
 from voxport.export.memory import free_memory
-from voxport.export.targets.apple import Array, Weight, check_weights
+from voxport.export.targets.apple import Array, Weight, called_modules, check_weight
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.lowering import CONTENT, MODEL, blob_values, bounds_of
 from voxport.export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct, load_program
@@ -51,9 +52,17 @@ def check_package(path: Path, graph: Graph, precision: Precision) -> None:
         with export_errors(f"{path.name}: cannot be read back"):
             blobs = _check_function(where, path, component, precision)
             if blobs not in compared:
-                check_weights(where, stored_weights(path, component.name), component, graph.module)
+                _check_weights(where, stored_weights(path, component.name), component, graph.module)
         compared.append(blobs)
         free_memory()  # before the program of the next function is read
+
+
+def _check_weights(where: str, found: Sequence[Weight], component: Component, module: nn.Module) -> None:
+    """Compares the weights of a saved function with the module's. `where` starts the ExportError."""
+    expected = called_modules(component, module)
+    compare(where, "number of quantised weights", len(found), len(expected))
+    for weight, (name, part) in zip(found, expected, strict=True):
+        check_weight(f"{where}: the integers or scales of {name}", weight, part)
 
 
 def _check_function(where: str, path: Path, component: Component, precision: Precision) -> list[list[int]]:

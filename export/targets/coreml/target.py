@@ -34,5 +34,5 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
     def is_slow(self, precision: str | None) -> bool:
         return precision is not None  # the reference executor
 
-    def state_dtype(self, dtype: Dtype) -> Dtype:
+    def state_dtype(self, dtype: Dtype, exceeds_float16: bool = False) -> Dtype:
         return "float16"

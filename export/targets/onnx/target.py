@@ -55,7 +55,7 @@ cleared.
         rounds = self.compute_precision == "float16" and scheme.integer_activations(False)
         return super().holds(scheme) and not rounds  # its products have float activations
 
-    def state_dtype(self, dtype: Dtype) -> Dtype:
+    def state_dtype(self, dtype: Dtype, exceeds_float16: bool = False) -> Dtype:
         return self.compute_precision if dtype == "float32" else dtype
 
     def entry_point(self, component: Component) -> EntryPoint:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from voxport.bundle.errors import ExportError
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreai import half
 from voxport.export.targets.coreai.bytecode import Bytecode
+from voxport.export.targets.coreai.copies import write_copy
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
 from voxport.export.targets.coreai.read_back import check_package
 from voxport.export.targets.coreai.tools import AIModelAsset, Context, TorchConverter, dialect, ir
@@ -142,6 +144,19 @@ def shifted(operations: list[Any], decoders: list[Any]) -> None:
     decoders[0].operands[3] = scales
 
 
+def one_product_less(operations: list[Any], decoders: list[Any]) -> None:
+    transposed = next(iter(decoders[0].results[0].uses)).owner
+    product = next(iter(transposed.results[0].uses)).owner
+    product.results[0].replace_all_uses_with(product.operands[0])
+    product.erase()
+
+
+def state_not_written(operations: list[Any], decoders: list[Any]) -> None:
+    write = next(op for op in operations if op.name == "coreai.write_handle")
+    write.results[0].replace_all_uses_with(write.operands[2])  # a token, which orders them
+    write.erase()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -153,6 +168,8 @@ def shifted(operations: list[Any], decoders: list[Any]) -> None:
         ),  # another palette
         (one_product_twice, "weights of layers.second: found"),
         (second_copy, "weights of layers.first: found"),
+        (one_product_less, "number of quantised weights: found 5, expected 6"),
+        (state_not_written, r"written states: found \[\]"),
         (shifted, "zero points, minima and axes of weights: found"),
         (narrowed_product, "decode_step: float16 in a float32 program or norm: found True"),
     ],
@@ -186,16 +203,43 @@ def test_scales_of_another_group_are_found(asset: Path, graph: Graph) -> None:
         check_package(asset, graph, "float32")
 
 
+def test_a_path_of_the_machine_is_found(asset: Path, graph: Graph) -> None:
+    code = (asset / PROGRAM).read_bytes()
+    (asset / PROGRAM).write_bytes(code.replace(b"layers.first.integers", b"/ayers.first.integers"))
+    normalise(asset)  # writes the hash
+    with pytest.raises(ExportError, match=r"paths of this machine: found \[b'/ayers\.first\.integers'\]"):
+        check_package(asset, graph, "float32")
+
+
+def test_a_float16_program_with_float32_products_is_found(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half, "norms", lambda found: set(found.nodes))
+    lower_graph(graph, tmp_path / "layers.aimodel", "float16")
+    with pytest.raises(ExportError, match="precision of products: found False"):
+        check_package(tmp_path / "layers.aimodel", graph, "float16")
+
+
+def test_a_disk_without_space_is_a_one_line_error(
+    assets: dict[str, Path], graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    path, message = (
+        tmp_path / "layers.aimodel",
+        r"needs about 0\.0\d\d GB, 0\.000 GB are free; free space there$",
+    )
+    with pytest.raises(ExportError, match=message):
+        lower_graph(graph, path, "float32")
+    with pytest.raises(ExportError, match=message):
+        write_copy(assets["float16"], path, "float32")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_program_of_another_precision_is_found(assets: dict[str, Path], graph: Graph) -> None:
     for precision in ("float16", "float32"):
         other = "float32" if precision == "float16" else "float16"
         with pytest.raises(ExportError, match="prefill: inputs: found"):
             check_package(assets[other], graph, precision)
-        stateless = replace(graph.first, signature=replace(graph.first.signature, states=()))
-        with pytest.raises(ExportError, match="prefill: inputs: found"):
-            check_package(
-                assets[other], replace(graph, components=(stateless, graph.components[1])), precision
-            )
 
 
 def test_a_layer_norm_in_half_precision_is_found(

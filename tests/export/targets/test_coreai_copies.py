@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from support.export.faulty_engines import failed
 from support.model.micro import micro_checkpoint
 
-from voxport.bundle.errors import ExportError
+from voxport.bundle.errors import ExportError, IntegrityError
 from voxport.bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, Precision, file_entry
 from voxport.export.job import make_job
 from voxport.export.model import Model
@@ -23,6 +24,7 @@ from voxport.export.targets.coreai import copies, half, lowering
 from voxport.export.targets.coreai.target import CoreAITarget
 from voxport.export.targets.coreai.tools import AIModelAsset, Context
 from voxport.export.targets.coreai.weights import StoredWeights
+from voxport.export.verify.checks import verify
 from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, Result, measure
 from voxport.export.verify.component_checks import check_components
 from voxport.export.verify.context import open_context
@@ -117,6 +119,23 @@ def test_copies_are_removed_with_their_engine(
     del engine
     gc.collect()
     assert not list(tmp_path.glob("voxport-*"))
+
+
+def test_a_damaged_asset_behind_right_hashes_is_found_before_it_is_read(
+    backbone: Made, tmp_path: Path
+) -> None:
+    """Reading it would end this process."""
+    bundle, model, target = backbone
+    copy = Path(shutil.copytree(bundle.folder, tmp_path / "bundle"))
+    program = copy / "backbone.aimodel" / lowering.PROGRAM
+    program.write_bytes(program.read_bytes()[:4000])
+    (program.parent / lowering.HASH).write_bytes(bytes.fromhex(file_entry(program).sha256))
+    names = (path.relative_to(copy).as_posix() for path in program.parent.iterdir())
+    files = {name: file_entry(copy / name) for name in names}
+    manifest = bundle.manifest.model_copy(update={"files": bundle.manifest.files | files})
+    with pytest.raises(IntegrityError, match=r"backbone\.aimodel: Core AI cannot parse it \(exit code -6\)"):
+        verify(Bundle(copy, manifest), model, target, DEFAULTS)
+    target.check_files(bundle)
 
 
 def test_a_float32_program_runs_as_it_is(checkpoint: Path, tmp_path: Path) -> None:
