@@ -37,8 +37,8 @@ Neural Engine: lut4g32, lut4 or lut4g8; groups do not compile (public reports, n
 """
     state_notes = f"""\
 For iOS 27, macOS 27 or newer. Each entry point is a function of its asset. Load an asset once, and its
-functions by name: in Swift `AIModel(contentsOf:)`, `loadFunction(named:)`, `run(inputs:states:)`. A call takes
-inputs and states by name, and changes the states. Take outputs by name too: their order varies. Make one set
+functions by name: in Swift `AIModel(contentsOf:)`, `loadFunction(named:)`, `run(inputs:states:)`. Calls take
+inputs and states by name, and change the states. Take outputs by name too: their order varies. Make one set
 of states per asset and stream, once, filled with zeros, and pass the same arrays to every function of that
 asset. Memory that is not cleared gives NaN, also behind a mask. Refuse a position beyond the end of a cache
 without a window: the result is undefined. Integers are int32, inputs and outputs float32, and states as the
