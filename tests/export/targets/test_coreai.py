@@ -1,6 +1,5 @@
 """Core AI assets: their contents are read back from disk, and equal graphs have equal bytes."""
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -11,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from coreai.runtime import NDArray
 from support.export.coreai_graph import (
     ROWS,
     WIDTH,
@@ -20,8 +17,6 @@ from support.export.coreai_graph import (
     endings_graph,
     layers_graph,
     lower_in_new_process,
-    odd_shapes_graph,
-    subnormal_graph,
 )
 from support.files import contents
 from torch.export import ExportedProgram
@@ -34,7 +29,6 @@ from voxport.export.targets.coreai.copies import write_copy
 from voxport.export.targets.coreai.lowering import HASH, METADATA, PROGRAM, lower_graph, normalise
 from voxport.export.targets.coreai.read_back import check_package
 from voxport.export.targets.coreai.tools import AIModelAsset, Context, TorchConverter, dialect, ir
-from voxport.export.targets.coreai.weights import packed, unpacked
 
 DECODERS = ("coreai.blockwise_shift_scale", "coreai.lut_to_dense")
 Edit = Callable[[list[Any], list[Any]], None]  # Any: operations of the IR
@@ -329,49 +323,3 @@ def test_an_operator_that_core_ai_does_not_have_is_a_one_line_error(tmp_path: Pa
     with pytest.raises(ExportError, match=r"^layers: Core AI export failed: [^\n]*fft[^\n]*$"):
         lower_graph(layers_graph(refused=True), tmp_path / "layers.aimodel", "float32")
     assert not list(tmp_path.iterdir())
-
-
-def run(asset: Path, graph: Graph) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The outputs of the only function, executed by Apple's runtime, and the outputs of the module."""
-    (x,) = graph.first.example(0).values()
-
-    async def call() -> dict[str, Any]:  # arrays of Core AI's runtime
-        async with AIModelAsset.load(asset).executable() as model:
-            outputs: Any = await model.load_function(graph.first.name)({"x": NDArray(x)})
-            return {name: output.numpy() for name, output in outputs.items()}
-
-    names = (spec.name for spec in graph.first.signature.outputs)
-    with torch.no_grad():
-        return asyncio.run(call()), dict(zip(names, graph.module(torch.from_numpy(x)), strict=True))
-
-
-def test_weights_of_odd_shapes_compute_what_the_module_does(tmp_path: Path) -> None:
-    """Halves of bytes follow each other across the ends of rows."""
-    graph, asset = odd_shapes_graph(), tmp_path / "odd.aimodel"
-    lower_graph(graph, asset, "float32")
-    check_package(asset, graph, "float32")
-    found, expected = run(asset, graph)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, atol=1e-5 * float(values.abs().max()))
-
-
-def test_subnormal_weights_of_a_last_product_are_exact(tmp_path: Path) -> None:
-    """coreai-core 1.0.0b3 widens subnormal constants to other values."""
-    graph, asset = subnormal_graph(), tmp_path / "subnormal.aimodel"
-    lower_graph(graph, asset, "float16")
-    check_package(asset, graph, "float16")
-    found, expected = run(asset, graph)
-    np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4)
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 16])
-def test_packed_integers_are_unpacked(count: int) -> None:
-    integers = (np.arange(count) % 16).astype(np.int8)
-    assert np.array_equal(unpacked(packed(integers, 4), is_signed=False)[:count], integers)
-    assert np.array_equal(unpacked(packed(integers - 8, 4), is_signed=True)[:count], integers - 8)
-    assert len(packed(integers, 4)) == -(-count // 2) and packed(integers, 8) is integers
-
-
-def test_other_widths_are_refused() -> None:
-    with pytest.raises(ExportError, match="stores weights of 4 or 8 bits, got 6"):
-        packed(np.zeros(4, np.uint8), 6)
