@@ -80,7 +80,7 @@ class Weights:
 
     def __init__(self, blobs: dict[str, np.ndarray], precision: Precision):
         self._blobs, self._precision, self._made = blobs, precision, dict[object, Any]()
-        self.size = sum(data.nbytes for data in blobs.values())  # of all weights, stored or new
+        self.size = sum(data.nbytes for data in blobs.values())  # stored and new weights
         self._are_small = self.size <= DECODED_BYTES
 
     def float32(self, key: object, values: np.ndarray) -> Any:

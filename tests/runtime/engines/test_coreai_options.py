@@ -16,8 +16,6 @@ from voxport.runtime.__main__ import main as runtime
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import EngineOptions
 
-pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the system's runtime is used")
-
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> Path:
@@ -50,6 +48,7 @@ def test_bench_names_no_threads_and_compares_hashes(
     assert "main.mlirb: its bytes differ from the manifest's hash" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has the system's runtime")
 def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
     with pytest.raises(UsageError, match=r"compute_units cpu_and_ne: .* or run on macOS 27"):
         open_engine(Bundle(bundle), EngineOptions(compute_units="cpu_and_ne"))
