@@ -128,7 +128,8 @@ def test_say_reads_stdin_and_reports_truncated_speech(
         assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
         made.append(json.loads(capsys.readouterr().out))
     assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]
-    assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
+    # Random weights: the processor's rounding decides if the speech ends by itself or at the budget.
+    assert made[0]["ended"] == made[1]["ended"] != made[2]["ended"] == "limit"
 
 
 @pytest.mark.parametrize(
