@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,6 +45,9 @@ LONGEST = (
     "test_coreml_kernels.py",
     "test_fuzz.py",
 )
+
+# Core AI for tests of commands: on Linux its verification takes over a minute, and float16 products are slow.
+QUICK = {"coreai": ("--compute-precision", "float32", "--no-verify")}
 
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -117,9 +120,16 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExportCache]:
 
 
 def shared_bundles(
-    factory: pytest.TempPathFactory, exports: ExportCache, name: str, arguments: list[str]
+    factory: pytest.TempPathFactory,
+    exports: ExportCache,
+    name: str,
+    arguments: list[str],
+    more: Mapping[str, Sequence[str]] = {},
 ) -> SharedBundles:
-    """Verified bundles by target. ONNX is verified as for a user, the others with fewer steps and calls."""
+    """Verified bundles by target. ONNX is verified as for a user, the others with fewer steps and calls.
+
+    `more` are further options of an export, by target.
+    """
     folder = _shared_folder(factory) / name
     folder.mkdir(exist_ok=True)
 
@@ -128,7 +138,8 @@ def shared_bundles(
             if (folder / target).exists():
                 return folder / target
             checks = nullcontext if target == "onnx" else few_calls
-            return exports.export(folder / target, "--target", target, *arguments, checks=checks)
+            options = ["--target", target, *arguments, *more.get(target, ())]
+            return exports.export(folder / target, *options, checks=checks)
 
     return SharedBundles.of(folder, make)
 
@@ -143,14 +154,14 @@ def realtime_bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCa
     """Bundles of the speech-to-text family with integer activations on every target."""
     arguments = ["--model", "voxtral-realtime", "--quant", "8da4w", "--quant-for", "audio_encoder=w8"]
     arguments += ["--streaming", "--delay-ms", "480,80"]
-    return shared_bundles(tmp_path_factory, exports, "realtime_bundles", arguments)
+    return shared_bundles(tmp_path_factory, exports, "realtime_bundles", arguments, QUICK)
 
 
 @pytest.fixture(scope="session")
 def qwen_bundles(tmp_path_factory: pytest.TempPathFactory, exports: ExportCache) -> SharedBundles:
     """Bundles of the Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
-    return shared_bundles(tmp_path_factory, exports, "qwen_bundles", arguments)
+    return shared_bundles(tmp_path_factory, exports, "qwen_bundles", arguments, QUICK)
 
 
 @pytest.fixture(scope="session")

@@ -260,7 +260,7 @@ def test_voxtral_decodes_codes(codec: Callable[..., tuple[int, str]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_the_commands_on_an_exported_bundle(
     qwen_bundles: Path,
     target: str,

@@ -35,7 +35,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml", "coreai"])
 def test_a_recording_is_transcribed_on_every_target(
     realtime_bundles: Path, recording: Path, target: str, capsys: Capture
 ) -> None:
