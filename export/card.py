@@ -96,8 +96,9 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target, exact: Collect
     merged = f" A LoRA adapter is merged into them (sha256 {adapter.sha256})." if adapter else ""
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
-        f"Made by voxport. Weights: {job.licence}.{merged} `manifest.json` has files, names, shapes and\n"
-        "numbers for programs. The order of calls and the use of each value are described here only.\n",
+        f"Made by voxport. Licence of the weights: {job.licence}.{merged}\n"
+        "`manifest.json` has files, names, shapes and numbers for programs. The order of calls and the use\n"
+        "of each value are described here only.\n",
         calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),

@@ -108,7 +108,7 @@ def graph_key(job: ExportJob, graph: str) -> str:
     """Hash of everything that decides the artifact of one graph: what a resumed export may reuse."""
     components = tuple(entry for entry in job.components if entry.graph == graph)
     part = job.model_copy(update={"recipes": {graph: job.recipes[graph]}, "components": components})
-    content = part.model_dump(mode="json", exclude={"request", "licence", "languages"})
+    content = part.model_dump(mode="json", exclude={"request", "languages"})
     del content["source"]["origin"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

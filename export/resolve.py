@@ -69,7 +69,7 @@ class Source:
     @property
     def licence(self) -> str:
         """Licence of the weights, for people."""
-        return self.family.licence_of(self.checkpoint, self.config)
+        return self.family.licence_of(self.folder, self.checkpoint, self.config)
 
     @cached_property
     def languages(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ pydantic.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ HUB_DOWNLOADS = ".cache/huggingface/download"  # below a folder that the hub's c
 MAX_HEADER = 100_000_000  # bytes of a safetensors header, as the library bounds it
 CARD = "README.md"
 FENCE = "---"  # around the metadata of a card, as model hubs read it
+LICENCE = re.compile(r"[A-Za-z0-9.+-]+")  # an identifier
 
 
 def unfinished(path: Path) -> str | None:
@@ -110,8 +112,8 @@ def snapshots(folder: Path) -> list[Path]:
     return sorted(folder.glob("snapshots/*")) or sorted(folder.glob("models--*/snapshots/*"))
 
 
-def card_languages(folder: Path) -> set[str]:
-    """ISO 639 codes of `language` in the metadata of the card; empty without a readable one."""
+def _card(folder: Path) -> dict[str, Any]:
+    """The metadata of the card; empty without a readable one. All values are texts, lists or dicts."""
     import yaml
 
     try:
@@ -120,7 +122,19 @@ def card_languages(folder: Path) -> set[str]:
         head = rest.partition(f"\n{FENCE}")[0] if start.strip() == FENCE else ""
         content = yaml.load(head, yaml.BaseLoader)  # texts only: for others the code `no` is the value false
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return set()
-    found = content.get("language") if isinstance(content, dict) else None
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def card_licence(folder: Path) -> str:
+    """The licence that the card names, in the spelling of SPDX; empty if it names none."""
+    found = str(_card(folder).get("license", ""))
+    is_known = LICENCE.fullmatch(found) and found not in ("other", "unknown")
+    return found.upper().replace("APACHE", "Apache") if is_known else ""
+
+
+def card_languages(folder: Path) -> set[str]:
+    """ISO 639 codes of the languages that the card names."""
+    found = _card(folder).get("language")
     names = found if isinstance(found, list) else [found]
     return {code for name in names if isinstance(name, str) and (code := language_code(name))}

@@ -23,7 +23,7 @@ from voxport.model.adapter import Adapter
 from voxport.model.checkpoint import Checkpoint, Shapes, expected_tensors
 from voxport.model.checkpoint_layout import CheckpointLayout, TransformersLayout, WeightFile
 from voxport.model.config import Config
-from voxport.model.download import card_languages
+from voxport.model.download import card_languages, card_licence
 from voxport.model.graph import Component, GraphSpec, ModelSpec, Options, Weights
 from voxport.model.mlx.layout import MLX_WEIGHTS, MlxLayout
 from voxport.model.mlx.tensor_layouts import stored_tensors, tagged_layout
@@ -338,12 +338,12 @@ class Family(ABC, Generic[Weights, Config, Options]):
         named = self.config_languages(config, files | {*self.layout.voice_names(config)})
         return tuple(sorted(named | card_languages(folder)))
 
-    def licence_of(self, checkpoint: Tensors, config: Config) -> str:
-        """Licence of the weights of `checkpoint`, for people."""
+    def licence_of(self, folder: Path, checkpoint: Tensors, config: Config) -> str:
+        """Licence of the weights, for people, by the model card and by the release they are of."""
         if checkpoint.is_random:
             return NO_LICENCE_NEEDED
         suffix = f"; {self.licence}" if self.release_of(checkpoint, config) else ""
-        return f"that of the checkpoint{suffix}"
+        return (card_licence(folder) or "as the checkpoint's") + suffix
 
     def is_folded(self, path: str) -> bool:
         """Whether the module at `path` is folded at export, so that no recipe may quantise it."""

@@ -129,7 +129,7 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
     if layout.has_tokenizer and not found["tokenizer"]:
         notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
     if config and checkpoint:
-        found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint, config)}
+        found |= {"bytes": checkpoint.size, "licence": family.licence_of(folder, checkpoint, config)}
         for use, names in family.unused_tensors(checkpoint, config).items():
             notes.append(f"unused: {_named(names)}; for {use}")
         with collected(problems):

@@ -309,9 +309,9 @@ def test_only_weights_of_the_published_shapes_have_the_published_licence(folder:
     save_file(load_file(folder / WEIGHTS), folder / WEIGHTS)  # without the note that they are random
     checkpoint = family.open_checkpoint(folder)
     assert family.release_of(checkpoint, config) is None
-    assert family.licence_of(checkpoint, config) == "that of the checkpoint"
+    assert family.licence_of(folder, checkpoint, config) == "as the checkpoint's"
     assert tiny_release.release_of(checkpoint, config) is tiny_release.releases[0]
-    assert family.licence in tiny_release.licence_of(checkpoint, config)
+    assert family.licence in tiny_release.licence_of(folder, checkpoint, config)
 
 
 def test_releases_of_equal_shapes_are_told_apart(tmp_path: Path) -> None:

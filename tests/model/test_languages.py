@@ -1,4 +1,4 @@
-"""The languages of a checkpoint: from its configuration, the names of its voices, or its model card."""
+"""The languages of a checkpoint, from its configuration, its voices or its model card, and its licence."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from voxport.export.__main__ import main as export
 from voxport.export.job import make_job
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
-from voxport.model.download import card_languages
+from voxport.model.download import card_languages, card_licence
 from voxport.model.embedded import FOLDER
 from voxport.model.families import open_family
 from voxport.model.inspection import inspect_checkpoint
@@ -47,10 +47,27 @@ def test_a_card_that_is_not_readable_names_none(tmp_path: Path) -> None:
     assert card_languages(tmp_path) == set()
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("apache-2.0", "Apache-2.0"),
+        ("mit", "MIT"),
+        ("cc-by-nc-4.0", "CC-BY-NC-4.0"),
+        ("other", ""),
+        ("[mit]", ""),
+        (r'"mit\e[0m"', ""),
+        ("a licence of our own", ""),
+    ],
+)
+def test_a_card_names_a_licence(tmp_path: Path, named: str, expected: str) -> None:
+    (tmp_path / "README.md").write_text(f"---\nlicense: {named}\n---\n")
+    assert card_licence(tmp_path) == expected
+
+
 @pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
-def test_the_trained_models_speak_english(family: str) -> None:
+def test_the_trained_models_speak_english_and_are_free(family: str) -> None:
     source = Source(FOLDER / f"{family.replace('_', '-')}-tiny")
-    assert source.languages == ("en",)
+    assert source.languages == ("en",) and source.licence == "Apache-2.0"
     assert inspect_checkpoint(source.folder)["languages"] == ["en"]
 
 

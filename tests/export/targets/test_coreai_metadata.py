@@ -15,7 +15,7 @@ from voxport.model.voxtral_tts.family import VoxtralTTS
 def test_an_asset_has_the_licence_and_the_functions_of_its_graph_and_no_date(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(VoxtralTTS, "licence_of", lambda self, tensors, config: "CC BY-NC 4.0")
+    monkeypatch.setattr(VoxtralTTS, "licence_of", lambda self, folder, tensors, config: "CC BY-NC 4.0")
     source = Source(checkpoint)
     graph = Model(resolve(source, ExportRequest(quant="w8g32")), "BHSD", "float16").graph("embed_codes")
     CoreAITarget().lower(graph, tmp_path)
