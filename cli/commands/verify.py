@@ -104,7 +104,7 @@ def _check_options(bundle: Bundle, arguments: argparse.Namespace) -> None:
     # verification has precisions that an engine does not
     check_options(bundle, replace(options, compute_precision=None) if chosen in precisions else options)
     if units not in (None, "all") and (chosen or None not in precisions):
-        raise UsageError(f"--compute-units {units}: verification does not use them here; leave it out")
+        raise UsageError(f"--compute-units {units}: verification uses no compute units here; leave it out")
 
 
 def _check_long_codes(bundle: Bundle) -> None:

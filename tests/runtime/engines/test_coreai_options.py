@@ -56,7 +56,7 @@ def test_compute_units_need_the_system_runtime(bundle: Path) -> None:
 
 def test_verify_refuses_options_without_effect(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option, value, message in (
-        ("--compute-units", "cpu", "verification does not use them here"),
+        ("--compute-units", "cpu", "verification uses no compute units here"),
         ("--compute-precision", "float16", "applies to bundles for coreml"),  # the program is float32
         ("--device", "cpu", "applies to bundles for onnx"),
     ):

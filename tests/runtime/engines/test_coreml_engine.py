@@ -180,7 +180,7 @@ def test_compute_units_need_core_ml(bundles: Path, capsys: pytest.CaptureFixture
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="all")), ReferenceEngine
     )
     assert verify(bundles / "coreml", "--compute-units", "cpu") == 2
-    assert "--compute-units cpu: verification does not use them here" in capsys.readouterr().err
+    assert "--compute-units cpu: verification uses no compute units here" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="Core ML predicts on macOS alone")
