@@ -25,24 +25,16 @@ def describe_machine(threads: int | None, package: str) -> dict[str, str | int |
 
     `instructions`: vector instructions of the processor, if Linux says them (None).
     """
+    flags = (_cpuinfo("flags") or "").split()
     return {
-        "processor": _processor(),
-        "instructions": _instructions(),
+        "processor": _cpuinfo("model name") or platform.processor() or "?",
+        "instructions": ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags) or None,
         "cores": os.cpu_count(),
         "threads": threads or os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         package: package_version(package),
     }
-
-
-def _processor() -> str:
-    return _cpuinfo("model name") or platform.processor() or "?"
-
-
-def _instructions() -> str | None:
-    flags = (_cpuinfo("flags") or "").split()
-    return ", ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags) or None
 
 
 def _cpuinfo(key: str) -> str | None:

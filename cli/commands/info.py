@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from voxport.bundle.errors import IntegrityError, UsageError
-from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_json, embedded_bundle
 from voxport.runtime.engines import ENGINES, check_installed
 from voxport.runtime.engines.base import EngineOptions
@@ -35,7 +35,7 @@ def _text(bundle: Bundle) -> str:
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
         "files: all hashes match",
-        f"compute precision: {job.compute_precision}{_devices(job)}{_threads(bundle)}",
+        f"compute precision: {job.compute_precision}{_machine(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
         f"languages: {', '.join(job.languages) or 'as the family'}",
@@ -49,17 +49,14 @@ def _text(bundle: Bundle) -> str:
     return "\n".join(lines)
 
 
-def _threads(bundle: Bundle) -> str:
-    if bundle.job.target not in ENGINES or not ENGINES[bundle.job.target].has_threads:
+def _machine(bundle: Bundle) -> str:
+    """Devices and threads, if there is a choice."""
+    if not (engine := ENGINES.get(bundle.job.target)):
         return ""
-    return f"; threads on this machine: {EngineOptions().thread_count(bundle)}"
-
-
-def _devices(job: ExportJob) -> str:
-    if job.target not in ENGINES:
-        return ""
-    devices = ENGINES[job.target].devices(job.compute_precision)
-    return f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""
+    devices = engine.devices(bundle.job.compute_precision)
+    found = f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""
+    threads = EngineOptions().thread_count(bundle)
+    return found + (f"; threads on this machine: {threads}" if engine.has_threads else "")
 
 
 class Mil:

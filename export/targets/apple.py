@@ -138,7 +138,8 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
     """The quantised modules in the order of their calls, found by a run without products."""
     called: list[tuple[str, Compressed]] = []
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
-    with torch.no_grad(), target_kernels(module, _multiply_by_zero, OneHotAttention()), ExitStack() as hooks:
+    zeros = lambda x, linear: x.new_zeros(*x.shape[:-1], linear.out_features)
+    with torch.no_grad(), target_kernels(module, zeros, OneHotAttention()), ExitStack() as hooks:
         for name, part in module.named_modules():
             if isinstance(part, Compressed):
                 hook = part.register_forward_pre_hook(lambda part, _, name=name: called.append((name, part)))
@@ -150,10 +151,6 @@ def called_modules(component: Component, module: nn.Module) -> list[tuple[str, C
 def check_weight(what: str, found: Weight, module: Compressed) -> None:
     if not all(map(np.array_equal, found(), integers_and_scales(module))):
         raise ExportError(f"{what} differ from the module")
-
-
-def _multiply_by_zero(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    return x.new_zeros(*x.shape[:-1], linear.out_features)
 
 
 def integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:

@@ -195,22 +195,19 @@ def _engines(bundle: Bundle, model: Model, target: Target, mode: Mode) -> Compar
 
 def _bars(graphs: Sequence[Graph], target: Target, precision: str | None) -> Bars:
     """The bars of quantisation follow from the coarsest scheme of each graph."""
-    quantisation, integer_graphs = dict[str, float](), set[str]()
+    quantisation, integer_graphs, by_graph = dict[str, float](), set[str](), dict[str, float]()
     for graph in graphs:
+        by_graph[graph.name] = FLOAT_BAR
+        if target.runs_in_float16(precision, graph.exceeds_float16):
+            sums = _float16_sums(graph.module) if target.sums_in_float16(precision) else 0.0
+            by_graph[graph.name] = FLOAT16_BAR + sums
         parts = [part for part in graph.module.modules() if isinstance(part, QuantizedModule)]
         if parts:
             quantisation[graph.name] = distance_at(min(part.scheme.min_correlation for part in parts))
         products = (part.scheme for part in parts if not part.is_table)
         if any(scheme.integer_activations(target.has_integer_kernels) for scheme in products):
             integer_graphs.add(graph.name)
-    by_graph = {graph.name: _lowering_bar(graph, target, precision) for graph in graphs}
     return Bars(max(by_graph.values()), quantisation, frozenset(integer_graphs), by_graph)
-
-
-def _lowering_bar(graph: Graph, target: Target, precision: str | None) -> float:
-    if not target.runs_in_float16(precision, graph.exceeds_float16):
-        return FLOAT_BAR
-    return FLOAT16_BAR + (_float16_sums(graph.module) if target.sums_in_float16(precision) else 0.0)
 
 
 def _float16_sums(module: nn.Module) -> float:

@@ -149,8 +149,8 @@ class Worker:
         try:
             self._end()
             self._start()
-            for (key, name), values in states.items():
-                self._ask("put_states", key, {name: values})
+            for place, values in states.items():
+                self._ask("put_state", *place, values)
         except BaseException:  # some states would be missing
             self._end()
             raise

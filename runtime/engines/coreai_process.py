@@ -62,15 +62,14 @@ class Program:
     def make_states(self, file: str, name: str, key: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Zeros, under the number `key`. `NDArray.from_descriptor` would not clear them."""
         described = self._function(file, name).desc.state_descriptor
-        zeros = {state: np.zeros(shape, described(state).dtype) for state, shape in shapes.items()}
-        self.put_states(key, zeros)
+        for state, shape in shapes.items():
+            self.put_state(key, state, np.zeros(shape, described(state).dtype))
 
     def read_state(self, key: int, name: str) -> np.ndarray:
         return self._of(key)[name].numpy()
 
     def write_state(self, key: int, name: str, values: np.ndarray) -> None:
-        states = self._of(key)
-        states[name] = NDArray(np.ascontiguousarray(values, states[name].dtype))
+        self.put_state(key, name, np.ascontiguousarray(values, self._of(key)[name].dtype))
 
     def forget_states(self, key: int) -> None:
         self._states.pop(key, None)
@@ -79,9 +78,8 @@ class Program:
         """The number and the name of every state."""
         return [(key, name) for key, states in self._states.items() for name in states]
 
-    def put_states(self, key: int, states: Arrays) -> None:
-        made = {name: NDArray(values) for name, values in states.items()}
-        self._states.setdefault(key, {}).update(made)
+    def put_state(self, key: int, name: str, values: np.ndarray) -> None:
+        self._states.setdefault(key, {})[name] = NDArray(values)
 
     def _of(self, key: int) -> dict[str, NDArray]:
         if key not in self._states:

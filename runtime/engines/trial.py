@@ -32,7 +32,8 @@ def trial_run(bundle: Bundle) -> None:
     Raises IntegrityError if the engine aborts or does not end, and an error of the engine as it is.
     """
     try:
-        tried = private_folder("tried") / _cache_key(bundle)
+        key = (bundle.folder / MANIFEST).read_bytes() + files_on_disk(bundle).encode()
+        tried = private_folder("tried") / hashlib.sha256(key).hexdigest()
         if tried.exists():
             return
     except OSError as error:
@@ -76,11 +77,6 @@ def python_process(module: str, *arguments: str) -> tuple[list[str], dict[str, s
     paths = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     return [sys.executable, "-P", "-m", module, *arguments], environment
-
-
-def _cache_key(bundle: Bundle) -> str:
-    manifest = (bundle.folder / MANIFEST).read_bytes()
-    return hashlib.sha256(manifest + files_on_disk(bundle).encode()).hexdigest()
 
 
 def files_on_disk(bundle: Bundle) -> str:

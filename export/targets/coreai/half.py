@@ -4,7 +4,7 @@ Inputs and outputs stay float32, and these values inside: norms, whose squares o
 vanish in float16, and everything from the last product on to logits and latents, which are rounded to codes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -42,7 +42,13 @@ def narrow(program: ExportedProgram, exact: Iterable[int]) -> None:
                 node.meta["val"] = _cast(node.meta["val"], torch.float16)
             elif node.op == "call_function":
                 _compute_in(torch.float32 if node in float32 else torch.float16, node)
-        _cast_results(program, [torch.float16] * mutated + [torch.float32] * (len(results) - mutated))
+        dtypes = [torch.float16] * mutated + [torch.float32] * (len(results) - mutated)
+        output = program.graph.output_node()
+        with program.graph.inserting_before(output):
+            results = tuple(map(_cast_node, output.args[0], dtypes))
+    for spec, result in zip(signature.output_specs, results, strict=True):
+        spec.arg = TensorArgument(result.name)
+    output.args = (results,)
 
 
 def _compute_in(dtype: torch.dtype, node: fx.Node) -> None:
@@ -55,29 +61,16 @@ def _compute_in(dtype: torch.dtype, node: fx.Node) -> None:
             node.replace_input_with(argument, _cast_node(argument, dtype))
     replaced = lambda value: dtype if value is torch.float32 else value
     node.args, node.kwargs = tuple(map(replaced, node.args)), fx.node.map_aggregate(node.kwargs, replaced)
-    made = dtype if dtype in (*node.args, *node.kwargs.values()) else _dtype(node)
+    # the type of its floats, which are not computed again: some operators, such as padding, then fix a size
+    floats = _floats([argument.meta["val"] for argument in node.all_input_nodes])
+    made = floats[0].dtype if floats else torch.float32
+    if dtype in (*node.args, *node.kwargs.values()):
+        made = dtype
     node.meta["val"] = fx.node.map_aggregate(node.meta["val"], lambda value: _cast(value, made))
     with node.graph.inserting_after(node):
         result = _cast_node(node, dtype)
     if result is not node:
         node.replace_all_uses_with(result, lambda user: user is not result)
-
-
-def _dtype(node: fx.Node) -> torch.dtype:
-    """The type of the floats that an operator without a type among its arguments gives. Its value is not
-    computed again: some operators, such as padding, then fix a dynamic size.
-    """
-    floats = _floats([argument.meta["val"] for argument in node.all_input_nodes])
-    return floats[0].dtype if floats else torch.float32
-
-
-def _cast_results(program: ExportedProgram, dtypes: Sequence[torch.dtype]) -> None:
-    output = program.graph.output_node()
-    with program.graph.inserting_before(output):
-        results = [_cast_node(node, dtype) for node, dtype in zip(output.args[0], dtypes, strict=True)]
-    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
-        spec.arg = TensorArgument(result.name)
-    output.args = (tuple(results),)
 
 
 def _cast_node(node: fx.Node, dtype: torch.dtype) -> fx.Node:

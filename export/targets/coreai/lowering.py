@@ -36,15 +36,13 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         program = _converted(graph, precision)
         free_memory()  # saving holds all bytes of the asset once more
         path.parent.mkdir(parents=True, exist_ok=True)
-        check_space(path.parent, _size(graph.module, precision))
+        # indices into palettes, uint8 here, take half a byte in the asset
+        halved = (torch.uint8, torch.float32 if precision == "float16" else torch.uint8)
+        weights = graph.module.state_dict().values()
+        size = sum(each.nbytes // (2 if each.dtype in halved else 1) for each in weights)
+        check_space(path.parent, size)
         program.save_asset(path, _metadata(graph))
         normalise(path)
-
-
-def _size(module: nn.Module, precision: Precision) -> int:
-    """Bytes of the weights in the asset. Indices into palettes, uint8 here, take half a byte there."""
-    halved = (torch.uint8, torch.float32 if precision == "float16" else torch.uint8)
-    return sum(each.nbytes // (2 if each.dtype in halved else 1) for each in module.state_dict().values())
 
 
 def _converted(graph: Graph, precision: Precision) -> AIProgram:
@@ -57,7 +55,7 @@ def _converted(graph: Graph, precision: Precision) -> AIProgram:
             entrypoint_name=component.name,
             input_names=[spec.name for spec in component.signature.inputs],
             output_names=[spec.name for spec in component.signature.outputs],
-            state_names=_states(program),
+            state_names=list(program.graph_signature.buffers_to_mutate.values()),
         )
         free_memory()
     return converter.to_coreai()
@@ -74,7 +72,11 @@ def _metadata(graph: Graph) -> AIModelAssetMetadata:
 def _program(component: Component, module: nn.Module, precision: Precision) -> ExportedProgram:
     with traced_weights(module, stored_weights_of(module)):
         traced = trace(component, module)
-    program: ExportedProgram = traced.run_decompositions(_decompositions(precision))
+    table = get_decomp_table()
+    table.update(DECOMPOSITIONS)
+    if precision == "float16":
+        table[aten.mul.Tensor] = split_factor
+    program: ExportedProgram = traced.run_decompositions(table)
     _remove_unused(program)
     if precision == "float16":
         exact = [i for i, spec in enumerate(component.signature.outputs) if spec.kind in FLOAT32_KINDS]
@@ -99,28 +101,6 @@ def _remove_unused(program: ExportedProgram) -> None:
             program.state_dict.pop(spec.target, None)
 
 
-def _states(program: ExportedProgram) -> list[str]:
-    """Names of the states, which are the buffers that the program changes, in their order."""
-    changed = set(program.graph_signature.buffers_to_mutate.values())
-    return [spec.target for spec in program.graph_signature.input_specs if spec.target in changed]
-
-
-def _decompositions(precision: Precision) -> dict[Any, Callable[..., Any]]:
-    """The converter's table, and operators that it refuses or that fail in a call. Its keys are overloads."""
-    table: dict[Any, Callable[..., Any]] = get_decomp_table()
-    table.update(
-        {
-            aten.remainder.Scalar: _remainder,
-            aten.argmin.default: _argmin,
-            aten.elu.default: _elu,
-            aten.add.Tensor: _add,
-        }
-    )
-    if precision == "float16":
-        table[aten.mul.Tensor] = split_factor
-    return table
-
-
 def _remainder(x: torch.Tensor, divisor: int) -> torch.Tensor:
     return torch.remainder(x, torch.full((), divisor, dtype=x.dtype))
 
@@ -138,6 +118,15 @@ def _add(x: torch.Tensor, y: Any, alpha: float = 1) -> Any:
     if alpha == 1 and isinstance(y, torch.Tensor) and tuple(x.shape) == (1, 1) and y.dim() == 1:
         return aten.unsqueeze.default(aten.add.Tensor(aten.reshape.default(x, [1]), y), 0)
     return NotImplemented
+
+
+# Overloads that the converter refuses, or that fail in a call.
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.remainder.Scalar: _remainder,
+    aten.argmin.default: _argmin,
+    aten.elu.default: _elu,
+    aten.add.Tensor: _add,
+}
 
 
 def normalise(path: Path) -> None:

@@ -118,13 +118,12 @@ def _check_interface(where: str, function: Any, component: Component, precision:
     compare(where, "inputs", found, states | {spec.name: _expected(spec) for spec in signature.inputs})
     written = [names[op.operands[0]] for op in operations if op.name == "coreai.write_handle"]
     compare(where, "written states", sorted(written), sorted(states))
-    results = zip(_names(function.res_attrs), map(_type, operations[-1].operands), strict=True)
-    found = dict(list(results)[len(states) :])  # behind a token for each state
+    results = list(zip(_names(function.res_attrs), operations[-1].operands, strict=True))
+    outputs = dict(results[len(states) :])  # behind a token for each state
+    found = {name: _type(value) for name, value in outputs.items()}
     expected = {spec.name: _expected(spec, found.get(spec.name, "")) for spec in signature.outputs}
     compare(where, "outputs", found, expected)
-    kinds = {spec.name: spec.kind for spec in signature.outputs}
-    outputs = zip(_names(function.res_attrs), operations[-1].operands, strict=True)
-    exact = _last_products(value for name, value in outputs if kinds.get(name) in FLOAT32_KINDS)
+    exact = _last_products(outputs[spec.name] for spec in signature.outputs if spec.kind in FLOAT32_KINDS)
     products = {op.results[0] for op in operations if op.name in PRODUCTS}
     others = {_element(value) for value in products - exact}
     compare(where, "precision of products", ELEMENTS[precision] in others or not others, True)

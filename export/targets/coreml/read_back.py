@@ -144,15 +144,6 @@ def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
     return array.dataType, ranges or [(size, size) for size in array.shape]
 
 
-def read_program(path: Path, function: str) -> Any:
-    """The program of a package, with weights, reduced to one function."""
-    with without_converter_output():
-        spec = ct.utils.load_spec(str(path / MODEL))
-        for other in [name for name in spec.mlProgram.functions if name != function]:
-            del spec.mlProgram.functions[other]
-        return load_program(spec, spec.specificationVersion, str(path / CONTENT / "weights"))
-
-
 def stored_weights(path: Path, function: str) -> list[Weight]:
     """Readers of the quantised weights of a function of a package, in the order of use.
 
@@ -161,7 +152,12 @@ def stored_weights(path: Path, function: str) -> list[Weight]:
     """
     weights: list[Weight] = []
     table = None
-    for op in read_program(path, function).functions[function].operations:
+    with without_converter_output():
+        spec = ct.utils.load_spec(str(path / MODEL))
+        for other in [name for name in spec.mlProgram.functions if name != function]:
+            del spec.mlProgram.functions[other]
+        program = load_program(spec, spec.specificationVersion, str(path / CONTENT / "weights"))
+    for op in program.functions[function].operations:
         values = (value for value in op.inputs.values() if not isinstance(value, list | tuple))
         for source in (value.op for value in values if value.op):
             if source.op_type in READERS and source.inputs.get("offset") is None:

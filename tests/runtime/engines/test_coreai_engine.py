@@ -93,7 +93,7 @@ def test_a_replaced_process_continues_with_equal_bytes(
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-@pytest.mark.parametrize("last", ["_start", "put_states"])
+@pytest.mark.parametrize("last", ["_start", "put_state"])
 def test_a_failed_replacement_loses_the_states_and_says_so(
     bundle: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
