@@ -53,7 +53,8 @@ CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
 CODEC_STEPS = (8_300, 1_000)  # as in the embedded model; the second number has a falling learning rate
 LANGUAGE_STEPS = (11_400, 2_000)
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
-HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3)
+HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
+HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=120)
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5
 SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
@@ -122,7 +123,7 @@ def hash_of(seed: str) -> int:
 
 def train_codec(arguments: argparse.Namespace) -> None:
     model, trainer = _codec(arguments)
-    shards = Shards(HEARD, arguments.folder, arguments.seed)
+    shards = Shards(HEARD_BY_CODEC, arguments.folder, arguments.seed)
 
     def losses(step: int) -> Losses:
         return codec_losses(model, _of_speakers(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)

@@ -132,21 +132,30 @@ def natural_shards(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a training hears: clips of espeak-ng and natural shards, which serve `steps` steps."""
+    """What a training hears: clips of espeak-ng and natural shards, which serve `steps` steps.
+
+    The natural shards are drawn from the first `pool` ones. A pool that changes changes the training.
+    """
 
     steps: int
     varied: bool
     robot_clips: int
     natural_shards: int
+    pool: int
 
 
 class Shards:
     """The clips of each step. The next shard of espeak-ng is made while one is used."""
 
     def __init__(self, mixture: Mixture, folder: Path, seed: int):
-        """`folder` is the state of the training. Raises FileNotFoundError if it has no natural shards."""
+        """`folder` is the state of the training. Raises FileNotFoundError without enough natural shards."""
         self._mixture, self._seed = mixture, seed
-        self._natural = natural_shards(folder)
+        self._natural = natural_shards(folder)[: mixture.pool]
+        if len(self._natural) < mixture.pool:
+            raise FileNotFoundError(
+                f"{folder / SPEECH_FOLDER}: has {len(self._natural)} shards, expected {mixture.pool}; make "
+                "them with `python -m tools.training.data.speak`"
+            )
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._index, self._clips = -1, list[Clip]()
 

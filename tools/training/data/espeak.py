@@ -60,7 +60,7 @@ class Utterance:
     """Sound of a text: int16 [n] at `rate` samples per second.
 
     words: the samples at which each word of `text.split()` ends.
-    phonemes: name and first sample of each, in order.
+    phonemes: name and first sample of each, in order. Both are empty if the times are not known.
     """
 
     text: str
@@ -136,14 +136,17 @@ def word_ends(text: str, events: list[Event], length: int) -> tuple[int, ...]:
 PHONEMES = (PAUSE, "other", *"abdefhijklmnoprstuvwxzæðŋɐɑɒɔəɚɛɜɡɪɬɹɾʃʊʌʒʔθᵻ")
 _NUMBERS = {name: number for number, name in enumerate(PHONEMES)}
 MARKS = "ˈˌː"
+UNKNOWN = -100  # a target without a loss
 
 
 def phoneme_classes(utterance: Utterance, times: np.ndarray) -> np.ndarray:
     """The number in `PHONEMES` of the sound at each of `times` (samples): a pause outside of the utterance.
 
     A name of several sounds, a diphthong, is divided into equal parts. Marks of stress and length have no
-    class: the sound before them goes on.
+    class: the sound before them goes on. Without phonemes, all classes are `UNKNOWN`.
     """
+    if not utterance.phonemes:
+        return np.full(len(times), UNKNOWN)
     starts, classes = [0.0], [0]
     edges = [*(start for _, start in utterance.phonemes), len(utterance.samples)]
     for (name, start), end in zip(utterance.phonemes, edges[1:], strict=True):

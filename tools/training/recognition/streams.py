@@ -94,11 +94,14 @@ def make_stream(
 ) -> tuple[np.ndarray, list[int], list[int], int, np.ndarray]:
     """Random sentences of `clips` with random pauses, speeds and disturbances: one row of a `StreamBatch`.
 
-    Sentences with digits are left out: how a number is spoken does not follow from its spelling.
+    Sentences with digits are left out: how a number is spoken does not follow from its spelling. So are
+    clips without times.
     """
     rng, noise = random.Random(seed), np.random.default_rng(list(seed.encode()))
     stream = _Stream(rng.randint(MIN_LEFT_PADS, SCHEDULE.left_pad_tokens), rng.choice(DELAYS), length)
-    spelled = [clip for clip in clips if not any(map(str.isdigit, clip.utterance.text))]
+    spelled = [
+        clip for clip in clips if clip.utterance.words and not any(map(str.isdigit, clip.utterance.text))
+    ]
     while stream.add(at_speed(rng.choice(spelled), rng.uniform(*SPEEDS)), rng.uniform(0.0, 0.6), encoder):
         pass
     first = stream.left_pads * TOKEN_SAMPLES

@@ -73,7 +73,12 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
 
 
 def words_spoken(clip: Clip, frames: int) -> torch.Tensor:
-    """The word of the middle of each frame, int64 [frames]. A pause belongs to the word after it."""
+    """The word of the middle of each frame, int64 [frames]. A pause belongs to the word after it.
+
+    NO_WORD if the times are not known.
+    """
+    if not clip.utterance.words:
+        return torch.full((frames,), NO_WORD)
     middles = (np.arange(frames) + 0.5) / FRAME_RATE * clip.utterance.rate
     return torch.from_numpy(np.searchsorted(clip.utterance.words, middles, side="right"))
 
