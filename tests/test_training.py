@@ -27,13 +27,13 @@ from tools.training.data.espeak import (
     phoneme_classes,
     word_ends,
 )
-from tools.training.data.sound import log_mel
+from tools.training.data.sound import at_speed, in_band, in_room, log_mel, samples_of
 from tools.training.data.tokens import BYTES, Encoder, learn_tokens, tekken_document
 from tools.training.data.wordnet import FOLDER
 from tools.training.loop import Muon, Schedule, Trainer
 from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
-from tools.training.speech.batches import make_sequence, words_of_tokens, words_spoken
+from tools.training.speech.batches import NO_WORD, make_sequence, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.speech.sound_batches import make_sounds, subframe_phonemes
@@ -128,6 +128,26 @@ def test_a_diphthong_is_two_sounds_and_a_mark_is_none() -> None:
     phonemes = (("ˈ", 0), ("a", 100), ("ː", 200), ("aɪ", 300), ("?", 700), ("_", 900))
     found = phoneme_classes(Utterance("", samples, (), phonemes), np.arange(-50, 1050, 100))
     assert "".join(PHONEMES[each][0] for each in found) == "__aaaaɪɪoo_"  # o: other
+
+
+def test_disturbances_keep_what_they_promise() -> None:
+    rng, rate = np.random.default_rng(0), 16000
+    times = np.arange(rate) / rate
+    low, middle = (np.sin(2 * np.pi * hertz * times).astype(np.float32) for hertz in (100, 1000))
+    np.testing.assert_allclose(in_band(low + middle, 300, 3400), middle, atol=1e-5)
+    click = np.zeros(rate, np.float32)
+    click[1000] = 1
+    echo = in_room(click, 0.3, 0.5, rng) - click
+    assert np.square(echo).sum() == pytest.approx(0.5, rel=1e-3), "the share of the power"
+    assert not echo[:1080].round(6).any() and not echo[1000 + 3 * rate // 10 :].round(6).any()
+    heard = at_speed(_clip(), 1.25)
+    assert len(samples_of(heard, rate)) == pytest.approx(len(samples_of(_clip(), rate)) / 1.25, abs=1)
+
+
+def test_a_clip_without_times_teaches_sound_only() -> None:
+    clip = Clip(Utterance("Hi you.", _clip().utterance.samples, (), ()), "a")
+    assert set(make_sounds([clip], "0", 1, 5).phonemes.flatten().tolist()) <= {0, IGNORED}
+    assert words_spoken(clip, 3).tolist() == [NO_WORD] * 3
 
 
 def _is_installed() -> bool:

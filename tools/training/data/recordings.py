@@ -3,8 +3,8 @@
     python -m tools.training.data.recordings --folder STATE --recordings FOLDER --voice NAME
 
 FOLDER has the layout of LibriSpeech: lines "ID TEXT" in files *.trans.txt, and ID.flac (or .wav, .opus, .ogg,
-.mp3) beside them; a sentence each, 2 to 15 s. The times of words are not known: such clips teach the sound of the
-voice, and the other voices teach reading.
+.mp3) beside them; a sentence each, 2 to 15 s. The times of words are not known: such clips teach the sound of
+the voice, and the other voices teach reading.
 """
 
 import argparse
