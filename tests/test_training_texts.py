@@ -37,7 +37,7 @@ def test_an_example_of_wordnet_becomes_a_sentence(example: str, part: str, expec
 
 @needs_wordnet
 def test_training_sees_frequent_words_often_and_nothing_that_is_held_out() -> None:
-    texts = [text for source in sentences.SOURCES for text in sentences.trained(source)]
+    texts = sentences.all_trained()
     assert len(texts) > 30_000
     found = Counter(word for text in texts for word in set(sentences.words_of(text)))
     assert not [word for word in sentences.frequent_words() if found[word] < sentences.OCCURRENCES]

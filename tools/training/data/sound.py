@@ -76,17 +76,23 @@ def in_room(samples: np.ndarray, seconds: float, share: float, rng: np.random.Ge
     echo *= 10 ** np.linspace(0, -3, len(echo), dtype=np.float32)
     echo[: RECOGNITION_RATE // 200] = 0  # the first echo comes after 5 ms
     echo *= np.float32(np.sqrt(share) / np.linalg.norm(echo))
-    size = len(samples) + len(echo)
+    size = _fast(len(samples) + len(echo))
     found: np.ndarray = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(echo, size), size)
     return samples + found[: len(samples)].astype(np.float32)
 
 
 def in_band(samples: np.ndarray, low: float, high: float) -> np.ndarray:
     """Only the frequencies from `low` to `high` Hz, with slopes of a tenth."""
-    frequencies = np.fft.rfftfreq(len(samples), 1 / RECOGNITION_RATE)
+    size = _fast(len(samples))
+    frequencies = np.fft.rfftfreq(size, 1 / RECOGNITION_RATE)
     gain = ((frequencies / low - 0.9) / 0.1).clip(0, 1) * ((1.1 - frequencies / high) / 0.1).clip(0, 1)
-    found: np.ndarray = np.fft.irfft(np.fft.rfft(samples) * gain, len(samples))
+    found: np.ndarray = np.fft.irfft(np.fft.rfft(samples, size) * gain, size)[: len(samples)]
     return found.astype(np.float32)
+
+
+def _fast(length: int) -> int:
+    """The next power of two: a Fourier transform of another length takes up to ten times as long."""
+    return 1 << (length - 1).bit_length()
 
 
 def with_noise(samples: np.ndarray, noise: np.ndarray, smoothing: float, decibels: float) -> np.ndarray:
