@@ -3,7 +3,7 @@ written by `tools.training.data.speak`.
 
 A shard of espeak-ng depends on its name only (see `espeak.Espeak`). So training that continues at a shard
 sees what it would have seen without an interruption. `python -m tools.training.data.clips` is the process of
-one shard.
+one shard; it reads the texts from stdin.
 """
 
 import argparse
@@ -87,11 +87,15 @@ class Shard:
     varied: bool = True
     clips: int = CLIPS
 
-    def speak(self) -> list[Clip]:
+    def texts(self) -> list[str]:
+        """The sentences of the shard."""
+        return list(islice(training_sentences(self.seed * 1_000_003 + self.index), self.clips))
+
+    def speak(self, texts: Sequence[str]) -> list[Clip]:
         """Equal shards are equal only in a new process."""
         espeak, rng = Espeak(), random.Random(f"clips:{self.seed}:{self.index}")
         clips = []
-        for text in islice(training_sentences(self.seed * 1_000_003 + self.index), self.clips):
+        for text in texts:
             voice = Voice(rng.choice(ROBOTS))
             if self.varied:
                 name = f"{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
@@ -106,10 +110,15 @@ def make_shard(shard: Shard) -> list[Clip]:
 
 
 def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
-    """Starts the process of a shard, for `read_shard`."""
+    """Starts the process of a shard, for `read_shard`, with its texts, which take long to read."""
     command = [sys.executable, "-m", "tools.training.data.clips", "--index", str(shard.index)]
-    command += ["--seed", str(shard.seed), "--clips", str(shard.clips)]
-    return subprocess.Popen([*command, *(["--varied"] if shard.varied else [])], stdout=subprocess.PIPE)
+    command += ["--seed", str(shard.seed), *(["--varied"] if shard.varied else [])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    with process.stdin:
+        process.stdin.write(json.dumps(shard.texts()).encode())
+    process.stdin = None  # `communicate` would write to it
+    return process
 
 
 def read_shard(process: "subprocess.Popen[bytes]") -> list[Clip]:
@@ -219,13 +228,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clips", type=int, default=CLIPS)
     parser.add_argument("--varied", action="store_true", help="any voice, speed and pitch")
     arguments = parser.parse_args()
-    shard = Shard(arguments.index, arguments.seed, arguments.varied, arguments.clips)
+    shard = Shard(arguments.index, arguments.seed, arguments.varied)
+    texts = json.load(sys.stdin)
     # Its buffer repeats a write that a signal cuts short. With PYTHONUNBUFFERED, stdout itself has none.
     with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb", closefd=False) as out:
-        out.write(pack(shard.speak()))  # a pipe breaks if the training is interrupted
+        out.write(pack(shard.speak(texts)))  # a pipe breaks if the training is interrupted
 
 
 if __name__ == "__main__":
