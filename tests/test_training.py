@@ -18,18 +18,22 @@ from support.export.rounding import float32_bar
 from torch import nn
 
 from tools.training.data.clips import Clip, Shard, read_shard, start_shard
-from tools.training.data.espeak import LIBRARY, SAMPLE_RATE, Event, Utterance, phoneme_class, word_ends
-from tools.training.data.sentences import (
-    HELD_OUT,
-    held_out_sentences,
-    training_sentences,
+from tools.training.data.espeak import (
+    LIBRARY,
+    PHONEMES,
+    SAMPLE_RATE,
+    Event,
+    Utterance,
+    phoneme_classes,
+    word_ends,
 )
-from tools.training.data.sound import log_mel
-from tools.training.data.tokens import VOCAB_SIZE, Encoder, learn_tokens, tekken_document
-from tools.training.loop import Schedule, Trainer
-from tools.training.recognition.model import LONGEST_DELAY, RecognitionModel, trained_params
+from tools.training.data.sound import at_speed, in_band, in_room, log_mel, samples_of
+from tools.training.data.tokens import BYTES, Encoder, learn_tokens, tekken_document
+from tools.training.data.wordnet import FOLDER
+from tools.training.loop import Muon, Schedule, Trainer
+from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
-from tools.training.speech.batches import make_sequence, words_of_tokens, words_spoken
+from tools.training.speech.batches import NO_WORD, make_sequence, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.speech.sound_batches import make_sounds, subframe_phonemes
@@ -47,16 +51,8 @@ from voxport.runtime.audio.mel import LogMel, MelSettings
 PAD, WORD, SECOND = SCHEDULE.pad_id, SCHEDULE.word_id, SAMPLE_RATE
 TEXTS = ["The cat sat on the mat.", "A cat and the hat.", "That is the hat."] * 5
 TOKENS = learn_tokens(TEXTS, 290)
-BYTES = Encoder([bytes([byte]) for byte in range(256)])
+SPELLED = Encoder(BYTES)
 LENGTH = 40  # tokens, beyond the window of the encoder
-
-
-def test_no_training_sentence_or_word_is_held_out() -> None:
-    trained = list(islice(training_sentences(0), 20_000))
-    assert trained[:50] == list(islice(training_sentences(0), 50)) != list(islice(training_sentences(1), 50))
-    assert not set(trained) & set(islice(held_out_sentences(), 500))
-    assert not {word.lower().strip(".,?") for text in trained for word in text.split()} & set(HELD_OUT)
-    assert all(re.fullmatch(r"[A-Z][A-Za-z', ]*[.?]", text) for text in trained)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +68,7 @@ def test_ends_of_words_follow_from_the_events_of_espeak(
     text: str, starts: list[tuple[int, int]], pauses: list[tuple[int, int]], ends: tuple[int, ...]
 ) -> None:
     events = [Event(sample, None, offset) for sample, offset in starts]
-    events += [Event(sample, "_:", offset) for sample, offset in pauses]
+    events += [Event(sample, "_", offset) for sample, offset in pauses]
     assert word_ends(text, sorted(events), 400) == ends
 
 
@@ -108,23 +104,51 @@ def test_a_prompt_of_speech_is_the_published_one() -> None:
 def _clip() -> Clip:
     """1 s: `k` from 0.1 s, a pause from 0.8 s. `Hi` ends at 0.4 s and `you.` at 0.8 s."""
     samples = (8000 * np.sin(np.arange(SECOND) / 20)).astype(np.int16)
-    phonemes = (("k", SECOND // 10), ("_:", 8 * SECOND // 10))
-    return Clip(Utterance("Hi you.", samples, (4 * SECOND // 10, 8 * SECOND // 10), phonemes), 0, SECOND)
+    phonemes = (("k", SECOND // 10), ("_", 8 * SECOND // 10))
+    return Clip(Utterance("Hi you.", samples, (4 * SECOND // 10, 8 * SECOND // 10), phonemes), "a")
 
 
 def test_batches_follow_from_their_seed_and_stand_at_their_times() -> None:
-    first, again, other = (make_batch([_clip()], BYTES, seed, 2) for seed in ("1", "1", "2"))
+    first, again, other = (make_batch([_clip()], SPELLED, seed, 2) for seed in ("1", "1", "2"))
     assert all(torch.equal(*pair) for pair in zip(vars(first).values(), vars(again).values(), strict=True))
     assert not torch.equal(first.samples, other.samples)
     for targets in first.targets.tolist():
         begin = targets.index(WORD) + 1
-        assert _decoded([bytes([byte]) for byte in range(256)], targets[begin : begin + 3]) == " Hi"
+        assert _decoded(BYTES, targets[begin : begin + 3]) == " Hi"
     sounds = make_sounds([_clip()], "0", 3, 30)
     loud = sounds.samples.reshape(3, 120, -1).abs().amax(-1) > 0.01
-    assert loud[sounds.phonemes == phoneme_class("k")].all()
-    assert subframe_phonemes(_clip(), 0, 60) == [0] * 5 + [phoneme_class("k")] * 35 + [0] * 20  # 20 ms each
+    assert loud[sounds.phonemes == PHONEMES.index("k")].all()
+    assert subframe_phonemes(_clip(), 0, 60) == [0] * 5 + [PHONEMES.index("k")] * 35 + [0] * 20  # 20 ms each
     assert words_spoken(_clip(), 13).tolist() == [0] * 5 + [1] * 5 + [2] * 3
     assert words_of_tokens("é a", [1, 1, 1, 1]) == [0, 0, 1, 1], "lengths are in bytes"
+
+
+def test_a_diphthong_is_two_sounds_and_a_mark_is_none() -> None:
+    samples = np.zeros(1000, np.int16)
+    phonemes = (("ˈ", 0), ("a", 100), ("ː", 200), ("aɪ", 300), ("?", 700), ("_", 900))
+    found = phoneme_classes(Utterance("", samples, (), phonemes), np.arange(-50, 1050, 100))
+    assert "".join(PHONEMES[each][0] for each in found) == "__aaaaɪɪoo_"  # o: other
+
+
+def test_disturbances_keep_what_they_promise() -> None:
+    rng, rate = np.random.default_rng(0), 16000
+    times = np.arange(rate) / rate
+    low, middle = (np.sin(2 * np.pi * hertz * times).astype(np.float32) for hertz in (100, 1000))
+    found = in_band(low + middle, 300, 3400)
+    np.testing.assert_allclose(found[2000:-2000], middle[2000:-2000], atol=0.01)  # the ends are steps
+    click = np.zeros(rate, np.float32)
+    click[1000] = 1
+    echo = in_room(click, 0.3, 0.5, rng) - click
+    assert np.square(echo).sum() == pytest.approx(0.5, rel=1e-3), "the share of the power"
+    assert not echo[:1080].round(6).any() and not echo[1000 + 3 * rate // 10 :].round(6).any()
+    heard = at_speed(_clip(), 1.25)
+    assert len(samples_of(heard, rate)) == pytest.approx(len(samples_of(_clip(), rate)) / 1.25, abs=1)
+
+
+def test_a_clip_without_times_teaches_sound_only() -> None:
+    clip = Clip(Utterance("Hi you.", _clip().utterance.samples, (), ()), "a")
+    assert set(make_sounds([clip], "0", 1, 5).phonemes.flatten().tolist()) <= {0, IGNORED}
+    assert words_spoken(clip, 3).tolist() == [NO_WORD] * 3
 
 
 def _is_installed() -> bool:
@@ -136,8 +160,8 @@ def _is_installed() -> bool:
 
 
 @pytest.mark.skipif(  # not in CI, where .ci/run installs it
-    not _is_installed() and "CI" not in os.environ,
-    reason="libespeak-ng1 is not installed; only training needs it",
+    not (_is_installed() and FOLDER.exists()) and "CI" not in os.environ,
+    reason="libespeak-ng1 or wordnet-base is not installed; only training needs them",
 )
 def test_a_shard_depends_on_its_name_only() -> None:
     first, again, other = map(read_shard, [start_shard(Shard(index, clips=3)) for index in (4, 4, 5)])
@@ -161,6 +185,20 @@ def _run(folder: Path, steps: int) -> Trainer:
     trainer = Trainer(model, folder, "model", Schedule(steps, warmup=1))
     trainer.run(losses, save_every=1, log_every=1)
     return trainer
+
+
+def test_the_optimiser_steps_as_that_of_torch() -> None:
+    """`torch.optim.Muon` multiplies in bfloat16: 15 products, each rounded to 2^-9 of its values."""
+    start = torch.randn(24, 16)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    expected = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+    found = Muon([ours], 0.1)
+    for _ in range(3):
+        ours.grad = theirs.grad = torch.randn(24, 16)
+        found.step()
+        expected.step()
+    moved = float((theirs - start).norm())
+    assert float((ours - theirs).norm()) <= 15 * 2**-9 * moved < moved / 10
 
 
 def test_a_run_that_was_interrupted_ends_in_the_same_state(
@@ -214,7 +252,7 @@ def test_the_passes_of_recognition_are_the_exported_ones(recognition: Recognitio
     states += _caches(config.encoder, config.encoder.sliding_window + 4 * LENGTH)
     expected, *_ = encoder(mel[0].unflatten(0, (LENGTH, 8))[None], torch.tensor([0]), *states)
     assert_equal(found[0], expected[0], config.encoder.n_layers, config.encoder.hidden_dim)
-    audio, tokens = torch.randn(2, LENGTH, config.dim), torch.randint(0, 2048, (2, LENGTH))
+    audio, tokens = torch.randn(2, LENGTH, config.dim), torch.randint(0, config.vocab_size, (2, LENGTH))
     found = recognition.decode(audio, tokens, torch.tensor([6, LONGEST_DELAY]))
     options = RecognitionOptions(delay_ms="480,2400")
     decoder = Decoder(RecognitionModel(config).weights, config, options, LENGTH)
@@ -227,7 +265,7 @@ def test_the_passes_of_recognition_are_the_exported_ones(recognition: Recognitio
 @torch.no_grad()
 def test_the_passes_of_speech_are_the_exported_ones(speech: SpeechModel) -> None:
     config = speech.config
-    ids, is_code = torch.randint(0, 2048, (1, LENGTH)), torch.rand(1, LENGTH) < 0.5
+    ids, is_code = torch.randint(0, config.vocab_size, (1, LENGTH)), torch.rand(1, LENGTH) < 0.5
     codes = torch.randint(2, 22, (1, LENGTH, config.n_codebooks))
     found = speech.normed(speech.states(speech.embed(ids, codes, is_code))[-1])
     tables = speech.weights.mm_audio_embeddings
@@ -260,33 +298,33 @@ def _trainer(model: nn.Module, folder: Path, name: str) -> Trainer:
     return trainer
 
 
-def _write_recognition(folder: Path, tokens: list[bytes]) -> None:
+def _write_recognition(folder: Path) -> None:
+    fillers = (b"%c%c" % (first, second) for first in range(65, 128) for second in range(65, 128))
+    tokens = [*BYTES, *islice(fillers, VOCAB_SIZE - 1256)]
     model = RecognitionModel(VoxtralRealtimeConfig.model_validate(trained_params()))
     write_recognition(folder / "out", model, tokens, _trainer(model, folder, "r"))
 
 
-def _write_speech(folder: Path, tokens: list[bytes]) -> None:
+def _write_speech(folder: Path) -> None:
     model = SpeechModel(trained_config())
     codec = CodecModel(model.config.codec)
     voices = [torch.full((REFERENCE_FRAMES + 1, model.config.n_codebooks), code) for code in (2, 3)]
     trainers = [_trainer(codec, folder, "c"), _trainer(model, folder, "s")]
-    write_speech(folder / "out", TrainedSpeech(model, codec, voices), tokens, trainers)
+    write_speech(folder / "out", TrainedSpeech(model, codec, voices), trainers)
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "megabytes"),
-    [("voxtral_realtime", _write_recognition, 12), ("voxtral_tts", _write_speech, 16)],
+    ("name", "write"), [("voxtral_realtime", _write_recognition), ("voxtral_tts", _write_speech)]
 )
 def test_what_is_written_is_a_complete_checkpoint(
-    name: str, write: Callable[[Path, list[bytes]], None], megabytes: int, tmp_path: Path
+    name: str, write: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    fillers = (b"%c%c" % (first, second) for first in range(65, 97) for second in range(65, 97))
-    write(tmp_path, [*(bytes([byte]) for byte in range(256)), *islice(fillers, VOCAB_SIZE - 1256)])
+    write(tmp_path)
     family, out = open_family(name), tmp_path / "out"
     checkpoint = Checkpoint(family.layout.weight_files(out))
     expected = expected_tensors(family.build_root(family.layout.load_config(out)))
     assert {tensor: checkpoint.shape(tensor) for tensor in checkpoint.names} == expected
-    assert checkpoint.size <= megabytes * 1e6
+    assert checkpoint.size <= 20e6
     load_tekken(out / "tekken.json")
     assert "Apache-2.0" in (out / "README.md").read_text()
 

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 Losses = dict[str, torch.Tensor]  # "loss" is the one that is minimised
 AVERAGING = 0.999  # how much of the averaged weights each step keeps
 MAX_GRADIENT_NORM = 1.0
+WEIGHT_DECAY = 0.01
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,40 @@ def bfloat16_autocast() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+class Muon(torch.optim.Optimizer):
+    """Momentum with orthogonal updates, of the size of AdamW's (Keller Jordan's Muon; size by Moonshot).
+
+    As `torch.optim.Muon`, which multiplies in bfloat16: on a processor without AVX512_BF16 its step took 18.8
+    s for 56 matrices [256, 704], and 0.8 s in float32 (AMD EPYC, one thread).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, momentum: float = 0.95):
+        super().__init__(parameters, {"lr": rate, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # no closure
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                state = self.state[matrix]
+                if not state:
+                    state["momentum"] = torch.zeros_like(matrix)
+                momentum = state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
+                update = orthogonal(matrix.grad.lerp(momentum, group["momentum"]))
+                matrix.mul_(1 - group["lr"] * WEIGHT_DECAY)
+                matrix.add_(update, alpha=-0.2 * max(matrix.shape) ** 0.5 * group["lr"])
+
+
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """[m, n] -> about the nearest matrix of orthonormal rows or columns, by five Newton-Schulz steps."""
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.mT if is_tall else matrix
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        squared = x @ x.mT
+        x = torch.addmm(x, torch.addmm(squared, squared, squared, beta=-4.775, alpha=2.0315), x, beta=3.4445)
+    return x.mT if is_tall else x
+
+
 class Trainer:
     """A model with its optimisers and its averaged weights, in `folder`/`name`.pt.
 
@@ -64,13 +99,12 @@ class Trainer:
         self.path, self.log_path = folder / f"{name}.pt", folder / f"{name}.jsonl"
         inner, others = _by_optimiser(model)
         self.optimisers: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(others, lr=schedule.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+            torch.optim.AdamW(
+                others, lr=schedule.rate, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY, fused=True
+            )
         ]
         if inner:
-            muon = torch.optim.Muon(
-                inner, lr=schedule.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
-            )
-            self.optimisers.append(muon)
+            self.optimisers.append(Muon(inner, schedule.rate))
         self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
         self.step, self.seconds = 0, 0.0
         if self.path.exists():

@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from tools.training.data.clips import Clip, Shards
+from tools.training.data.clips import Clip, Mixture, Shards
 from tools.training.data.sound import log_mel
 from tools.training.data.tokens import Encoder, load_tokens
 from tools.training.loop import Losses, Schedule, Trainer, device
-from tools.training.recognition.model import RecognitionModel, trained_params
+from tools.training.recognition.model import VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch
 from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
-NAME = "voxtral_realtime"
+NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
 STEPS = (8_800, 0)  # as in the embedded model; the second number has a falling learning rate
-STEPS_PER_SHARD = 12
+HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=120)
 PHONEME_WEIGHT = 0.3
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 
@@ -58,8 +58,8 @@ def recognition_losses(
 def train(arguments: argparse.Namespace) -> None:
     """Trains to the end of the schedule."""
     model, trainer = _trainer(arguments)
-    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
-    shards = Shards(STEPS_PER_SHARD, varied=True, seed=arguments.seed)
+    encoder = Encoder(load_tokens(arguments.folder / TOKENS, VOCAB_SIZE))
+    shards = Shards(HEARD, arguments.folder, arguments.seed)
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:{step}"
@@ -74,7 +74,7 @@ def write(arguments: argparse.Namespace) -> None:
     _check_trained(trainer)
     model = trainer.averaged()
     assert isinstance(model, RecognitionModel)
-    write_recognition(arguments.out, model, load_tokens(arguments.folder / "tokens.json"), trainer)
+    write_recognition(arguments.out, model, load_tokens(arguments.folder / TOKENS, VOCAB_SIZE), trainer)
 
 
 def _check_trained(trainer: Trainer) -> None:

@@ -23,8 +23,8 @@ from hashlib import sha256
 import torch
 import torch.nn.functional as F
 
-from tools.training.data.clips import VOICES, Clip, Shard, Shards, make_shard
-from tools.training.data.tokens import Encoder, load_tokens
+from tools.training.data.clips import ROBOTS, Clip, Mixture, Shard, Shards, make_shard, natural_shards, unpack
+from tools.training.data.tokens import BYTES, Encoder
 from tools.training.loop import Losses, Trainer, device
 from tools.training.speech.batches import (
     IGNORED,
@@ -38,6 +38,7 @@ from tools.training.speech.batches import (
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import (
     REFERENCE_FRAMES,
+    VOICES,
     SpeechModel,
     TrainedSpeech,
     semantic_loss,
@@ -49,12 +50,14 @@ from tools.training.writing import write_speech
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
-CODEC_STEPS = (8_300, 1_000)  # as in the embedded model; the second number has a falling learning rate
+CODEC_STEPS = (7_000, 1_400)  # as in the embedded model; the second number has a falling learning rate
 LANGUAGE_STEPS = (11_400, 2_000)
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
-STEPS_PER_SHARD = 16
+HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
+HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=120)
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5
+SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
 
 
@@ -120,25 +123,25 @@ def hash_of(seed: str) -> int:
 
 def train_codec(arguments: argparse.Namespace) -> None:
     model, trainer = _codec(arguments)
-    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+    shards = Shards(HEARD_BY_CODEC, arguments.folder, arguments.seed)
 
     def losses(step: int) -> Losses:
-        return codec_losses(model, shards.at(step), f"{arguments.seed}:{step}", arguments.batch)
+        return codec_losses(model, _of_speakers(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)
 
     trainer.run(losses, arguments.save_every)
 
 
 def train_language(arguments: argparse.Namespace) -> None:
     codec, model, trainer, voices = _language(arguments)
-    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
-    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+    encoder = Encoder(BYTES)
+    shards = Shards(HEARD, arguments.folder, arguments.seed)
     encoded: dict[int, list[Spoken]] = {}
 
     def losses(step: int) -> Losses:
         clips, index = shards.at(step), shards.index(step)
         if index not in encoded:
             encoded.clear()
-            encoded[index] = encode_clips(clips, codec)
+            encoded[index] = encode_clips(_of_speakers(clips), codec)
         seed = f"{arguments.seed}:{step}"
         batch = make_sequences(encoded[index], voices, encoder, seed, arguments.batch)
         return language_losses(model, batch, seed)
@@ -152,8 +155,12 @@ def write(arguments: argparse.Namespace) -> None:
     model = trainer.averaged()
     assert isinstance(model, SpeechModel)
     _, codec_trainer = _codec(arguments)
-    tokens = load_tokens(arguments.folder / "tokens.json")
-    write_speech(arguments.out, TrainedSpeech(model, codec, voices), tokens, [codec_trainer, trainer])
+    prompts = [voices[speaker] for speaker in VOICES.values()]
+    write_speech(arguments.out, TrainedSpeech(model, codec, prompts), [codec_trainer, trainer])
+
+
+def _of_speakers(clips: list[Clip]) -> list[Clip]:
+    return [clip for clip in clips if clip.voice in SPEAKERS]
 
 
 def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
@@ -161,15 +168,18 @@ def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
     return model, Trainer(model, arguments.folder, CODEC, schedule_of(arguments, *CODEC_STEPS))
 
 
-def _language(arguments: argparse.Namespace) -> tuple[CodecModel, SpeechModel, Trainer, list[torch.Tensor]]:
+def _language(
+    arguments: argparse.Namespace,
+) -> tuple[CodecModel, SpeechModel, Trainer, dict[str, torch.Tensor]]:
     """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
     _, codec_trainer = _codec(arguments)
     if not codec_trainer.path.exists():
         raise FileNotFoundError(f"{codec_trainer.path}: train the codec first, with the stage `codec`")
     codec = codec_trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
-    spoken = encode_clips(make_shard(REFERENCE_SHARD), codec)
-    voices = reference_codes(spoken, len(VOICES), REFERENCE_FRAMES)
+    natural = natural_shards(arguments.folder)[0]
+    spoken = encode_clips([*make_shard(REFERENCE_SHARD), *unpack(natural.read_bytes())], codec)
+    voices = reference_codes(spoken, SPEAKERS, REFERENCE_FRAMES)
     model = SpeechModel(trained_config(), arguments.seed)
     schedule = schedule_of(arguments, *LANGUAGE_STEPS)
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices

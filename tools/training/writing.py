@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tools.training.data.clips import VOICES
-from tools.training.data.tokens import tekken_document
+from tools.training.data.tokens import BYTES, tekken_document
 from tools.training.loop import Trainer
 from tools.training.recognition.model import RecognitionModel
 from tools.training.recognition.model import trained_params as recognition_params
-from tools.training.speech.model import VOICE_NAMES, TrainedSpeech
+from tools.training.speech.model import VOICES, TrainedSpeech
 from tools.training.speech.model import trained_params as speech_params
 from voxport.model.mistral_layout import PARAMS, TOKENIZER, WEIGHTS
 from voxport.model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
@@ -25,9 +24,13 @@ from voxport.runtime.machine import describe_machine
 
 CARD = "README.md"
 NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
+DATA = (
+    "sentences of `tools/training/data`, a part of them from WordNet 3.0; spoken by Kokoro-82M (Apache-2.0) "
+    "and by espeak-ng"
+)
 LICENCE = (
-    "Apache-2.0, as this project. The texts were written for it. espeak-ng made the sound. Its licence, the "
-    "GPL, covers the program and its data, not the sound. No recording and no other model was used."
+    "Apache-2.0, as this project. WordNet's licence is in NOTICE. The licence of espeak-ng, the GPL, covers "
+    "the program and its data, not the sound. No recording of a person was used."
 )
 
 
@@ -40,13 +43,11 @@ def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes
     _write(out, documents, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
 
 
-def write_speech(
-    out: Path, trained: TrainedSpeech, tokens: Sequence[bytes], trainers: Sequence[Trainer]
-) -> None:
+def write_speech(out: Path, trained: TrainedSpeech, trainers: Sequence[Trainer]) -> None:
     """Writes voxtral-tts-tiny. Raises FileExistsError where `out` exists."""
     (model, codec, voices), params = trained, speech_params()
     tekken = tekken_document(
-        tokens, SPEECH_SPECIALS, speech_audio(params, {name: len(voices[0]) for name in VOICE_NAMES})
+        BYTES, SPEECH_SPECIALS, speech_audio(params, {name: len(voices[0]) for name in VOICES})
     )
     weights = dict(model.weights.named_parameters())
     weights |= {f"audio_tokenizer.{name}": value for name, value in codec.weights.named_parameters()}
@@ -55,7 +56,7 @@ def write_speech(
         name: model.embed(
             nothing, codes[None].to(nothing.device), torch.ones_like(nothing, dtype=torch.bool)
         )[0]
-        for name, codes in zip(VOICE_NAMES, voices, strict=True)
+        for name, codes in zip(VOICES, voices, strict=True)
     }
     documents = {PARAMS: params, TOKENIZER: tekken}
     _write(out, documents, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
@@ -90,8 +91,7 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
     """The model card: data, steps, time, machine, last measurements with their steps, licence."""
     lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
     lines += [f"{purpose} Trained by `tools/training` of voxport.", ""]
-    data = f"sentences of `tools/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})"
-    lines += [f"- Data: {data}."]
+    lines += [f"- Data: {DATA}."]
     for trainer in trainers:
         last: dict[str, tuple[object, int]] = {}
         for line in map(json.loads, trainer.log_path.read_text().splitlines()):

@@ -1,7 +1,9 @@
-"""Clips: sentences with their sound, in shards that are made by a process of their own.
+"""Clips: sentences with their sound. Shards of them are made by espeak-ng in a process of their own, or were
+written by `tools.training.data.speak`.
 
-A shard depends on its name only (see `espeak.Espeak`). So training that continues at a shard sees what it
-would have seen without an interruption. `python -m tools.training.data.clips` is the process of one shard.
+A shard of espeak-ng depends on its name only (see `espeak.Espeak`). So training that continues at a shard
+sees what it would have seen without an interruption. `python -m tools.training.data.clips` is the process of
+one shard; it reads the texts from stdin.
 """
 
 import argparse
@@ -10,54 +12,96 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
-from tools.training.data.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
-from tools.training.data.sentences import held_out_sentences, training_sentences
+from tools.training.data.espeak import Espeak, Utterance, Voice
+from tools.training.data.sentences import training_sentences
 
-CLIPS = 256  # 15 minutes of sound, a shard
-VOICES = ("en-us+f3", "en-us+m3")
-MAIN_VOICE_SHARE = 0.7
-SOURCES: dict[str, Callable[[int], Iterator[str]]] = {
-    "training": training_sentences,
-    "held_out": held_out_sentences,
-}
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The name of a shard. `varied`: speed and pitch differ from clip to clip, as recognition needs."""
-
-    index: int
-    seed: int = 0
-    source: str = "training"
-    varied: bool = True
-    clips: int = CLIPS
-
-    def utterances(self) -> Iterator[tuple[Utterance, Voice]]:
-        """Speaks the clips. Equal shards are equal only in a new process."""
-        espeak, rng = Espeak(), random.Random(f"clips:{self.seed}:{self.index}")
-        seed = self.seed * 1_000_003 + self.index
-        texts = SOURCES[self.source](seed)
-        for text in islice(texts, self.clips):
-            voice = Voice(VOICES[rng.random() > MAIN_VOICE_SHARE])
-            if self.varied:
-                voice = Voice(voice.name, rng.randint(125, 185), rng.randint(35, 65))
-            yield espeak.speak(text, voice), voice
+CLIPS = 64  # a shard, three minutes of sound
+SPEECH_FOLDER = "speech"  # of the natural shards, in the folder of the state
+ROBOTS = ("en-us+f3", "en-us+m3")  # voices of espeak-ng that teach speech its letters
+ACCENTS = ("en-us", "en-us", "en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-us-nyc")
+VARIANTS = (
+    *(f"f{number}" for number in range(1, 6)),
+    *(f"m{number}" for number in range(1, 9)),
+    "Alex",
+    "Alicia",
+    "Andrea",
+    "Andy",
+    "Annie",
+    "Denis",
+    "Gene",
+    "Jacky",
+    "Lee",
+    "Mario",
+    "Michael",
+    "Mike",
+    "adam",
+    "anika",
+    "antonio",
+    "belinda",
+    "benjamin",
+    "caleb",
+    "david",
+    "ed",
+    "edward",
+    "grandma",
+    "grandpa",
+    "john",
+    "klatt",
+    "klatt2",
+    "klatt3",
+    "linda",
+    "max",
+    "paul",
+    "quincy",
+    "rob",
+    "robert",
+    "steph",
+    "travis",
+    "victor",
+    "zac",
+)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """An utterance at `rate` samples per second, and its voice's number in `VOICES`."""
+    """An utterance and the name of its voice."""
 
     utterance: Utterance
-    voice: int
-    rate: int
+    voice: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The name of a shard of espeak-ng. `varied`: any voice, speed and pitch, as recognition needs."""
+
+    index: int
+    seed: int = 0
+    varied: bool = True
+    clips: int = CLIPS
+
+    def texts(self) -> list[str]:
+        """The sentences of the shard."""
+        return list(islice(training_sentences(self.seed * 1_000_003 + self.index), self.clips))
+
+    def speak(self, texts: Sequence[str]) -> list[Clip]:
+        """Equal shards are equal only in a new process."""
+        espeak, rng = Espeak(), random.Random(f"clips:{self.seed}:{self.index}")
+        clips = []
+        for text in texts:
+            voice = Voice(rng.choice(ROBOTS))
+            if self.varied:
+                name = f"{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
+                voice = Voice(name, rng.randint(120, 210), rng.randint(25, 75))
+            clips.append(Clip(espeak.speak(text, voice), voice.name))
+        return clips
 
 
 def make_shard(shard: Shard) -> list[Clip]:
@@ -66,10 +110,15 @@ def make_shard(shard: Shard) -> list[Clip]:
 
 
 def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
-    """Starts the process of a shard, for `read_shard`."""
+    """Starts the process of a shard, for `read_shard`, with its texts, which take long to read."""
     command = [sys.executable, "-m", "tools.training.data.clips", "--index", str(shard.index)]
-    command += ["--seed", str(shard.seed), "--source", shard.source, "--clips", str(shard.clips)]
-    return subprocess.Popen([*command, *(["--varied"] if shard.varied else [])], stdout=subprocess.PIPE)
+    command += ["--seed", str(shard.seed), *(["--varied"] if shard.varied else [])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    with process.stdin:
+        process.stdin.write(json.dumps(shard.texts()).encode())
+    process.stdin = None  # `communicate` would write to it
+    return process
 
 
 def read_shard(process: "subprocess.Popen[bytes]") -> list[Clip]:
@@ -77,14 +126,45 @@ def read_shard(process: "subprocess.Popen[bytes]") -> list[Clip]:
     content, _ = process.communicate()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
-    return _unpacked(content)
+    return unpack(content)
+
+
+def natural_shards(folder: Path) -> list[Path]:
+    """The files of natural speech in the folder of a state. Raises FileNotFoundError if there are none."""
+    found = sorted((folder / SPEECH_FOLDER).glob("*.npz"))
+    if not found:
+        raise FileNotFoundError(
+            f"{folder / SPEECH_FOLDER}: has no speech; make it with `python -m tools.training.data.speak`"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What a training hears: clips of espeak-ng and natural shards, which serve `steps` steps.
+
+    The natural shards are drawn from the first `pool` ones. A pool that changes changes the training.
+    """
+
+    steps: int
+    varied: bool
+    robot_clips: int
+    natural_shards: int
+    pool: int
 
 
 class Shards:
-    """Each shard serves `steps_per_shard` steps. The next one is made while one is used."""
+    """The clips of each step. The next shard of espeak-ng is made while one is used."""
 
-    def __init__(self, steps_per_shard: int, varied: bool, seed: int):
-        self._steps, self._varied, self._seed = steps_per_shard, varied, seed
+    def __init__(self, mixture: Mixture, folder: Path, seed: int):
+        """`folder` is the state of the training. Raises FileNotFoundError without enough natural shards."""
+        self._mixture, self._seed = mixture, seed
+        self._natural = natural_shards(folder)[: mixture.pool]
+        if len(self._natural) < mixture.pool:
+            raise FileNotFoundError(
+                f"{folder / SPEECH_FOLDER}: has {len(self._natural)} shards, expected {mixture.pool}; make "
+                "them with `python -m tools.training.data.speak`"
+            )
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._index, self._clips = -1, list[Clip]()
 
@@ -93,48 +173,54 @@ class Shards:
         index = self.index(step)
         if index != self._index:
             self._start(index)
-            self._index, self._clips = index, read_shard(self._started.pop(index))
+            robots = read_shard(self._started.pop(index))
+            rng = random.Random(f"natural:{self._seed}:{index}")
+            chosen = rng.choices(self._natural, k=self._mixture.natural_shards)
+            self._index = index
+            self._clips = [*robots, *(clip for path in chosen for clip in unpack(path.read_bytes()))]
             self._start(index + 1)
         return self._clips
 
     def index(self, step: int) -> int:
-        """The number of the shard of a step."""
-        return step // self._steps
+        """The number of the shards of a step."""
+        return step // self._mixture.steps
 
     def _start(self, index: int) -> None:
         if index not in self._started:
-            self._started[index] = start_shard(Shard(index, self._seed, varied=self._varied))
+            shard = Shard(index, self._seed, self._mixture.varied, self._mixture.robot_clips)
+            self._started[index] = start_shard(shard)
 
 
-def _packed(shard: Shard) -> bytes:
-    made = list(shard.utterances())
+def pack(clips: Sequence[Clip]) -> bytes:
+    """The file of a shard: an .npz with all samples in a row and a header in JSON."""
     about = [
         {
-            "text": one.text,
-            "words": one.words,
-            "phonemes": one.phonemes,
-            "voice": VOICES.index(voice.name),
-            "length": len(one.samples),
+            "text": clip.utterance.text,
+            "words": clip.utterance.words,
+            "phonemes": clip.utterance.phonemes,
+            "rate": clip.utterance.rate,
+            "voice": clip.voice,
+            "length": len(clip.utterance.samples),
         }
-        for one, voice in made
+        for clip in clips
     ]
     file = io.BytesIO()
-    header = json.dumps({"rate": SAMPLE_RATE, "clips": about}).encode()
-    samples = np.concatenate([one.samples for one, _ in made])
-    np.savez(file, header=np.frombuffer(header, np.uint8), samples=samples)
+    samples = np.concatenate([clip.utterance.samples for clip in clips])
+    np.savez(file, header=np.frombuffer(json.dumps(about).encode(), np.uint8), samples=samples)
     return file.getvalue()
 
 
-def _unpacked(content: bytes) -> list[Clip]:
+def unpack(content: bytes) -> list[Clip]:
+    """The clips of a shard's file."""
     with np.load(io.BytesIO(content)) as arrays:
         header, samples = json.loads(arrays["header"].tobytes()), arrays["samples"]
     clips, start = [], 0
-    for about in header["clips"]:
+    for about in header:
         sound = samples[start : start + about["length"]]
         start += about["length"]
         phonemes = tuple((name, first) for name, first in about["phonemes"])
-        utterance = Utterance(about["text"], sound, tuple(about["words"]), phonemes)
-        clips.append(Clip(utterance, about["voice"], header["rate"]))
+        utterance = Utterance(about["text"], sound, tuple(about["words"]), phonemes, about["rate"])
+        clips.append(Clip(utterance, about["voice"]))
     return clips
 
 
@@ -142,14 +228,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--source", choices=SOURCES, default="training")
-    parser.add_argument("--clips", type=int, default=CLIPS)
-    parser.add_argument("--varied", action="store_true", help="vary speed and pitch")
+    parser.add_argument("--varied", action="store_true", help="any voice, speed and pitch")
     arguments = parser.parse_args()
-    shard = Shard(arguments.index, arguments.seed, arguments.source, arguments.varied, arguments.clips)
+    shard = Shard(arguments.index, arguments.seed, arguments.varied)
+    texts = json.load(sys.stdin)
     # Its buffer repeats a write that a signal cuts short. With PYTHONUNBUFFERED, stdout itself has none.
     with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb", closefd=False) as out:
-        out.write(_packed(shard))  # a pipe breaks if the training is interrupted
+        out.write(pack(shard.speak(texts)))  # a pipe breaks if the training is interrupted
 
 
 if __name__ == "__main__":

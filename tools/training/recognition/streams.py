@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from tools.training.data.clips import Clip
-from tools.training.data.espeak import SAMPLE_RATE, phoneme_at, phoneme_class
-from tools.training.data.sound import RECOGNITION_RATE, augment, samples_of
+from tools.training.data.espeak import phoneme_classes
+from tools.training.data.sound import RECOGNITION_RATE, at_speed, augment, samples_of
 from tools.training.data.tokens import Encoder
 from voxport.model.voxtral_realtime.config import Schedule
 
@@ -20,6 +20,7 @@ DELAYS = (1, 2, 3, 6, 6, 6, 12, 30, 30)  # in tokens, the two defaults more ofte
 MIN_LEFT_PADS = 4
 IGNORED = -100  # a target without a loss
 PHONEME_LAG = 0.06  # seconds of sound that the encoder has after the middle of a phoneme's frame
+SPEEDS = 0.85, 1.18  # factors of the rate of a clip
 TAIL_TOKENS = 6  # tokens for the last words of a stream
 SCHEDULE = Schedule()
 
@@ -78,27 +79,30 @@ class _Stream:
         self.samples[start:end] = sound
         self.end = end
         for word, ended in zip(clip.utterance.text.split(), clip.utterance.words, strict=True):
-            last = -(-(start + ended * RECOGNITION_RATE // clip.rate) // TOKEN_SAMPLES) - 1
+            last = -(-(start + ended * RECOGNITION_RATE // clip.utterance.rate) // TOKEN_SAMPLES) - 1
             self.due.append((last + self.delay, encoder.encode(f" {word}")))
         frame = TOKEN_SAMPLES // FRAMES_PER_TOKEN
         covered = np.arange(start // frame, min(len(self.phonemes), -(-end // frame) + 3))
-        times = (
-            (covered * frame + frame // 2 - PHONEME_LAG * RECOGNITION_RATE - start)
-            * SAMPLE_RATE
-            / RECOGNITION_RATE
-        )
-        names = phoneme_at(clip.utterance.phonemes, times, len(clip.utterance.samples))
-        self.phonemes[covered] = [phoneme_class(name) for name in names]
+        times = covered * frame + frame // 2 - PHONEME_LAG * RECOGNITION_RATE - start
+        times = times * clip.utterance.rate / RECOGNITION_RATE
+        self.phonemes[covered] = phoneme_classes(clip.utterance, times)
         return True
 
 
 def make_stream(
     clips: Sequence[Clip], encoder: Encoder, seed: str, length: int = TOKENS
 ) -> tuple[np.ndarray, list[int], list[int], int, np.ndarray]:
-    """Random sentences of `clips` with random pauses, loudness and noise: one row of a `StreamBatch`."""
+    """Random sentences of `clips` with random pauses, speeds and disturbances: one row of a `StreamBatch`.
+
+    Sentences with digits are left out: how a number is spoken does not follow from its spelling. So are
+    clips without times.
+    """
     rng, noise = random.Random(seed), np.random.default_rng(list(seed.encode()))
     stream = _Stream(rng.randint(MIN_LEFT_PADS, SCHEDULE.left_pad_tokens), rng.choice(DELAYS), length)
-    while stream.add(rng.choice(clips), rng.uniform(0.0, 0.6), encoder):
+    spelled = [
+        clip for clip in clips if clip.utterance.words and not any(map(str.isdigit, clip.utterance.text))
+    ]
+    while stream.add(at_speed(rng.choice(spelled), rng.uniform(*SPEEDS)), rng.uniform(0.0, 0.6), encoder):
         pass
     first = stream.left_pads * TOKEN_SAMPLES
     last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * RECOGNITION_RATE))

@@ -1,7 +1,7 @@
 """Batches for backbone and acoustic transformer: prompts as published, then the frames of the sentence."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from tools.training.data.clips import Clip
-from tools.training.data.espeak import SAMPLE_RATE
 from tools.training.data.sound import SPEECH_RATE, samples_of
 from tools.training.data.tokens import Encoder
 from tools.training.loop import device
@@ -18,7 +17,6 @@ from tools.training.speech.sound_batches import FRAME_SAMPLES
 from voxport.bundle.constants.voxtral_tts import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
-DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
 MAX_WRONG_FRAMES = 0.5  # the largest share of wrong frames that are fed back
 IGNORED = -100
 NO_WORD = -1
@@ -27,13 +25,13 @@ ENCODER_BATCH = 32  # clips
 
 
 class Spoken(NamedTuple):
-    """A sentence, the number of its voice, its codes int64 [T, K], and the word that each frame speaks [T].
+    """A sentence, the name of its voice, its codes int64 [T, K], and the word that each frame speaks [T].
 
     A frame after the last word has the number of the words.
     """
 
     text: str
-    voice: int
+    voice: str
     codes: torch.Tensor
     words: torch.Tensor
 
@@ -75,8 +73,13 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
 
 
 def words_spoken(clip: Clip, frames: int) -> torch.Tensor:
-    """The word of the middle of each frame, int64 [frames]. A pause belongs to the word after it."""
-    middles = (np.arange(frames) + 0.5) / FRAME_RATE * SAMPLE_RATE
+    """The word of the middle of each frame, int64 [frames]. A pause belongs to the word after it.
+
+    NO_WORD if the times are not known.
+    """
+    if not clip.utterance.words:
+        return torch.full((frames,), NO_WORD)
+    middles = (np.arange(frames) + 0.5) / FRAME_RATE * clip.utterance.rate
     return torch.from_numpy(np.searchsorted(clip.utterance.words, middles, side="right"))
 
 
@@ -93,16 +96,16 @@ def words_of_tokens(text: str, lengths: Sequence[int]) -> list[int]:
     return [sum(end <= start for end in ends[:-1]) for start in starts]
 
 
-def reference_codes(spoken: Sequence[Spoken], voices: int, frames: int) -> list[torch.Tensor]:
+def reference_codes(spoken: Sequence[Spoken], voices: Sequence[str], frames: int) -> dict[str, torch.Tensor]:
     """The prompt of each voice: the first frames of one of its sentences, and END_AUDIO: int64 [frames + 1,
     K].
     """
-    found = []
-    for voice in range(voices):
+    found = {}
+    for voice in voices:
         codes = next(one.codes for one in spoken if one.voice == voice and len(one.codes) >= frames)
         end = torch.zeros_like(codes[:1])
         end[0, 0] = END_AUDIO
-        found.append(torch.cat((codes[:frames], end)))
+        found[voice] = torch.cat((codes[:frames], end))
     return found
 
 
@@ -152,14 +155,14 @@ def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.
 
 
 def make_sequences(
-    spoken: Sequence[Spoken], voices: Sequence[torch.Tensor], encoder: Encoder, seed: str, size: int
+    spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder, seed: str, size: int
 ) -> PromptedSpeech:
     """`size` random sentences, padded on the right to the longest: each tensor [B, S, ...]."""
     rng = random.Random(seed)
     chosen = [rng.choice(spoken) for _ in range(size)]
     rows = []
     for one in chosen:
-        ids = encoder.encode(one.text, DROPPED_MERGES, rng)
+        ids = encoder.encode(one.text)
         word_of = words_of_tokens(one.text, encoder.lengths(ids))
         rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words))
     padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD)

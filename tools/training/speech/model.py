@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tools.training.data.tokens import VOCAB_SIZE
+from tools.training.data.tokens import BYTES
 from tools.training.layers import attend, causal_block, feed_forward, head_scores, initialise, project
 from tools.training.speech.batches import NO_WORD
 from tools.training.speech.codec_model import CodecModel
@@ -25,12 +25,12 @@ LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
 READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
 REFERENCE_FRAMES = 12  # the length of a voice's prompt; one row more for the end
-VOICE_NAMES = ("clear_female", "clear_male")  # in the order of `clips.VOICES`
+VOICES = {"clear_female": "af_heart", "clear_male": "am_michael"}  # published names, and names in clips
 ACOUSTIC_CODES = 24
 _BLOCK = {"dim": 256, "head_dim": 64, "n_heads": 4, "n_kv_heads": 2}
 
-TRAINED_SIZE = Size(  # 15.7 MB in bfloat16
-    backbone=_BLOCK | {"n_layers": 4, "hidden_dim": 640, "vocab_size": VOCAB_SIZE},
+TRAINED_SIZE = Size(  # 19 MB in bfloat16
+    backbone=_BLOCK | {"n_layers": 6, "hidden_dim": 768, "vocab_size": SPECIALS + len(BYTES)},
     acoustic=_BLOCK | {"n_layers": 2, "hidden_dim": 512},
     codec={
         "dim": 192,
@@ -43,8 +43,8 @@ TRAINED_SIZE = Size(  # 15.7 MB in bfloat16
         "decoder_transformer_lengths_str": "1,1,1,2",
     },
     semantic_codes=510,
-    num_vocab_tokens=VOCAB_SIZE - SPECIALS,
-    voices={name: REFERENCE_FRAMES + 1 for name in VOICE_NAMES},
+    num_vocab_tokens=len(BYTES),
+    voices={name: REFERENCE_FRAMES + 1 for name in VOICES},
 )
 
 
@@ -163,7 +163,7 @@ def trained_config() -> VoxtralTTSConfig:
 
 
 class TrainedSpeech(NamedTuple):
-    """What speaks: the models in training. `voices`: the codes int64 [T, K] of each voice's prompt."""
+    """What speaks: the models in training. `voices`: the codes int64 [T, K] of the prompts of `VOICES`."""
 
     model: SpeechModel
     codec: CodecModel

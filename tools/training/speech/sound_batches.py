@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tools.training.data.clips import Clip
-from tools.training.data.espeak import SAMPLE_RATE, phoneme_at, phoneme_class
+from tools.training.data.espeak import phoneme_classes
 from tools.training.data.sound import SPEECH_RATE, samples_of
 from tools.training.speech.codec_model import SUBFRAMES
 
@@ -30,9 +30,8 @@ class SoundBatch(NamedTuple):
 def subframe_phonemes(clip: Clip, start: int, count: int) -> list[int]:
     """Classes of `count` subframes of 20 ms; the first begins at `start`, in samples of SPEECH_RATE."""
     step = FRAME_SAMPLES // SUBFRAMES
-    times = (start + np.arange(count) * step + step // 2) * SAMPLE_RATE / SPEECH_RATE
-    names = phoneme_at(clip.utterance.phonemes, times, len(clip.utterance.samples))
-    return [phoneme_class(name) for name in names]
+    times = (start + np.arange(count) * step + step // 2) * clip.utterance.rate / SPEECH_RATE
+    return phoneme_classes(clip.utterance, times).tolist()
 
 
 def make_sound(clips: Sequence[Clip], seed: str, frames: int) -> tuple[np.ndarray, list[int]]:
