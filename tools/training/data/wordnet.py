@@ -45,10 +45,11 @@ AROUND_NOUNS = (
 )
 # Words that nobody wants to hear from an example
 REFUSED = re.compile(
-    r"\b(nigg\w*|rap(e|ed|es|ing|ist)|whor\w*|slut\w*|bitch\w*|bastard\w*|fuck\w*|shit\w*|cunt\w*|cock|ass|tits?|"
-    r"sex\w*|penis|vagina\w*|prostitut\w*|porn\w*|naked|nude|jews?|jewish|negro\w*|blacks|queer\w*|fagg?\w*|homosexual\w*|"
-    r"kill\w*|murder\w*|suicid\w*|tortur\w*|hitler|nazi\w*|slaves?|slaughter\w*|stab\w*|orgasm\w*|masturbat\w*|"
-    r"copulat\w*|incest\w*|semen|urin\w*|feces|breasts?|lynch\w*|massacr\w*|execut(ed|ion)|corpses?)\b",
+    r"\b(nigg\w*|rap(e|ed|es|ing|ist)|whor\w*|slut\w*|bitch\w*|bastard\w*|fuck\w*|shit\w*|cunt\w*|cock|ass|"
+    r"tits?|sex\w*|penis|vagina\w*|prostitut\w*|porn\w*|naked|nude|jews?|jewish|negro\w*|blacks|queer\w*|"
+    r"fagg?\w*|homosexual\w*|kill\w*|murder\w*|suicid\w*|tortur\w*|hitler|nazi\w*|slaves?|slaughter\w*|"
+    r"stab\w*|orgasm\w*|masturbat\w*|copulat\w*|incest\w*|semen|urin\w*|feces|breasts?|lynch\w*|massacr\w*|"
+    r"execut(ed|ion)|corpses?)\b",
     re.IGNORECASE,
 )
 PLAIN = re.compile(r"[A-Za-z0-9 ,.'!?;:$%-]+")
