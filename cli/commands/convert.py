@@ -126,6 +126,8 @@ class Synth:
         parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
         seed = "seed of the weights; the same seed gives the same bytes (default: 0)"
         parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
+        outliers = "plant the outlier channels of trained models; full precision computes the same as without"
+        parser.add_argument("--outliers", action="store_true", help=outliers)
         add_json(parser)
 
     @staticmethod
@@ -134,13 +136,16 @@ class Synth:
 
         key = find_family(arguments.model)  # before torch is imported
         from voxport.model.synthetic.checkpoint import write_checkpoint
+        from voxport.model.synthetic.outliers import planted
 
-        write_checkpoint(arguments.out, arguments.size, arguments.seed, key)
+        plant = planted if arguments.outliers else None
+        write_checkpoint(arguments.out, arguments.size, arguments.seed, key, plant)
         result = {
             "out": str(arguments.out),
             "family": key,
             "size": arguments.size,
             "seed": arguments.seed,
+            "outliers": arguments.outliers,
             "bytes": sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file()),
         }
         print(json.dumps(result) if arguments.json else arguments.out)

@@ -9,6 +9,7 @@ from torch import nn
 from voxport.model.config import TransformerArgs
 from voxport.model.layers.attention import Attention, AttentionWeights, Place
 from voxport.model.layers.basic import FeedForward, FeedForwardWeights, RMSNorm
+from voxport.model.layers.channels import MISTRAL_PAIRS
 from voxport.model.layers.rope import Rotation
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -19,6 +20,8 @@ class BlockWeights(nn.Module):
 
     `biases` are those that Whisper has: wq, wv, wo and w2.
     """
+
+    channel_pairs = MISTRAL_PAIRS
 
     def __init__(self, args: TransformerArgs, biases: bool = False):
         super().__init__()

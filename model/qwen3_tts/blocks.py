@@ -5,6 +5,7 @@ from torch import nn
 
 from voxport.model.layers.attention import Attended, Attention, HeadWeights, Place
 from voxport.model.layers.basic import FeedForward, RMSNorm
+from voxport.model.layers.channels import QWEN_PAIRS
 from voxport.model.layers.rope import Rotation
 from voxport.model.qwen3_tts.config import BlockConfig
 
@@ -38,6 +39,8 @@ class MLPWeights(nn.Module):
 
 class QwenBlockWeights(nn.Module):
     """Parameters of a block."""
+
+    channel_pairs = QWEN_PAIRS
 
     def __init__(self, config: BlockConfig):
         super().__init__()

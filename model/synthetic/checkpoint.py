@@ -9,7 +9,7 @@ import logging
 import secrets
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.bundle.files import is_fixed, move_into
@@ -29,15 +30,19 @@ from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
 from voxport.model.config import Config
 from voxport.model.families import DEFAULT, open_family, public_name
 from voxport.model.family import Family, Synthetic
+from voxport.model.layers.channels import ChannelScales
 
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
 ITEM = {"BF16": 2, "F32": 4}  # bytes of a value
 LOGGED_BYTES = 100e6  # tensors from this size on are logged
 log = logging.getLogger(__name__)
+Plant = Callable[[nn.Module, int], ChannelScales]  # (holder of all tensors, seed) -> what multiplies them
 
 
-def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DEFAULT) -> None:
-    """Writes a checkpoint of the family `key` into `out`, a new or empty folder.
+def write_checkpoint(
+    out: Path, size: str = "tiny", seed: int = 0, key: str = DEFAULT, plant: Plant | None = None
+) -> None:
+    """Writes a checkpoint of the family `key` into `out`, a new or empty folder. `plant` adds outliers.
 
     The files are written to a folder beside `out`, which is renamed at the end. Raises UsageError if
     `out` is not free, `size` is unknown, or the disk is too small.
@@ -64,8 +69,9 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(content)
             family.synthetic.write_extra_files(partial, size, seed)
+            planted = plant(family.build_all(family.config_of_size(size)), seed) if plant else None
             with progress(weights / 1e6, "MB"):
-                _write_weights(partial, family, size, seed, parts)
+                _write_weights(partial, family, size, seed, parts, planted)
             if not family.layout.detect(partial):
                 raise UsageError(
                     f"{out}: {size} lacks {family.layout.marker}; add it to `Synthetic.documents`"
@@ -191,7 +197,14 @@ def _header(synthetic: Synthetic, file: str, shapes: Shapes) -> bytes:
     return header + b" " * (-len(header) % 8)
 
 
-def _write_weights(folder: Path, family: Family, size: str, seed: int, parts: dict[str, Shapes]) -> None:
+def _write_weights(
+    folder: Path,
+    family: Family,
+    size: str,
+    seed: int,
+    parts: dict[str, Shapes],
+    planted: ChannelScales | None,
+) -> None:
     """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
     synthetic, config = family.synthetic, family.config_of_size(size)
     for name, part in parts.items():
@@ -203,7 +216,7 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, parts: di
             for tensor, shape in part.items():
                 if ITEM[dtype] * prod(shape) >= LOGGED_BYTES:
                     log.info("%s %s", tensor, list(shape))
-                for block in values(synthetic, tensor, shape, seed, config):
+                for block in values(synthetic, tensor, shape, seed, config, planted):
                     stored = block.float().view(torch.int32) if dtype == "F32" else block.view(torch.int16)
                     content = stored.numpy().astype(f"<i{ITEM[dtype]}", copy=False).tobytes()
                     file.write(content)
@@ -211,7 +224,12 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, parts: di
 
 
 def values(
-    synthetic: Synthetic[Config], name: str, shape: tuple[int, ...], seed: int, config: Config
+    synthetic: Synthetic[Config],
+    name: str,
+    shape: tuple[int, ...],
+    seed: int,
+    config: Config,
+    planted: ChannelScales | None = None,
 ) -> Iterator[torch.Tensor]:
     """The values of a tensor in bfloat16, flat, in blocks of whole rows.
 
@@ -226,7 +244,8 @@ def values(
         found *= spread
         found += mean
         synthetic.adjust(name, first, found, seed, config)
-        yield torch.from_numpy(found.reshape(-1)).to(torch.bfloat16)
+        block = torch.from_numpy(found).to(torch.bfloat16)
+        yield (planted(name, block, first) if planted else block).reshape(-1)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

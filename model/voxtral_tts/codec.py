@@ -22,6 +22,7 @@ from voxport.model.layers.basic import (
     fuse,
 )
 from voxport.model.layers.block import parts_of
+from voxport.model.layers.channels import MISTRAL_PAIRS
 from voxport.model.voxtral_tts.config import AudioTokenizerArgs, Options
 
 
@@ -50,6 +51,8 @@ class CodecAttentionWeights(AttentionWeights):
 
 class CodecBlockWeights(nn.Module):
     """A pre-norm block with a learned scale per channel on both branches."""
+
+    channel_pairs = MISTRAL_PAIRS
 
     def __init__(self, args: AudioTokenizerArgs):
         super().__init__()

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from voxport.model.layers.basic import RMSNorm, codebook_entries, module_dict
+from voxport.model.layers.channels import QWEN_PAIRS
 from voxport.model.qwen3_tts.blocks import AttentionWeights, MLPWeights
 from voxport.model.qwen3_tts.config import CodecDecoderConfig
 
@@ -46,6 +47,8 @@ class ScaleWeights(nn.Module):
 
 class CodecBlockWeights(nn.Module):
     """A block with a learned scale per channel on both branches, and no norms of queries and keys."""
+
+    channel_pairs = QWEN_PAIRS
 
     def __init__(self, config: CodecDecoderConfig):
         super().__init__()

@@ -1,0 +1,98 @@
+"""Channels between two weights, which a power of two can make larger in one and smaller in the other.
+
+What a norm or a linear writes to a channel, the linears behind it read with one column. If the first is multiplied by
+2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value leaves the range of its
+dtype. `calibration` uses this to make weights and activations easier to round, `synth --outliers` to make them
+as hard as in trained models.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+
+class ChannelPair(NamedTuple):
+    """Paths below a block: what writes the channels, and the linears that read them and nothing else does.
+
+    `writer` is a norm or a linear. The channels of a linear are its rows.
+    """
+
+    writer: str
+    readers: tuple[str, ...]
+
+
+MISTRAL_PAIRS = (
+    ChannelPair("attention_norm", ("attention.wq", "attention.wk", "attention.wv")),
+    ChannelPair("attention.wv", ("attention.wo",)),
+    ChannelPair("ffn_norm", ("feed_forward.w1", "feed_forward.w3")),
+    ChannelPair("feed_forward.w3", ("feed_forward.w2",)),
+)
+QWEN_PAIRS = (
+    ChannelPair("input_layernorm", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+    ChannelPair("self_attn.v_proj", ("self_attn.o_proj",)),
+    ChannelPair("post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj")),
+    ChannelPair("mlp.up_proj", ("mlp.down_proj",)),
+)
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A pair of a model, with full paths. `width`: channels that are written.
+
+    heads: key and value heads, if the writer projects values: queries of several heads read each of them.
+    """
+
+    writer: str
+    readers: tuple[str, ...]
+    width: int
+    heads: int | None = None
+
+
+def channels_of(root: nn.Module) -> Iterator[Channels]:
+    """All pairs of a holder, in the order of its modules: those that each module names as `channel_pairs`."""
+    for path, holder in root.named_modules():
+        for pair in getattr(holder, "channel_pairs", ()):
+            below = f"{path}." if path else ""
+            writer = holder.get_submodule(pair.writer)
+            parent = holder.get_submodule(pair.writer.rpartition(".")[0])
+            yield Channels(
+                below + pair.writer,
+                tuple(below + reader for reader in pair.readers),
+                writer.get_parameter("weight").shape[0],
+                getattr(parent, "n_kv_heads", None) if isinstance(writer, nn.Linear) else None,
+            )
+
+
+class ChannelScales:
+    """Exponents by tensor: rows of writers and columns of readers are multiplied by powers of two."""
+
+    def __init__(self, root: nn.Module, exponents: Mapping[str, torch.Tensor]):
+        """`exponents`: by the path of a writer, integers [width]; its rows are multiplied by 2^exponent."""
+        self.rows: dict[str, torch.Tensor] = {}
+        self.columns: dict[str, torch.Tensor] = {}
+        for pair in channels_of(root):
+            if pair.writer not in exponents:
+                continue
+            written = exponents[pair.writer]
+            writer = root.get_submodule(pair.writer)
+            for name, _ in writer.named_parameters(recurse=False):  # a bias too
+                self.rows[f"{pair.writer}.{name}"] = written
+            for reader in pair.readers:
+                read = written
+                if pair.heads:
+                    columns = root.get_submodule(reader).get_parameter("weight").shape[1]
+                    heads = written.reshape(pair.heads, -1)
+                    read = heads.repeat_interleave(columns // written.numel(), 0).flatten()
+                self.columns[f"{reader}.weight"] = -read
+
+    def __call__(self, name: str, tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """The tensor, or its rows from `first` on, with its powers of two; of the same dtype."""
+        if (rows := self.rows.get(name)) is not None:
+            part = rows[first : first + len(tensor)].reshape(-1, *[1] * (tensor.dim() - 1))
+            tensor = torch.ldexp(tensor, part).to(tensor.dtype)
+        if (columns := self.columns.get(name)) is not None:
+            tensor = torch.ldexp(tensor, columns).to(tensor.dtype)
+        return tensor

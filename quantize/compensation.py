@@ -1,0 +1,134 @@
+"""Error compensation (GPTQ, Frantar et al. 2022): later columns of a weight make up for the rounding of earlier ones.
+
+A linear computes x W^T. Its squared error over rows X [R, K] of inputs is tr((W - Q) H (W - Q)^T) with H = X^T X.
+If column k is rounded and the columns behind it are free, the least error is reached if they change by
+
+    -(w_k - q_k) / U_kk * U_k,k+1:      with H^-1 = U^T U, U upper triangular.
+
+So columns are rounded in order, each after the changes that the earlier ones caused. Inputs that are never large leave
+H nearly singular: `DAMPING` of its mean diagonal is added.
+
+All sums are float64. H^-1 amplifies a rounding of 2^-53 by at most 1 / DAMPING, so equal rows give the same
+integers with any number of threads, and on other processors unless a weight is that close to a tie.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from voxport.quantize.parallel import map_items, one_thread
+from voxport.quantize.search import nearest_value, search_scales
+
+DAMPING = 0.01
+WIDEST = 3072  # columns of one H; wider weights have several, which do not make up for each other
+LAZY = 128  # columns after which the changes of all later columns are added; groups are at most as wide
+ROWS = 512  # rows of the weight that are rounded together; a multiple of the rows of every palette
+
+
+class Rounder(Protocol):
+    """How columns of some rows of a weight are rounded. `group`: columns that are fitted together, if any."""
+
+    group: int | None
+
+    def fit(self, first: int, columns: torch.Tensor) -> None:
+        """Chooses scales for the columns from `first` on, float64 [n, group], as changed so far."""
+
+    def round(self, column: int, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """float64 [n] -> what is stored [n], and its value float64 [n]."""
+
+
+class IntegerRounder:
+    """Integers with the scales [n, K / block], which are searched anew for each group."""
+
+    def __init__(
+        self, scale: torch.Tensor, block: int, limits: tuple[int, int], importance: torch.Tensor
+    ) -> None:
+        self.group = block if scale.shape[1] > 1 else None
+        self._scale, self._block, self._limits, self._importance = scale, block, limits, importance
+
+    def fit(self, first: int, columns: torch.Tensor) -> None:
+        importance = self._importance[first : first + self._block]
+        found = search_scales(columns.float(), None, self._limits, importance)
+        self._scale[:, first // self._block] = found.scale[:, 0]
+
+    def round(self, column: int, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = self._scale[:, column // self._block].double()
+        integers = (values / scale).round_().clamp_(*self._limits)
+        return integers, integers * scale
+
+
+class PaletteRounder:
+    """Indices into palettes [n / channels, values] that are fitted before."""
+
+    group = None
+
+    def __init__(self, palette: torch.Tensor, channels: int) -> None:
+        self._palette = palette.repeat_interleave(channels, 0)
+
+    def fit(self, first: int, columns: torch.Tensor) -> None:
+        """Palettes stay as they are."""
+
+    def round(self, column: int, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        indices = nearest_value(values[:, None], self._palette)
+        return indices[:, 0], self._palette.gather(1, indices.long())[:, 0].double()
+
+
+def inverse_factor(rows: torch.Tensor) -> torch.Tensor:
+    """Inputs [R, K] -> U float64 [K, K], upper triangular, with (X^T X / R + damping)^-1 = U^T U."""
+    x = rows.double()
+    gram = x.mT @ x / len(x)
+    gram.diagonal().add_((DAMPING * gram.diagonal().mean()).clamp_min(1e-12))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    return torch.linalg.cholesky(inverse, upper=True)
+
+
+def compensate(
+    weight: torch.Tensor, rows: torch.Tensor, rounder_of: Callable[[slice], Rounder]
+) -> torch.Tensor:
+    """weight [N, K] of any float dtype, inputs rows [R, K] -> what is stored, integers [N, K].
+
+    `rounder_of` gets a range of rows of the weight.
+    """
+    stored = torch.empty(weight.shape, dtype=torch.int16)
+    with one_thread():
+        factors = [(start, inverse_factor(part)) for start, part in _parts(rows)]
+
+    @torch.no_grad()  # also in other threads
+    def run(first: int) -> None:
+        place = slice(first, first + ROWS)
+        held, rounder = weight[place].double(), rounder_of(place)
+        for start, factor in factors:
+            part = held[:, start : start + len(factor)]
+            stored[place, start : start + len(factor)] = _round_columns(part, factor, start, rounder)
+
+    for _ in map_items(run, range(0, len(weight), ROWS)):
+        pass
+    return stored
+
+
+def _parts(rows: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+    """First column and columns of each H."""
+    width = rows.shape[1]
+    step = -(-width // -(-width // WIDEST)) if width > WIDEST else width
+    step = -(-step // LAZY) * LAZY  # no group is divided
+    return [(start, rows[:, start : start + step]) for start in range(0, width, step)]
+
+
+def _round_columns(
+    weight: torch.Tensor, factor: torch.Tensor, offset: int, rounder: Rounder
+) -> torch.Tensor:
+    """weight float64 [n, K] is changed to the rounded values -> what is stored [n, K]."""
+    stored = torch.empty(weight.shape, dtype=torch.int16)
+    for start in range(0, weight.shape[1], LAZY):
+        stop = min(start + LAZY, weight.shape[1])
+        errors = torch.empty(len(weight), stop - start, dtype=torch.float64)
+        for column in range(start, stop):
+            if rounder.group and (offset + column) % rounder.group == 0:
+                rounder.fit(offset + column, weight[:, column : column + rounder.group])
+            stored[:, column], value = rounder.round(offset + column, weight[:, column])
+            error = (weight[:, column] - value) / factor[column, column]
+            weight[:, column:stop] -= error[:, None] * factor[column, column:stop]
+            errors[:, column - start] = error
+        weight[:, stop:] -= errors @ factor[start:stop, stop:]
+    return stored
