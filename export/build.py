@@ -75,7 +75,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
         model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished, checked = _lower(model, target, job, folder, output)
-        manifest = _with_tokenizer_and_voices(_manifest_of(job, finished), resolved.source, folder)
+        manifest = with_tokenizer_and_voices(_manifest_of(job, finished), resolved.source, folder)
         if output.verify:
             log.info("%s: verifying", job.source.name)
             result = verify(Bundle(folder, manifest), model, target, DEFAULTS, checked)
@@ -183,7 +183,7 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     )
 
 
-def _with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path) -> Manifest:
+def with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path) -> Manifest:
     """Copies the tokenizer files and writes each voice: a safetensors file with the tensor `embedding`,
     float32 [N, dim].
     """

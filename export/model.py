@@ -10,6 +10,7 @@ from voxport.bundle.spec import LayoutName
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Graph
 from voxport.model.checkpoint import materialize
+from voxport.model.layers.channels import ChannelScales
 from voxport.quantize.modules import pack_modules
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.quantizer import Quantizer
@@ -35,8 +36,11 @@ class Model:
     def _load(self, graph: str) -> Graph:
         resolved, source = self.resolved, self.resolved.source
         spec, root = resolved.graphs[graph], source.root()
-        quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded)
-        materialize(root, source.checkpoint, spec.weights, quantizer)
+        calibration, checkpoint = resolved.calibration, source.checkpoint
+        quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded, calibration)
+        if calibration:
+            checkpoint = checkpoint.changed(ChannelScales(source.root(), calibration.exponents))
+        materialize(root, checkpoint, spec.weights, quantizer)
         with one_thread():  # constants are folded; the order of sums depends on the number of threads
             module = spec.build(root, resolved.model())
         _check_loaded(graph, module)

@@ -20,6 +20,7 @@ from voxport.model.checkpoint import is_below
 from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS, foreign_format_named
 from voxport.model.graph import Component, GraphSpec, ModelSpec
 from voxport.model.inspection import check_parts, open_family_of
+from voxport.quantize.calibration import Calibration
 from voxport.quantize.recipe import Recipe, Rule, find_recipe, parse_rule, with_min_bits
 
 MAX_REFERENCE_BYTES = 2e9  # float32 weights of a reference, beside the model that is verified
@@ -119,6 +120,7 @@ class Resolved:
     options: Record
     cache_length: int
     recipes: dict[str, Recipe]
+    calibration: Calibration | None = None
 
     def model(self, layout: LayoutName = "BSHD") -> ModelSpec:
         """Everything that decides the shapes, with caches in `layout`."""

@@ -1,5 +1,6 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -108,6 +109,12 @@ class Checkpoint:
                 f"{entry.path}: tensor {name}: holds values that are not finite; fetch it again"
             )
         return tensor
+
+    def changed(self, merge: Merge) -> "Checkpoint":
+        """The same files, with every tensor changed after the adapter."""
+        found, before = copy.copy(self), self.adapter
+        found.adapter = merge if before is None else lambda name, tensor: merge(name, before(name, tensor))
+        return found
 
     def below(self, prefix: str) -> tuple[str, ...]:
         """Names of the tensors that begin with `prefix`, sorted."""

@@ -1,12 +1,13 @@
-"""Error compensation (GPTQ, Frantar et al. 2022): later columns of a weight make up for the rounding of earlier ones.
+"""Error compensation: later columns of a weight make up for the rounding of earlier ones (GPTQ, Frantar et
+al. 2022).
 
-A linear computes x W^T. Its squared error over rows X [R, K] of inputs is tr((W - Q) H (W - Q)^T) with H = X^T X.
-If column k is rounded and the columns behind it are free, the least error is reached if they change by
+A linear computes x W^T. Its squared error over rows X [R, K] of inputs is tr((W - Q) H (W - Q)^T) with
+H = X^T X. If column k is rounded and the columns behind it are free, the error is least if they change by
 
     -(w_k - q_k) / U_kk * U_k,k+1:      with H^-1 = U^T U, U upper triangular.
 
-So columns are rounded in order, each after the changes that the earlier ones caused. Inputs that are never large leave
-H nearly singular: `DAMPING` of its mean diagonal is added.
+So columns are rounded in order, each after the changes that the earlier ones caused. Inputs that are never
+large leave H nearly singular: `DAMPING` of its mean diagonal is added.
 
 All sums are float64. H^-1 amplifies a rounding of 2^-53 by at most 1 / DAMPING, so equal rows give the same
 integers with any number of threads, and on other processors unless a weight is that close to a tie.
@@ -115,9 +116,7 @@ def _parts(rows: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     return [(start, rows[:, start : start + step]) for start in range(0, width, step)]
 
 
-def _round_columns(
-    weight: torch.Tensor, factor: torch.Tensor, offset: int, rounder: Rounder
-) -> torch.Tensor:
+def _round_columns(weight: torch.Tensor, factor: torch.Tensor, offset: int, rounder: Rounder) -> torch.Tensor:
     """weight float64 [n, K] is changed to the rounded values -> what is stored [n, K]."""
     stored = torch.empty(weight.shape, dtype=torch.int16)
     for start in range(0, weight.shape[1], LAZY):

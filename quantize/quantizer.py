@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.errors import RecipeError
+from voxport.quantize.calibration import Calibration, quantize
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.recipe import Recipe
 from voxport.quantize.search import SquaredErrors
@@ -17,11 +18,12 @@ from voxport.quantize.search import SquaredErrors
 class Quantizer:
     """Applies a recipe while weights are loaded, one weight at a time, and keeps the errors.
 
-    `never(path)` is true for weights that no recipe may change.
+    `never(path)` is true for weights that no recipe may change. `calibration` has inputs of linears.
     """
 
     recipe: Recipe
     never: Callable[[str], bool] = lambda path: False
+    calibration: Calibration | None = None
     errors: dict[str, SquaredErrors] = field(default_factory=dict)  # by path
 
     def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
@@ -33,7 +35,11 @@ class Quantizer:
         scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
-        found = scheme.quantize(weight, path, is_table)
+        rows = self.calibration.rows(path) if self.calibration and not is_table else None
+        if rows is None:
+            found = scheme.quantize(weight, path, is_table)
+        else:
+            found = quantize(scheme, weight, path, rows)
         if not found.errors.are_plausible:
             raise RecipeError(
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "

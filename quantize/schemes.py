@@ -13,7 +13,7 @@ from voxport.bundle.manifest import SchemeEntry
 if TYPE_CHECKING:
     import torch
 
-    from voxport.quantize.modules import QuantizedWeight
+    from voxport.quantize.modules import QuantizedModule, QuantizedWeight
 
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
 
@@ -44,11 +44,22 @@ class Scheme(ABC):
     bits: int
 
     @abstractmethod
-    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+    def quantize(
+        self, weight: torch.Tensor, path: str, is_table: bool, importance: torch.Tensor | None = None
+    ) -> QuantizedWeight:
         """Returns the module that replaces the linear or table at `path`, and its weight's squared errors.
 
-        `weight` [N, K] is finite, of any float dtype, and of a shape that the scheme supports.
+        `weight` [N, K] is finite, of any float dtype, and of a shape that the scheme supports. `importance`
+        [K] is E[x²] of each input of a linear.
         """
+
+    def compensate(
+        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+    ) -> QuantizedModule | None:
+        """A module for the same weight whose columns make up for each other's errors over inputs `rows`
+        [R, K], or None if the scheme cannot do that. `found` is what `quantize` returned for the importance.
+        """
+        return None
 
     @abstractmethod
     def storage(self, shape: Sequence[int]) -> Storage:
@@ -102,13 +113,26 @@ class IntegerScheme(Scheme):
         """Smallest and largest integer. 8 bits exclude -128, so that the negative of a weight is a weight."""
         return (-127, 127) if self.bits == 8 else (-8, 7)
 
-    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+    def quantize(
+        self, weight: torch.Tensor, path: str, is_table: bool, importance: torch.Tensor | None = None
+    ) -> QuantizedWeight:
         from voxport.quantize.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
         from voxport.quantize.search import search_scales
 
-        found = search_scales(weight, self.group, self.range)
+        found = search_scales(weight, self.group, self.range, importance)
         make = QuantizedEmbedding if is_table else QuantizedLinear
         return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
+
+    def compensate(
+        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+    ) -> QuantizedModule | None:
+        from voxport.quantize.compensation import IntegerRounder, compensate
+        from voxport.quantize.modules import QuantizedLinear
+
+        assert isinstance(found, QuantizedLinear)
+        scale = found.scale.clone()
+        rounder = lambda part: IntegerRounder(scale[part], found.block, self.range, importance)
+        return QuantizedLinear(compensate(weight, rows, rounder).char(), scale, self)
 
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if self.group is None:
@@ -148,12 +172,26 @@ class PaletteScheme(Scheme):
 
     channels: int
 
-    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+    def quantize(
+        self, weight: torch.Tensor, path: str, is_table: bool, importance: torch.Tensor | None = None
+    ) -> QuantizedWeight:
         from voxport.quantize.modules import PalettizedLinear, QuantizedWeight
         from voxport.quantize.search import search_palette
 
-        found = search_palette(weight, self.bits, self.channels)
+        found = search_palette(weight, self.bits, self.channels, importance)
         return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
+
+    def compensate(
+        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+    ) -> QuantizedModule | None:
+        from voxport.quantize.compensation import PaletteRounder, compensate
+        from voxport.quantize.modules import PalettizedLinear
+
+        assert isinstance(found, PalettizedLinear)
+        channels = found.channels
+        palettes = lambda part: found.palette[part.start // channels : -(-part.stop // channels)]
+        rounder = lambda part: PaletteRounder(palettes(part), channels)
+        return PalettizedLinear(compensate(weight, rows, rounder).byte(), found.palette, self)
 
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if is_table:

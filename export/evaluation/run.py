@@ -111,6 +111,7 @@ def eager_engine(
     components = [component for component in model.components if component.name in names]
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
+    calibration = resolved.calibration.sha256 if resolved.calibration else ""
     # stored rows of prompts depend on all of it
-    engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes}"
+    engine.identity = f"eager, voxport {code_key(target)}, torch {torch.__version__}, {recipes} {calibration}"
     return engine

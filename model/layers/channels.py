@@ -1,9 +1,9 @@
 """Channels between two weights, which a power of two can make larger in one and smaller in the other.
 
-What a norm or a linear writes to a channel, the linears behind it read with one column. If the first is multiplied by
-2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value leaves the range of its
-dtype. `calibration` uses this to make weights and activations easier to round, `synth --outliers` to make them
-as hard as in trained models.
+What a norm or a linear writes to a channel, the linears behind it read with one column. If the first is
+multiplied by 2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value leaves
+the range of its dtype. Calibration uses this to make weights and activations easier to round, `synth
+--outliers` to make them as hard as in trained models.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,6 +50,19 @@ class Channels:
     width: int
     heads: int | None = None
 
+    def of_columns(self, written: torch.Tensor, columns: int) -> torch.Tensor:
+        """One value for each channel [width] -> for each of the readers' columns [columns]."""
+        if not self.heads:
+            return written
+        heads = written.reshape(self.heads, -1)
+        return heads.repeat_interleave(columns // self.width, 0).flatten()
+
+    def largest(self, columns: torch.Tensor) -> torch.Tensor:
+        """One value for each of the readers' columns -> the largest one of each channel [width]."""
+        if not self.heads:
+            return columns
+        return columns.reshape(self.heads, -1, self.width // self.heads).amax(1).flatten()
+
 
 def channels_of(root: nn.Module) -> Iterator[Channels]:
     """All pairs of a holder, in the order of its modules: those that each module names as `channel_pairs`."""
@@ -81,12 +94,8 @@ class ChannelScales:
             for name, _ in writer.named_parameters(recurse=False):  # a bias too
                 self.rows[f"{pair.writer}.{name}"] = written
             for reader in pair.readers:
-                read = written
-                if pair.heads:
-                    columns = root.get_submodule(reader).get_parameter("weight").shape[1]
-                    heads = written.reshape(pair.heads, -1)
-                    read = heads.repeat_interleave(columns // written.numel(), 0).flatten()
-                self.columns[f"{reader}.weight"] = -read
+                columns = root.get_submodule(reader).get_parameter("weight").shape[1]
+                self.columns[f"{reader}.weight"] = -pair.of_columns(written, columns)
 
     def __call__(self, name: str, tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
         """The tensor, or its rows from `first` on, with its powers of two; of the same dtype."""

@@ -1,0 +1,80 @@
+"""Records what the graphs of a model get while it speaks or listens, and joins it to one call for each graph."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from voxport.bundle.spec import Signature
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.graph import Component
+from voxport.runtime.engines.states import empty_states
+
+POSITION = "position"
+Call = Mapping[str, torch.Tensor]  # inputs by name
+
+
+class RecordingEngine(EagerEngine):
+    """Keeps the inputs of all calls, by component in the order of the calls."""
+
+    calls: list[tuple[str, Call]]
+
+    def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
+        names = (spec.name for spec in self._components[name].signature.inputs)
+        self.calls.append((name, {key: value.clone() for key, value in zip(names, inputs, strict=True)}))
+        return super().call(name, inputs, states)
+
+
+@dataclass
+class JoinedCall:
+    """Arguments of a graph's module for all recorded rows. `lengths`: rows of each sequence, if it has any."""
+
+    arguments: list[torch.Tensor]
+    lengths: list[int] = field(default_factory=list)
+
+
+def join(components: Sequence[Component], calls: Sequence[tuple[str, Call]]) -> JoinedCall | None:
+    """`components` of one graph, the one with the widest bounds first. None if it was not called.
+
+    Rows of sequences stand behind each other; calls without states are rows of one batch.
+    """
+    widest = components[0].signature
+    names = {component.name for component in components}
+    own = [call for name, call in calls if name in names]
+    if not own:
+        return None
+    if not widest.states:
+        return JoinedCall(_batched(widest, own))
+    axis = {
+        spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in widest.dims
+    }
+    (first, *_), most = axis.items(), max(high for _, high in widest.dims.values())
+    lengths: list[int] = []
+    kept: list[Call] = []
+    for call in own:
+        rows = call[first[0]].shape[first[1]]
+        if sum(lengths) + rows > most:
+            break
+        if not lengths or int(call[POSITION].flatten()[0]) == 0:
+            lengths.append(0)
+        lengths[-1] += rows
+        kept.append(call)
+    arguments = [
+        torch.cat([call[spec.name] for call in kept], dim=axis[spec.name])
+        if spec.name in axis
+        else torch.zeros_like(kept[0][spec.name])
+        if spec.name == POSITION
+        else kept[0][spec.name]
+        for spec in widest.inputs
+    ]
+    states = empty_states([widest])
+    return JoinedCall(
+        [*arguments, *(torch.from_numpy(states[state.name]) for state in widest.states)], lengths
+    )
+
+
+def _batched(signature: Signature, calls: Sequence[Call]) -> list[torch.Tensor]:
+    """Inputs whose sizes are equal are joined; of others, as many calls as have the size of the first."""
+    shapes = [tuple(value.shape[1:] for value in call.values()) for call in calls]
+    equal = [call for call, shape in zip(calls, shapes, strict=True) if shape == shapes[0]]
+    return [torch.cat([call[spec.name] for call in equal]) for spec in signature.inputs]

@@ -1,0 +1,130 @@
+"""`calibrate`: writes what real inputs say about the weights of a checkpoint."""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
+from voxport.export.calibration.record import Call, RecordingEngine, join
+from voxport.export.calibration.replay import AwaitingInputs, Collector, SegmentAttention, weights_of
+from voxport.export.evaluation.sentences import Sentence
+from voxport.export.evaluation.speech import speak_text
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved
+from voxport.model.checkpoint import Checkpoint, is_below, materialize
+from voxport.model.layers.attention import attention_kernel
+from voxport.model.layers.channels import ChannelScales, channels_of
+from voxport.quantize.calibration import InputRows, save_calibration
+from voxport.quantize.migration import candidates, output_error
+from voxport.quantize.modules import float_activations
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text_to_speech import TextToSpeech
+
+log = logging.getLogger(__name__)
+Rows = dict[str, torch.Tensor]
+
+
+def calibrate(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence], out: Path) -> None:
+    """Writes `out` for `quantize.calibration.Calibration`. The model speaks or hears the sentences."""
+    model = Model(resolved, "BSHD")
+    engine = RecordingEngine(model.components, model.module, "BSHD", float_activations)
+    engine.calls = []
+    with _as_bundle(resolved, job) as bundle:
+        task = open_family(job.family).open(bundle, engine, read_constants(job))
+        for seed, sentence in enumerate(sentences):
+            if isinstance(task, TextToSpeech):
+                voices = task.bundle_voices()
+                voice = voices[seed % len(voices)] if voices else None
+                speak_text(task, sentence, seed, {"voice": voice, "max_frames": 40})
+            elif isinstance(task, SpeechToText):
+                samples = sentence.samples(task.sample_rate)
+                for _ in task.transcribe([samples], delay_ms=max(task.delays_ms)):
+                    pass
+    plain = _replay(resolved, engine.calls, resolved.source.checkpoint, is_float=True)
+    exponents = _exponents(resolved, plain)
+    scales = ChannelScales(resolved.source.root(), exponents)
+    rows = _replay(resolved, engine.calls, resolved.source.checkpoint.changed(scales), is_float=False)
+    save_calibration(out, rows, exponents)
+
+
+def _replay(
+    resolved: Resolved, calls: Sequence[tuple[str, Call]], checkpoint: Checkpoint, is_float: bool
+) -> Rows:
+    """The inputs of every quantised linear, by path."""
+    found: Rows = {}
+    components = resolved.components("BSHD")
+    for name, spec in resolved.graphs.items():
+        joined = join([component for component in components if component.graph == name], calls)
+        recipe, root = resolved.recipes[name], resolved.source.root()
+        collector = Collector(weights_of(checkpoint, resolved.source.root()), float_activations, is_float)
+
+        def convert(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module | None:
+            scheme = recipe.scheme_for(path, isinstance(module, nn.Embedding))
+            if scheme is None or resolved.source.family.is_folded(path):
+                return None
+            if isinstance(module, nn.Embedding):
+                return scheme.quantize(weight, path, True).module
+            return AwaitingInputs(collector, [path], scheme)
+
+        if joined is None or not recipe.schemes:
+            continue
+        materialize(root, checkpoint, spec.weights, convert)
+        module = spec.build(root, resolved.model())
+        collector.is_open = True
+        with torch.no_grad(), attention_kernel(module, SegmentAttention(joined.lengths)):
+            module(*joined.arguments)
+        found |= collector.rows
+        log.info("%s: inputs of %d linears", name, len(collector.rows))
+    return found
+
+
+def _exponents(resolved: Resolved, rows: Rows) -> Rows:
+    """For each pair of channels whose readers are quantised, the exponents that are best for them."""
+    root, found = resolved.source.root(), {}
+    weight_of = weights_of(resolved.source.checkpoint, root)
+    schemes = {
+        path: scheme
+        for graph, recipe in resolved.recipes.items()
+        for path in resolved.source.quantizable
+        if is_below(path, resolved.graphs[graph].weights) and (scheme := recipe.scheme_for(path, False))
+    }
+    for pair in channels_of(root):
+        if not all(reader in rows and reader in schemes for reader in pair.readers):
+            continue
+        weights = [weight_of(reader).float() for reader in pair.readers]
+        inputs = InputRows.of(rows[pair.readers[0]])
+        largest = torch.stack([weight.abs().amax(0) for weight in weights]).amax(0)
+        options = candidates(pair.largest(inputs.fit.abs().amax(0)), pair.largest(largest))
+        columns = inputs.fit.shape[1]
+        chosen = [schemes[reader] for reader in pair.readers]
+        errors = [output_error(chosen, weights, inputs, pair.of_columns(each, columns)) for each in options]
+        best = min(range(len(errors)), key=errors.__getitem__)
+        log.info("%s: %s", pair.writer, [f"{error:.2e}" for error in errors])
+        if best:
+            found[pair.writer] = -options[best]
+    return found
+
+
+class _WithoutArtifacts(Bundle):
+    def _check_files(self) -> None:
+        """The artifacts do not exist yet."""
+
+
+@contextmanager
+def _as_bundle(resolved: Resolved, job: ExportJob) -> Iterator[Bundle]:
+    """A bundle without artifacts: the tokenizer and the voices of the checkpoint."""
+    from voxport.export.build import with_tokenizer_and_voices
+
+    with tempfile.TemporaryDirectory() as name:
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
+        )
+        manifest = with_tokenizer_and_voices(manifest, resolved.source, Path(name))
+        (Path(name) / MANIFEST).write_text(manifest.model_dump_json())  # stored prompts depend on its bytes
+        yield _WithoutArtifacts(Path(name), manifest)

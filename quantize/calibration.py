@@ -1,0 +1,95 @@
+"""Weights that are quantised by what they do to real inputs.
+
+Each weight has rows X of the inputs that it met. `quantize` tries the search without inputs, the search with
+importance, and error compensation, and takes the one whose output X W^T is nearest on rows that none of them
+saw.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from voxport.bundle.manifest import file_entry
+from voxport.quantize.modules import QuantizedWeight
+from voxport.quantize.parallel import one_thread
+from voxport.quantize.schemes import Scheme
+
+HELD_OUT = 4  # one row in so many is for the choice
+LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
+ROWS = 768  # rows of a weight that are kept
+ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Inputs of a linear, float32: `fit` [R, K] to choose integers with, `held_out` to compare them with."""
+
+    fit: torch.Tensor
+    held_out: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> "InputRows":
+        """rows [R, K] of any float dtype"""
+        rows = rows.float()
+        is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
+        return cls(rows[~is_held_out], rows[is_held_out])
+
+    @property
+    def importance(self) -> torch.Tensor:
+        """float32 [K]: E[x²] of each column, at least a millionth of the mean: no column is worth nothing."""
+        found = self.fit.square().mean(0)
+        return found.clamp_min(1e-6 * float(found.mean()) + 1e-30)
+
+
+def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -> QuantizedWeight:
+    """The nearest of the scheme's ways to store a linear's weight [N, K]."""
+    importance = rows.importance
+    weighted = scheme.quantize(weight, path, False, importance)
+    ways = [scheme.quantize(weight, path, False), weighted]
+    if (compensated := scheme.compensate(weighted.module, weight, rows.fit, importance)) is not None:
+        ways.append(QuantizedWeight(compensated, weighted.errors))
+    with one_thread(), torch.no_grad():  # the order of sums decides between ways that are nearly equal
+        expected = rows.held_out @ weight.float().mT
+        errors = [float((way.module(rows.held_out) - expected).norm()) for way in ways]
+    return ways[min(range(len(ways)), key=errors.__getitem__)]
+
+
+class Calibration:
+    """The inputs of weights by path, and the exponents of channels by the path of what writes them.
+
+    In a file, so that an export reads one weight's rows at a time.
+    """
+
+    def __init__(self, path: Path):
+        """Raises OSError or SafetensorError if the file cannot be read."""
+        self.path, self.sha256 = path, file_entry(path).sha256
+        with safe_open(path, framework="pt") as file:
+            names = set(file.keys())
+            self.exponents = {
+                name.removeprefix(EXPONENTS_PREFIX): file.get_tensor(name).long()
+                for name in names
+                if name.startswith(EXPONENTS_PREFIX)
+            }
+        self._paths = {name.removeprefix(ROWS_PREFIX) for name in names if name.startswith(ROWS_PREFIX)}
+
+    def rows(self, path: str) -> InputRows | None:
+        """None if the weight met fewer than `LEAST_ROWS` inputs."""
+        if path not in self._paths:
+            return None
+        with safe_open(self.path, framework="pt") as file:
+            return InputRows.of(file.get_tensor(f"{ROWS_PREFIX}{path}"))
+
+
+def save_calibration(
+    path: Path, rows: Mapping[str, torch.Tensor], exponents: Mapping[str, torch.Tensor]
+) -> None:
+    """rows [R, K] of each weight in bfloat16, exponents in int8."""
+    tensors = {
+        f"{ROWS_PREFIX}{name}": value.bfloat16() for name, value in rows.items() if len(value) >= LEAST_ROWS
+    }
+    tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
+    save_file(tensors, path)
