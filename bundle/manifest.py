@@ -98,6 +98,7 @@ class ExportRequest(ManifestRecord):
     """The options of an export as given. Resolving them again against the same checkpoint gives the same job.
 
     `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are the family's options.
+    `calibration` is the hash of statistics of inputs.
     """
 
     quant: str = "none"
@@ -105,6 +106,7 @@ class ExportRequest(ManifestRecord):
     rules: tuple[str, ...] = ()
     options: dict[str, JsonValue] = Field(default_factory=dict)
     cache_length: Size | None = None
+    calibration: str | None = None
 
 
 class ComponentEntry(ManifestRecord):
@@ -133,7 +135,8 @@ class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
     Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
-    are all options of the family. `cache_length` is in rows of the decoder's cache.
+    are all options of the family. `cache_length` is in rows of the decoder's cache. `calibration` is the hash
+    of the statistics of inputs that the weights were quantised with.
     """
 
     family: str
@@ -145,6 +148,7 @@ class ExportJob(ManifestRecord):
     constants: dict[str, JsonValue]
     recipes: dict[str, RecipeEntry]
     cache_length: Size
+    calibration: str | None = None
     components: tuple[ComponentEntry, ...]
     licence: str
     languages: tuple[str, ...]  # codes of ISO 639

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import get_args
 
 from pydantic.fields import FieldInfo
@@ -68,6 +69,16 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN=RECIPE",
         help="recipe of the module paths that match; rules come first, in their order; may be repeated "
         "(default: no rule)",
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="DATA",
+        help="quantise with what the model meets when it speaks or hears DATA: a text file or a folder of "
+        "recordings as for `evaluate`, or statistics of an earlier calibration (without DATA: built-in "
+        "sentences; default: weights alone decide)",
     )
     parser.add_argument(
         "--cache-length",

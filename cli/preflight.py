@@ -68,6 +68,7 @@ def check_export(
 ) -> list[tuple[Resolved, Target, Path]]:
     """What is exported for each target, and its folder. Raises UsageError, RecipeError or IntegrityError."""
     from voxport.cli.checkpoint import given_options
+    from voxport.export.calibration.run import calibrated
     from voxport.export.job import bundle_name
     from voxport.export.resolve import resolve
     from voxport.export.staging import check_output
@@ -76,7 +77,11 @@ def check_export(
     options = given_options(arguments, source.family.name)
     outputs = []
     for target, request in requests:
-        resolved = resolve(source, request.model_copy(update={"options": options}))
+        request = request.model_copy(update={"options": options})
+        resolved = resolve(source, request)
+        if arguments.calibrate is not None and not arguments.dry_run:
+            calibration = calibrated(resolved, target, arguments.calibrate)
+            resolved = resolve(source, request.model_copy(update={"calibration": calibration}))
         folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
         if arguments.out and len(requests) > 1:
             folder /= target.name

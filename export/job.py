@@ -77,6 +77,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         constants=resolved.constants.model_dump(mode="json"),
         recipes={graph: recipe.to_entry() for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
+        calibration=resolved.request.calibration,
         components=tuple(
             _entry(target, component, recipes[component.graph].name, weights[component.graph])
             for component in resolved.components(target.layout)
@@ -153,6 +154,8 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
         for component, recipe in sorted(set(request.quant_for))
         if recipe != resolved.default_recipe(resolved.graph_of.get(component, component))
     ]
+    if request.calibration:
+        parts.append("calibrated")
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")
     if adapter := resolved.source.family.layout.adapter:
@@ -222,6 +225,7 @@ def _choices(job: ExportJob) -> dict[str, JsonValue]:
         "rules": list(job.request.rules),
         **job.options,
         "cache_length": job.cache_length,
+        "calibration": job.calibration,
         "compute_precision": job.compute_precision,
         **{
             "the code that exports" if name == "voxport" else f"the version of {name}": version

@@ -16,6 +16,7 @@ from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
 from voxport.bundle.manifest import ExportRequest, FamilyConstants, FileEntry, Record, file_entry, first_fault
 from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import LayoutName
+from voxport.export.calibration.store import find_calibration
 from voxport.model.checkpoint import is_below
 from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS, foreign_format_named
 from voxport.model.graph import Component, GraphSpec, ModelSpec
@@ -167,7 +168,8 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
         raise RecipeError(
             f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
         )
-    resolved = Resolved(source, request, options, length, recipes={})
+    calibration = find_calibration(request.calibration) if request.calibration else None
+    resolved = Resolved(source, request, options, length, recipes={}, calibration=calibration)
     return replace(resolved, recipes=_resolve_recipes(resolved))
 
 

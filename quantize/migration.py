@@ -1,9 +1,10 @@
 """Which channels are made smaller in the inputs of linears, and larger in their weights (SmoothQuant, Xiao et
 al. 2023; AWQ, Lin et al. 2024).
 
-Rounding spreads the error of the largest value of a group over all others: in weights, and in activations where a target
-rounds them too. With x' = x / s and W' = W · s for each channel, s = |x|^a / |W|^(1 - a) makes both as even as `a`
-says: 0 evens the weights, 1 the inputs. The factors are powers of two, so that nothing else changes.
+Rounding spreads the error of the largest value of a group over all others: in weights, and in activations
+where a target rounds them too. With x' = x / s and W' = W · s for each channel, s = |x|^a / |W|^(1 - a) makes
+both as even as `a` says: 0 evens the weights, 1 the inputs. The factors are powers of two, so nothing else
+changes.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def candidates(inputs: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor
 def output_error(
     schemes: Sequence[Scheme], weights: Sequence[torch.Tensor], rows: InputRows, exponents: torch.Tensor
 ) -> float:
-    """The squared error of what linears of one input give on held-out rows, over its size, in each arithmetic.
+    """The squared relative error of what linears of one input give on held-out rows, in each arithmetic.
 
     weights [N, K] float32, exponents [K].
     """

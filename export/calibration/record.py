@@ -1,4 +1,4 @@
-"""Records what the graphs of a model get while it speaks or listens, and joins it to one call for each graph."""
+"""Records what the graphs of a model get while it speaks or listens, as one call for each graph."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,10 +45,9 @@ def join(components: Sequence[Component], calls: Sequence[tuple[str, Call]]) -> 
         return None
     if not widest.states:
         return JoinedCall(_batched(widest, own))
-    axis = {
-        spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in widest.dims
-    }
-    (first, *_), most = axis.items(), max(high for _, high in widest.dims.values())
+    dims = widest.dims
+    axis = {spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in dims}
+    (first, *_), most = axis.items(), max(high for _, high in dims.values())
     lengths: list[int] = []
     kept: list[Call] = []
     for call in own:

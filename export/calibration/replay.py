@@ -2,7 +2,8 @@
 
 All rows of all calls go through the graph in one call. A linear loads its weight when it is called, keeps some
 rows of its input, is quantised with them, and computes its output with the quantised weight, which is then
-released. So every linear meets what the quantised linears before it give, and memory holds one weight at a time.
+released. So every linear meets what the quantised linears before it give, and memory holds one weight at a
+time.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,22 +25,26 @@ class Collector:
     """The inputs of linears by path, in bfloat16. `weight_of` reads the weight at a path.
 
     Before `is_open`, and with `is_float`, linears compute with floats; constants are folded from them.
+    `repeated`: whether a linear was called again, with inputs that only a replay in floats collects.
     """
 
     weight_of: Callable[[str], torch.Tensor]
     kernel: LinearKernel
     is_float: bool = False
     is_open: bool = False
-    rows: dict[str, torch.Tensor] = field(default_factory=dict)
+    repeated: bool = False
+    _parts: dict[str, list[torch.Tensor]] = field(default_factory=dict)
 
     def multiply(self, x: torch.Tensor, path: str, scheme: Scheme) -> torch.Tensor:
         """x [..., K] -> [..., N]"""
         weight = self.weight_of(path)
         if not self.is_open:
             return F.linear(x, weight.float())
-        if path not in self.rows:
-            self.rows[path] = _some(x.flatten(0, -2)).bfloat16()
-        rows = self.rows[path]
+        parts = self._parts.setdefault(path, [])
+        self.repeated |= bool(parts)
+        if self.is_float or not parts:
+            parts.append(_some(x.flatten(0, -2)).bfloat16())
+        rows = parts[0]
         if self.is_float or len(rows) < LEAST_ROWS:
             return F.linear(x, weight.float())
         module = quantize(scheme, weight, path, InputRows.of(rows)).module
@@ -47,6 +52,10 @@ class Collector:
             module.kernel = self.kernel
         result: torch.Tensor = module(x)
         return result
+
+    def rows(self) -> dict[str, torch.Tensor]:
+        """At most `ROWS` rows [R, K] of each linear."""
+        return {path: _some(torch.cat(parts)) for path, parts in self._parts.items()}
 
 
 def _some(rows: torch.Tensor) -> torch.Tensor:

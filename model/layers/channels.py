@@ -1,8 +1,8 @@
 """Channels between two weights, which a power of two can make larger in one and smaller in the other.
 
 What a norm or a linear writes to a channel, the linears behind it read with one column. If the first is
-multiplied by 2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value leaves
-the range of its dtype. Calibration uses this to make weights and activations easier to round, `synth
+multiplied by 2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value
+leaves the range of its dtype. Calibration uses this to make weights and activations easier to round, `synth
 --outliers` to make them as hard as in trained models.
 """
 

@@ -2,8 +2,8 @@
 
 Trained models have a few channels behind norms that are 10 to 100 times as large as the others (LLM.int8,
 Dettmers et al. 2022), inputs of down projections with values in the thousands at a few channels (Massive
-Activations, Sun et al. 2024; SmoothQuant, Xiao et al. 2023), and columns whose norms have heavy tails. Each is
-planted by powers of two that move between a weight and the weights behind it (`model.layers.channels`).
+Activations, Sun et al. 2024; SmoothQuant, Xiao et al. 2023), and columns whose norms have heavy tails. Each
+is planted by powers of two that move between a weight and the weights behind it (`model.layers.channels`).
 """
 
 import numpy as np

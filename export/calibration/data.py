@@ -1,0 +1,74 @@
+"""What a model speaks or hears while it is calibrated: built in, or the user's."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxport.bundle.errors import UsageError
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+
+# Written for this project. A voice whose name begins with a code speaks that language, others English.
+TEXTS = {
+    "en": (
+        "The baker opens at six, and by seven the good rolls are gone.",
+        "Could you forward me the invoice from March, please?",
+        "Seventeen geese crossed the frozen lake without a sound.",
+        "No, I said Thursday; Friday is the dentist.",
+        "Thick fog delayed every flight out of Zurich this morning!",
+        "He hummed, poured the tea and looked for his glasses.",
+    ),
+    "fr": ("Le train de huit heures est encore en retard.", "Où avez-vous acheté ce joli manteau bleu ?"),
+    "de": ("Der Schlüssel liegt unter dem Blumentopf.", "Wann fährt der nächste Bus nach Köln?"),
+    "es": ("Mañana compraremos naranjas en el mercado.", "¿Quién ha dejado la ventana abierta?"),
+    "it": ("La nonna prepara il pane ogni domenica.", "Quanto costa un biglietto per Firenze?"),
+    "pt": ("O barco chegou antes da chuva.", "Você viu o meu guarda-chuva amarelo?"),
+    "nl": ("De fiets staat achter het huis.", "Hoe laat begint de voorstelling?"),
+    "ar": ("القطار يصل في الساعة الثامنة.",),
+    "hi": ("आज मौसम बहुत सुहावना है।",),
+    "zh": ("明天早上我们一起去公园散步。",),
+    "ja": ("駅の前に新しい本屋ができました。",),
+}
+RECORDINGS = 12  # of the built-in ones
+LEAST_SENTENCES = 2
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """Sentences to speak, or recordings to hear. `sha256` is of all of it."""
+
+    sentences: Sequence[Sentence]
+    sha256: str
+
+
+def built_in(listens: bool, languages: Sequence[str]) -> CalibrationData:
+    """Recordings of the evaluation for a model that listens, texts in its languages for one that speaks."""
+    if listens:
+        return _hashed(read_sentences(HELD_OUT, RECORDINGS))
+    spoken = [language for language in TEXTS if language in languages] or ["en"]
+    texts = [(language, text) for language in spoken for text in TEXTS[language]]
+    return _hashed([Sentence(language, text) for language, text in texts])
+
+
+def from_folder(path: Path, listens: bool) -> CalibrationData:
+    """The user's sentences: a text file, or a folder with recordings. Raises UsageError."""
+    sentences = read_sentences(path)
+    if len(sentences) < LEAST_SENTENCES:
+        raise UsageError(
+            f"{path}: has {len(sentences)} sentence, which gives too few rows; expected at least "
+            f"{LEAST_SENTENCES}",
+            field="calibrate",
+        )
+    if listens:
+        for sentence in sentences:
+            sentence.check_recording()
+    return _hashed(sentences)
+
+
+def _hashed(sentences: list[Sentence]) -> CalibrationData:
+    found = hashlib.sha256(json.dumps([each.text for each in sentences]).encode())
+    for sentence in sentences:
+        if sentence.recording:
+            found.update(sentence.recording.read_bytes())
+    return CalibrationData(sentences, found.hexdigest())

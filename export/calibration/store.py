@@ -1,0 +1,47 @@
+"""Statistics of calibrations in the user's cache folder, by what they were made from and by their hash."""
+
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import file_entry
+from voxport.bundle.user_cache import private_folder
+from voxport.quantize.calibration import Calibration
+
+FOLDER = "calibrations"
+GIVEN = "given"  # the key of statistics that the user gave
+
+
+def find_calibration(sha256: str) -> Calibration:
+    """The statistics of a hash. Raises UsageError if they are not here."""
+    found = next(iter(private_folder(FOLDER).glob(f"*-{sha256}.safetensors")), None)
+    if found is None:
+        raise UsageError(
+            f"the statistics of its calibration, {sha256[:12]}, are not in {private_folder(FOLDER)}; copy "
+            "them from that folder of the machine that made the bundle",
+            field="calibration",
+        )
+    return read_calibration(found)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Raises UsageError if the file has no statistics."""
+    try:
+        return Calibration(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UsageError(f"{path}: has no statistics of a calibration ({error})", field="calibrate") from None
+
+
+def made_before(key: str) -> str | None:
+    """The hash of the statistics that were made from `key`."""
+    found = next(iter(private_folder(FOLDER).glob(f"{key}-*.safetensors")), None)
+    return found.stem.rpartition("-")[2] if found else None
+
+
+def keep(path: Path, key: str) -> str:
+    """Moves new statistics to the cache folder. Returns their hash."""
+    sha256 = file_entry(path).sha256
+    os.replace(path, private_folder(FOLDER) / f"{key}-{sha256}.safetensors")
+    return sha256
