@@ -98,7 +98,6 @@ class ExportRequest(ManifestRecord):
     """The options of an export as given. Resolving them again against the same checkpoint gives the same job.
 
     `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are the family's options.
-    `calibration` is the hash of statistics of inputs.
     """
 
     quant: str = "none"
@@ -135,8 +134,7 @@ class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
     Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
-    are all options of the family. `cache_length` is in rows of the decoder's cache. `calibration` is the hash
-    of the statistics of inputs that the weights were quantised with.
+    are all options of the family. `cache_length` is in rows of the cache, `calibration` as in the request.
     """
 
     family: str
@@ -253,9 +251,7 @@ class Bundle:
         for name, entry in self._engine_files.items():
             path = self.folder / name
             if not path.is_file():
-                raise IntegrityError(
-                    f"{path}: missing, though the manifest lists it; export the bundle again"
-                )
+                raise IntegrityError(f"{path}: missing, but the manifest lists it; export the bundle again")
             if not os.access(path, os.R_OK):
                 raise UsageError(f"{path}: cannot be read: permission denied")
             if (size := path.stat().st_size) != entry.size:

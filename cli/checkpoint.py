@@ -70,16 +70,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         help="recipe of the module paths that match; rules come first, in their order; may be repeated "
         "(default: no rule)",
     )
-    parser.add_argument(
-        "--calibrate",
-        nargs="?",
-        type=Path,
-        const=Path(),
-        metavar="DATA",
-        help="quantise with what the model meets when it speaks or hears DATA: a text file or a folder of "
-        "recordings as for `evaluate`, or statistics of an earlier calibration (without DATA: built-in "
-        "sentences; default: weights alone decide)",
-    )
+    _add_calibrate(parser)
     parser.add_argument(
         "--cache-length",
         type=integer(1),
@@ -92,6 +83,19 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         help="floats of a bundle for ONNX, Core ML or Core AI (default: float32 for ONNX, else float16)",
     )
     add_family_options(parser)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calibrate",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="DATA",
+        help="quantise with what the model meets when it speaks or hears DATA: a text file or a folder of "
+        "recordings as for `evaluate`, or statistics of an earlier calibration (without DATA: built-in "
+        "sentences; default: weights alone decide)",
+    )
 
 
 def add_family_options(parser: argparse.ArgumentParser) -> None:

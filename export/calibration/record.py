@@ -27,7 +27,7 @@ class RecordingEngine(EagerEngine):
 
 @dataclass
 class JoinedCall:
-    """Arguments of a graph's module for all recorded rows. `lengths`: rows of each sequence, if it has any."""
+    """Arguments of a graph's module for all recorded rows. `lengths`: rows of each sequence."""
 
     arguments: list[torch.Tensor]
     lengths: list[int] = field(default_factory=list)

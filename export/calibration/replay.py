@@ -1,9 +1,9 @@
 """Replays recorded calls of a graph, and quantises each linear when its inputs arrive.
 
-All rows of all calls go through the graph in one call. A linear loads its weight when it is called, keeps some
-rows of its input, is quantised with them, and computes its output with the quantised weight, which is then
-released. So every linear meets what the quantised linears before it give, and memory holds one weight at a
-time.
+All rows of all calls go through the graph in one call. A linear loads its weight when it is called, keeps
+some rows of its input, is quantised with them, and computes its output with the quantised weight, which is
+then released. So every linear meets what the quantised linears before it give, and memory holds one weight at
+a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,9 +68,10 @@ def _some(rows: torch.Tensor) -> torch.Tensor:
 class AwaitingInputs(QuantizedModule):
     """A linear, or several of one input, whose weights are read when it is called."""
 
-    def __init__(self, collector: Collector, parts: Sequence[str], scheme: Scheme):
-        """`parts` are the paths of the linears."""
+    def __init__(self, collector: Collector, parts: Sequence[str], weight: torch.Tensor, scheme: Scheme):
+        """`parts` are the paths of the linears, `weight` is a meta tensor of all their rows."""
         super().__init__(scheme)
+        self.weight = weight
         self.collector, self.parts, self._scheme = collector, tuple(parts), scheme
 
     def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
@@ -78,7 +79,8 @@ class AwaitingInputs(QuantizedModule):
 
     def fuse(self, parts: "Sequence[AwaitingInputs]") -> "AwaitingInputs":
         paths = [path for part in parts for path in part.parts]
-        return AwaitingInputs(self.collector, paths, self._scheme)
+        weight = torch.cat([part.weight for part in parts])
+        return AwaitingInputs(self.collector, paths, weight, self._scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs = [self.collector.multiply(x, path, self._scheme) for path in self.parts]

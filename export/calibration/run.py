@@ -141,7 +141,7 @@ def _replay_graph(
             return None
         if isinstance(module, nn.Embedding):
             return scheme.quantize(weight, path, True).module
-        return AwaitingInputs(collector, [path], scheme)
+        return AwaitingInputs(collector, [path], weight.to("meta"), scheme)
 
     if joined is None or not recipe.schemes:
         return collector

@@ -58,8 +58,7 @@ def write_checkpoint(
     needed = sum(len(content) for content in documents.values()) + weights
     try:
         with _folder_beside(out) as partial:
-            free = shutil.disk_usage(partial).free
-            if free < needed:
+            if (free := shutil.disk_usage(partial).free) < needed:
                 raise UsageError(
                     f"{out}: {size} needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free there; "
                     "choose another disk"

@@ -1,0 +1,139 @@
+"""Weights that are quantised with rows of their inputs."""
+
+import pytest
+import torch
+from support.model.micro import micro_checkpoint
+
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.families import FAMILIES
+from voxport.model.layers.channels import ChannelScales, channels_of
+from voxport.model.synthetic.outliers import planted
+from voxport.quantize.calibration import InputRows, quantize
+from voxport.quantize.compensation import compensate, inverse_factor
+from voxport.quantize.migration import candidates, output_error
+from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
+from voxport.quantize.search import search_palette, search_scales
+
+SCHEMES: list[Scheme] = [
+    IntegerScheme(8),
+    IntegerScheme(4, 32),
+    IntegerScheme(4, 128),
+    PaletteScheme(4, channels=16),
+]
+
+
+def inputs(rows: int = 512, columns: int = 256, seed: int = 0) -> InputRows:
+    """Correlated columns, four of them 16 times as large."""
+    generator = torch.Generator().manual_seed(seed)
+    mixed = torch.eye(columns) + 0.1 * torch.randn(columns, columns, generator=generator)
+    x = torch.randn(rows, columns, generator=generator) @ mixed
+    x[:, :4] *= 16
+    return InputRows.of(x)
+
+
+def weight(rows: int = 96, columns: int = 256) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)) * 0.05
+
+
+def error(module: torch.nn.Module, rows: InputRows) -> float:
+    expected = rows.held_out @ weight().mT
+    return float((module(rows.held_out) - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
+def test_inputs_nearly_halve_the_error_of_the_output(scheme: Scheme) -> None:
+    rows = inputs()
+    plain, found = scheme.quantize(weight(), "", False).module, quantize(scheme, weight(), "", rows).module
+    assert error(found, rows) < 0.7 * error(plain, rows)
+    other = inputs(
+        seed=2
+    )  # other correlations: what was learned does not hold, and must not be chosen blindly
+    assert error(quantize(scheme, weight(), "", other).module, other) < error(plain, other)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_integers_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = quantize(SCHEMES[1], weight(1200), "", inputs()).module
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found.weight, quantize(SCHEMES[1], weight(1200), "", inputs()).module.weight)
+
+
+def test_the_factor_is_of_the_inverse_of_the_products_of_inputs() -> None:
+    rows = inputs(64, 32).fit
+    factor = inverse_factor(rows)
+    gram = rows.double().mT @ rows.double() / len(rows)
+    damped = gram + 0.01 * gram.diagonal().mean() * torch.eye(32)
+    torch.testing.assert_close(factor.mT @ factor @ damped, torch.eye(32, dtype=torch.float64))
+    assert not factor.tril(-1).any()
+
+
+class Halves:
+    """Rounds to multiples of a half."""
+
+    group = None
+
+    def fit(self, first: int, columns: torch.Tensor) -> None: ...
+
+    def round(self, column: int, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (2 * values).round(), (2 * values).round() / 2
+
+
+def test_later_columns_make_up_for_earlier_ones() -> None:
+    """Two equal inputs: the second weight takes what the first one lost. Otherwise nothing moves."""
+    x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
+    same, apart = x.expand(-1, 2), torch.randn(4000, 2, generator=torch.Generator().manual_seed(1))
+    two = torch.tensor([[0.20, 0.20], [0.70, -0.10]])
+    assert compensate(two, same, lambda part: Halves()).tolist() == [[0, 1], [1, 0]]
+    assert compensate(two, apart, lambda part: Halves()).tolist() == [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("group", [None, 32])
+def test_a_search_with_importance_is_plausible_and_equal_to_the_search_without_if_all_count_the_same(
+    group: int | None,
+) -> None:
+    importance = inputs().importance
+    found = search_scales(weight(), group, (-8, 7), importance)
+    assert found.errors.are_plausible and search_palette(weight(), 4, 16, importance).errors.are_plausible
+    plain, ones = (search_scales(weight(), group, (-8, 7), each) for each in (None, torch.ones(256)))
+    assert torch.equal(plain.integers, ones.integers) and torch.equal(plain.scale, ones.scale)
+    palettes = [search_palette(weight(), 4, 16, each).palette for each in (None, torch.ones(256))]
+    assert torch.equal(*palettes)
+
+
+def test_outlier_channels_move_to_the_weights() -> None:
+    rows = inputs()
+    options = candidates(rows.fit.abs().amax(0), weight().abs().amax(0))
+    errors = [output_error([SCHEMES[0]], [weight()], rows, each) for each in options]
+    best = options[errors.index(min(errors))]
+    assert min(errors) < errors[0] / 4 and (best[:4] >= best[4:].max()).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_powers_of_two_between_weights_change_no_output(family: str) -> None:
+    """Every pair of channels of a family: bit for bit. A scale on one side only changes outputs."""
+    source = Source(micro_checkpoint(family))
+    resolved = resolve(source, ExportRequest())
+
+    def outputs(scales: ChannelScales | None) -> list[torch.Tensor]:
+        before = source.checkpoint
+        source.checkpoint = before.changed(scales) if scales else before
+        try:
+            model = Model(resolved, "BSHD")
+            stream = EagerEngine(model.components, model.module, "BSHD").stream()
+            found = [stream.run(part.name, part.example(0)) for part in model.components]
+        finally:
+            source.checkpoint = before
+        return [torch.from_numpy(value) for part in found for value in part.values()]
+
+    expected, scales = outputs(None), planted(source.root(), 0)
+    assert list(channels_of(source.root()))
+    assert all(map(torch.equal, outputs(scales), expected))
+    scales.columns.clear()
+    assert not all(map(torch.equal, outputs(scales), expected))
