@@ -28,9 +28,11 @@ ROWS = 512  # rows of the weight that are rounded together; a multiple of the ro
 
 
 class Rounder(Protocol):
-    """How columns of some rows of a weight are rounded. `group`: columns that are fitted together, if any."""
+    """How columns of some rows of a weight are rounded."""
 
-    group: int | None
+    @property
+    def group(self) -> int | None:
+        """Columns that are fitted together, if any."""
 
     def fit(self, first: int, columns: torch.Tensor) -> None:
         """Chooses scales for the columns from `first` on, float64 [n, group], as changed so far."""
@@ -45,7 +47,7 @@ class IntegerRounder:
     def __init__(
         self, scale: torch.Tensor, block: int, limits: tuple[int, int], importance: torch.Tensor
     ) -> None:
-        self.group = block if scale.shape[1] > 1 else None
+        self.group: int | None = block if scale.shape[1] > 1 else None
         self._scale, self._block, self._limits, self._importance = scale, block, limits, importance
 
     def fit(self, first: int, columns: torch.Tensor) -> None:
@@ -62,7 +64,7 @@ class IntegerRounder:
 class PaletteRounder:
     """Indices into palettes [n / channels, values] that are fitted before."""
 
-    group = None
+    group: int | None = None
 
     def __init__(self, palette: torch.Tensor, channels: int) -> None:
         self._palette = palette.repeat_interleave(channels, 0)
@@ -81,7 +83,8 @@ def inverse_factor(rows: torch.Tensor) -> torch.Tensor:
     gram = x.mT @ x / len(x)
     gram.diagonal().add_((DAMPING * gram.diagonal().mean()).clamp_min(1e-12))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-    return torch.linalg.cholesky(inverse, upper=True)
+    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    return factor
 
 
 def compensate(

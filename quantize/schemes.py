@@ -188,9 +188,11 @@ class PaletteScheme(Scheme):
         from voxport.quantize.modules import PalettizedLinear
 
         assert isinstance(found, PalettizedLinear)
-        channels = found.channels
-        palettes = lambda part: found.palette[part.start // channels : -(-part.stop // channels)]
-        rounder = lambda part: PaletteRounder(palettes(part), channels)
+        channels, palette = found.channels, found.palette
+
+        def rounder(part: slice) -> PaletteRounder:
+            return PaletteRounder(palette[part.start // channels : -(-part.stop // channels)], channels)
+
         return PalettizedLinear(compensate(weight, rows, rounder).byte(), found.palette, self)
 
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:

@@ -108,7 +108,8 @@ class SegmentAttention(AttentionKernel[tuple[int]]):
         factor = rows // sum(self._lengths)  # an encoder has several rows for a row of its input
         lengths = [length * factor for length in self._lengths]
         parts = [part.split(lengths, dim=1) for part in (new.rotation(new.q), new.rotation(new.k), new.v)]
-        return torch.cat([self._within(*segment, window) for segment in zip(*parts, strict=True)], dim=1)
+        segments = zip(*parts, strict=True)
+        return torch.cat([self._within(q, k, v, window) for q, k, v in segments], dim=1)
 
     def _within(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None) -> torch.Tensor:
         rows = q.shape[1]

@@ -31,14 +31,12 @@ from voxport.quantize.calibration import InputRows, save_calibration
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.modules import float_activations
 from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
 log = logging.getLogger(__name__)
-SPOKEN = {
-    "max_frames": 40,
-    "store_prefix": False,
-}  # frames of a sentence; stored rows would be none to record
+FRAMES = 40  # of a sentence
 Rows = dict[str, torch.Tensor]
 
 
@@ -96,7 +94,9 @@ def _record(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]) -
         task = open_family(job.family).open(bundle, engine, read_constants(job))
         for seed, sentence in enumerate(sentences):
             if isinstance(task, TextToSpeech):
-                speak_text(task, sentence, seed, {"voice": _voice(task, sentence, seed), **SPOKEN})
+                voice = _voice(task, sentence, seed)
+                speech = SpeechOptions(voice=voice, max_frames=FRAMES, store_prefix=False)
+                speak_text(task, sentence, seed, speech)
             elif isinstance(task, SpeechToText):
                 samples = sentence.samples(task.sample_rate)
                 for _ in task.transcribe([samples], delay_ms=max(task.delays_ms)):

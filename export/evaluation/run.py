@@ -24,7 +24,7 @@ from voxport.runtime.engines import ENGINES
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.machine import describe_machine
-from voxport.runtime.speech_request import PartOptions
+from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -37,7 +37,7 @@ class EvaluationOptions:
 
     sentences: Sequence[Sentence]
     recogniser: Recogniser | None = None
-    speech: PartOptions = field(default_factory=PartOptions)
+    speech: SpeechOptions = field(default_factory=SpeechOptions)
 
 
 def evaluation_options(
@@ -54,7 +54,7 @@ def evaluation_options(
     """
     if issubclass(open_family(family).task, TextToSpeech):
         spoken = [*sentences] * readings
-        return EvaluationOptions(spoken, open_recogniser(recogniser), PartOptions(voice=voice))
+        return EvaluationOptions(spoken, open_recogniser(recogniser), SpeechOptions(voice=voice))
     for name, value in (("recogniser", recogniser), ("voice", voice), ("readings", readings)):
         if value not in (None, 1):
             raise UsageError(f"{value}: is for text to speech; leave it out", field=name)

@@ -14,7 +14,7 @@ from voxport.export.evaluation.recognition import Recogniser
 from voxport.export.evaluation.sentences import Sentence
 from voxport.runtime.audio.mel import compare_audio
 from voxport.runtime.batching import CodeSlots, Status
-from voxport.runtime.speech_request import PartOptions, SpeechRequest
+from voxport.runtime.speech_request import SpeechOptions, SpeechRequest
 from voxport.runtime.text_to_speech import Speech, TextToSpeech
 
 LONGEST, SHORTEST = 1.5, 0.5  # times the expected duration: outside, speech runs away or stops early
@@ -113,10 +113,10 @@ class ForcedComparison:
         return {key: mean(values) for key, values in found.items() if values}
 
 
-def speak_text(task: TextToSpeech, sentence: Sentence, seed: int, options: PartOptions) -> SpokenText:
+def speak_text(task: TextToSpeech, sentence: Sentence, seed: int, options: SpeechOptions) -> SpokenText:
     """A sentence, cleaned up and divided as `say` does. Raises UsageError that names it."""
     try:
-        own: PartOptions = {**options, "seed": seed, "chunk_frames": CHUNK_FRAMES}
+        own: SpeechOptions = {**options, "seed": seed, "chunk_frames": CHUNK_FRAMES}
         speech = Speech(task, sentence.text, **own)
         parts, pieces = list[SpokenPart](), list[np.ndarray]()
         while request := speech.next_part():
@@ -134,7 +134,7 @@ def evaluate_speech(
     reference: TextToSpeech | None,
     recogniser: Recogniser,
     sentences: Sequence[Sentence],
-    options: PartOptions,
+    options: SpeechOptions,
 ) -> tuple[Figures, list[Row]]:
     """Figures of all sentences, and a row for each one. `options` are the voice and the like.
 

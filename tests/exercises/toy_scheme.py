@@ -24,7 +24,9 @@ class Int6Scheme(Scheme):
     bits: int = 6
     group: int = 32
 
-    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+    def quantize(
+        self, weight: torch.Tensor, path: str, is_table: bool, importance: torch.Tensor | None = None
+    ) -> QuantizedWeight:
         groups = weight.float().unflatten(1, (-1, self.group))
         scale = _short(groups.abs().amax(-1, keepdim=True).clamp(min=2.0**-14) / 31)
         integers = torch.round(groups / scale)

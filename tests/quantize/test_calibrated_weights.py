@@ -77,7 +77,7 @@ def test_the_factor_is_of_the_inverse_of_the_products_of_inputs() -> None:
 class Halves:
     """Rounds to multiples of a half."""
 
-    group = None
+    group: int | None = None
 
     def fit(self, first: int, columns: torch.Tensor) -> None: ...
 

@@ -11,7 +11,7 @@ each voice.
 import importlib.resources
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -51,7 +51,8 @@ def prepare(folder: Path, voices: Path) -> None:
     styles = {
         path.stem: np.fromfile(path, np.float32).reshape(STYLES) for path in sorted(voices.glob("*.bin"))
     }
-    np.savez(folder / VOICES, **{name: value for name, value in styles.items() if name.startswith(ENGLISH)})
+    english: Any = {name: value for name, value in styles.items() if name.startswith(ENGLISH)}
+    np.savez(folder / VOICES, **english)
 
 
 class Teacher:
@@ -67,7 +68,8 @@ class Teacher:
     @property
     def voices(self) -> list[str]:
         """Names of all English voices."""
-        return self._kokoro.get_voices()
+        names: list[str] = self._kokoro.get_voices()
+        return names
 
     def speak(self, text: str, style: Style) -> Utterance | None:
         """None if the words of the text and of its phonemes cannot be matched."""

@@ -24,7 +24,7 @@ Merges = dict[bytes, int]  # rank of a token, which is the order of its merge
 
 def learn_tokens(texts: Sequence[str], count: int) -> list[bytes]:
     """Byte-pair encoding: the 256 bytes, then merged tokens in the order of their merges; at most `count`."""
-    alphabet = bytes_to_unicode()
+    alphabet: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
     learner = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

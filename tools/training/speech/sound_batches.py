@@ -31,7 +31,8 @@ def subframe_phonemes(clip: Clip, start: int, count: int) -> list[int]:
     """Classes of `count` subframes of 20 ms; the first begins at `start`, in samples of SPEECH_RATE."""
     step = FRAME_SAMPLES // SUBFRAMES
     times = (start + np.arange(count) * step + step // 2) * clip.utterance.rate / SPEECH_RATE
-    return phoneme_classes(clip.utterance, times).tolist()
+    classes: list[int] = phoneme_classes(clip.utterance, times).tolist()
+    return classes
 
 
 def make_sound(clips: Sequence[Clip], seed: str, frames: int) -> tuple[np.ndarray, list[int]]:
