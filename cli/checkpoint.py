@@ -40,9 +40,9 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
     families = tuple(map(public_name, FAMILIES))
+    names = " or ".join(families)
     help_text = (
-        f"{' or '.join(families)}: family that the checkpoint must have, or of the "
-        f"embedded model (default: {public_name(DEFAULT)})"
+        f"{names}: family of the checkpoint, or of the embedded model (default: {public_name(DEFAULT)})"
     )
     model = parser.add_argument("--model", metavar="NAME", help=help_text)
     complete_values(model, families)
