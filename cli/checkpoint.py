@@ -40,11 +40,8 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
     families = tuple(map(public_name, FAMILIES))
-    names = " or ".join(families)
-    help_text = (
-        f"{names}: family of the checkpoint, or of the embedded model (default: {public_name(DEFAULT)})"
-    )
-    model = parser.add_argument("--model", metavar="NAME", help=help_text)
+    help_text = f"family of the checkpoint, or of the embedded model (default: {public_name(DEFAULT)})"
+    model = parser.add_argument("--model", metavar="NAME", help=f"{' or '.join(families)}: {help_text}")
     complete_values(model, families)
     own = (f", {recipe} for {target}" for target, recipe in default_recipes().items() if recipe != "none")
     quant = parser.add_argument(
