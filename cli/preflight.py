@@ -68,7 +68,6 @@ def check_export(
 ) -> list[tuple[Resolved, Target, Path]]:
     """What is exported for each target, and its folder. Raises UsageError, RecipeError or IntegrityError."""
     from voxport.cli.checkpoint import given_options
-    from voxport.export.calibration.run import calibrated
     from voxport.export.job import bundle_name
     from voxport.export.resolve import resolve
     from voxport.export.staging import check_output
@@ -80,6 +79,8 @@ def check_export(
         request = request.model_copy(update={"options": options})
         resolved = resolve(source, request)
         if arguments.calibrate is not None and not arguments.dry_run:
+            from voxport.export.calibration.run import calibrated
+
             calibration = calibrated(resolved, target, arguments.calibrate)
             resolved = resolve(source, request.model_copy(update={"calibration": calibration}))
         folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)

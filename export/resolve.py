@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import ValidationError
@@ -16,13 +17,14 @@ from voxport.bundle.errors import CheckpointError, RecipeError, UsageError
 from voxport.bundle.manifest import ExportRequest, FamilyConstants, FileEntry, Record, file_entry, first_fault
 from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import LayoutName
-from voxport.export.calibration.store import find_calibration
 from voxport.model.checkpoint import is_below
 from voxport.model.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS, foreign_format_named
 from voxport.model.graph import Component, GraphSpec, ModelSpec
 from voxport.model.inspection import check_parts, open_family_of
-from voxport.quantize.calibration import Calibration
 from voxport.quantize.recipe import Recipe, Rule, find_recipe, parse_rule, with_min_bits
+
+if TYPE_CHECKING:
+    from voxport.quantize.calibration import Calibration
 
 MAX_REFERENCE_BYTES = 2e9  # float32 weights of a reference, beside the model that is verified
 log = logging.getLogger(__name__)
@@ -121,7 +123,7 @@ class Resolved:
     options: Record
     cache_length: int
     recipes: dict[str, Recipe]
-    calibration: Calibration | None = None
+    calibration: "Calibration | None" = None
 
     def model(self, layout: LayoutName = "BSHD") -> ModelSpec:
         """Everything that decides the shapes, with caches in `layout`."""
@@ -168,9 +170,16 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
         raise RecipeError(
             f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
         )
-    calibration = find_calibration(request.calibration) if request.calibration else None
-    resolved = Resolved(source, request, options, length, recipes={}, calibration=calibration)
+    resolved = Resolved(source, request, options, length, recipes={}, calibration=_calibration(request))
     return replace(resolved, recipes=_resolve_recipes(resolved))
+
+
+def _calibration(request: ExportRequest) -> "Calibration | None":
+    if request.calibration is None:
+        return None
+    from voxport.export.calibration.store import find_calibration  # few exports need its imports
+
+    return find_calibration(request.calibration)
 
 
 def _resolve_recipes(resolved: Resolved) -> dict[str, Recipe]:
