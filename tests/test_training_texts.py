@@ -45,8 +45,6 @@ def test_training_sees_frequent_words_often_and_nothing_that_is_held_out() -> No
     tested = [sentences.words_of(line) for line in sentences.TEST_SET.read_text().splitlines()]
     lines = {" ".join(sentences.words_of(text)) for text in texts}
     assert len(tested) == 100 and not lines & {" ".join(words) for words in tested}
-    for with_words in (False, True):
-        assert not set(texts) & set(sentences.held_out_sentences(with_words))
     first, again, other = (list(islice(sentences.training_sentences(seed), 50)) for seed in (0, 0, 1))
     assert first == again != other
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
 from voxport.bundle.user_cache import private_folder
 from voxport.export.calibration.data import CalibrationData, built_in, from_folder
@@ -46,6 +47,8 @@ def calibrated(resolved: Resolved, target: Target, given: Path) -> str:
     `given` is a file of statistics, or data as for `from_folder`; an empty path: the built-in data. Raises
     UsageError.
     """
+    if not any(recipe.schemes for recipe in resolved.recipes.values()):
+        raise UsageError("the recipe quantises nothing; leave it out, or add --quant w4", field="calibrate")
     if given.suffix == ".safetensors":
         read_calibration(given)
         with tempfile.TemporaryDirectory() as folder:

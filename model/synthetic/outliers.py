@@ -1,9 +1,9 @@
 """Outliers of trained transformers for random weights, without a change of what the model computes.
 
-Trained models have a few channels behind norms that are 10 to 100 times as large as the others (LLM.int8,
-Dettmers et al. 2022), inputs of down projections with values in the thousands at a few channels (Massive
-Activations, Sun et al. 2024; SmoothQuant, Xiao et al. 2023), and columns whose norms have heavy tails. Each
-is planted by powers of two that move between a weight and the weights behind it (`model.layers.channels`).
+A few channels behind the norms of trained models are 10 to 100 times as large as others (LLM.int8, Dettmers
+et al. 2022). Inputs of down projections have values in the thousands at some channels (Massive Activations,
+Sun et al. 2024; SmoothQuant, Xiao et al. 2023). Norms of columns have heavy tails. Powers of two plant each
+of them: they move between a weight and the weights behind it (`model.layers.channels`).
 """
 
 import numpy as np

@@ -98,20 +98,6 @@ def training_sentences(seed: int) -> Iterator[str]:
         yield from texts
 
 
-def held_out_sentences(with_held_out_words: bool = False) -> list[str]:
-    """Sentences that training does not see, with or without held-out words."""
-    return [
-        text
-        for text in dict.fromkeys((*own_sentences(), *all_examples()))
-        if not _is_tested(text)
-        and (
-            has_held_out_word(text)
-            if with_held_out_words
-            else is_held_out(text) and not has_held_out_word(text)
-        )
-    ]
-
-
 def _drawn(text: str) -> int:
     return zlib.crc32(f"order:{text}".encode())
 
