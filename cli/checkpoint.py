@@ -15,7 +15,7 @@ from voxport.bundle.names import HUB_FORM
 from voxport.cli.arguments import complete_values, folder, integer
 from voxport.export.targets import default_recipes
 from voxport.model.families import DEFAULT, FAMILIES, options_of, public_name
-from voxport.quantize.recipe import RECIPES
+from voxport.quantize.recipe import AUTO, AUTO_BITS, RECIPES
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +48,16 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         "--quant",
         metavar="RECIPE",
         help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)}); `voxport list` "
-        "describes them, and says which are for which compute unit of Core AI",
+        "describes them, and says which are for which compute unit of Core AI. "
+        f"{AUTO}: the mixture of 4 and 8 bits that loses least within --bits",
     )
-    complete_values(quant, RECIPES)
+    complete_values(quant, (*RECIPES, AUTO))
+    parser.add_argument(
+        "--bits",
+        type=float,
+        metavar="B",
+        help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS})",
+    )
     parser.add_argument(
         "--quant-for",
         action="append",

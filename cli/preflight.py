@@ -39,12 +39,16 @@ def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportReque
     from voxport.bundle.manifest import ExportRequest
     from voxport.export.targets import check_recipes, open_target, parse_targets
     from voxport.model.families import find_family
-    from voxport.quantize.recipe import find_recipe, parse_rule
+    from voxport.quantize.recipe import AUTO, AUTO_BASE, find_recipe, parse_rule
 
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     if arguments.model:
         find_family(arguments.model)
-    recipes = [find_recipe(arguments.quant or target.default_recipe) for target in targets]
+    is_auto = arguments.quant == AUTO
+    if arguments.bits is not None and not is_auto:
+        raise UsageError(f"--bits is for --quant {AUTO}; leave it out, or add that", field="bits")
+    quant = AUTO_BASE if is_auto else arguments.quant
+    recipes = [find_recipe(quant or target.default_recipe) for target in targets]
     overrides = []
     for text in arguments.quant_for:
         component, separator, name = text.partition("=")
@@ -78,18 +82,34 @@ def check_export(
     for target, request in requests:
         request = request.model_copy(update={"options": options})
         resolved = resolve(source, request)
-        if arguments.calibrate is not None and not arguments.dry_run:
-            from voxport.export.calibration.run import calibrated
-
-            calibration = calibrated(resolved, target, arguments.calibrate)
-            resolved = resolve(source, request.model_copy(update={"calibration": calibration}))
         folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
         if arguments.out and len(requests) > 1:
             folder /= target.name
         check_output(folder)
+        if not arguments.dry_run:
+            resolved = _calibrated(arguments, resolved, target)
         outputs.append((resolved, target, folder))
     _warn_of_missing_parts(source)
     return outputs
+
+
+def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Resolved:
+    """With the rules of `--quant auto` and the statistics of `--calibrate`, if they are asked for."""
+    from voxport.export.resolve import resolve
+    from voxport.quantize.recipe import AUTO, AUTO_BITS
+
+    given, is_auto = arguments.calibrate, arguments.quant == AUTO
+    if given is None and not is_auto:
+        return resolved
+    from voxport.export.calibration.run import calibrated, mixed_rules
+
+    source, request, data = resolved.source, resolved.request, given or Path()
+    if is_auto:
+        found = mixed_rules(resolved, target, data, arguments.bits or AUTO_BITS)
+        request = request.model_copy(update={"rules": (*request.rules, *found)})
+        resolved = resolve(source, request)
+    calibration = calibrated(resolved, target, data)
+    return resolve(source, request.model_copy(update={"calibration": calibration}))
 
 
 def check_alone(bundle: Bundle) -> None:

@@ -5,6 +5,7 @@ importance, and error compensation, and takes the one whose output X W^T is near
 saw.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from voxport.quantize.schemes import Scheme
 
 HELD_OUT = 4  # one row in so many is for the choice
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
-ROWS = 768  # rows of a weight that are kept
+ROWS, VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
+SAME = "same rows"  # key of the metadata: paths of weights by the path whose rows they have too
 
 
 @dataclass(frozen=True)
@@ -68,28 +70,34 @@ class Calibration:
         """Raises OSError or SafetensorError if the file cannot be read."""
         self.path, self.sha256 = path, file_entry(path).sha256
         with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
+            names, same = set(file.keys()), json.loads((file.metadata() or {}).get(SAME, "{}"))
             self.exponents = {
                 name.removeprefix(EXPONENTS_PREFIX): file.get_tensor(name).long()
                 for name in names
                 if name.startswith(EXPONENTS_PREFIX)
             }
-        self._paths = {name.removeprefix(ROWS_PREFIX) for name in names if name.startswith(ROWS_PREFIX)}
+        self._rows = {name.removeprefix(ROWS_PREFIX): name for name in names if name.startswith(ROWS_PREFIX)}
+        self._rows |= {path: f"{ROWS_PREFIX}{first}" for path, first in same.items()}
 
     def rows(self, path: str) -> InputRows | None:
         """None if the weight met fewer than `LEAST_ROWS` inputs."""
-        if path not in self._paths:
+        if path not in self._rows:
             return None
         with safe_open(self.path, framework="pt") as file:
-            return InputRows.of(file.get_tensor(f"{ROWS_PREFIX}{path}"))
+            return InputRows.of(file.get_tensor(self._rows[path]))
 
 
 def save_calibration(
     path: Path, rows: Mapping[str, torch.Tensor], exponents: Mapping[str, torch.Tensor]
 ) -> None:
-    """rows [R, K] of each weight in bfloat16, exponents in int8."""
+    """rows [R, K] of each weight in bfloat16, the same tensor for weights of one input; exponents in int8."""
+    first: dict[int, str] = {}
+    same = {name: first.setdefault(id(value), name) for name, value in rows.items()}
     tensors = {
-        f"{ROWS_PREFIX}{name}": value.bfloat16() for name, value in rows.items() if len(value) >= LEAST_ROWS
+        f"{ROWS_PREFIX}{name}": rows[name].bfloat16()
+        for name in first.values()
+        if len(rows[name]) >= LEAST_ROWS
     }
     tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
-    save_file(tensors, path)
+    same = {name: its for name, its in same.items() if name != its and f"{ROWS_PREFIX}{its}" in tensors}
+    save_file(tensors, path, {SAME: json.dumps(same)})

@@ -8,6 +8,8 @@ from voxport.bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
 from voxport.bundle.names import did_you_mean, find_name
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
+AUTO, AUTO_BITS = "auto", 4.5  # the name of a mixture that calibration chooses, and its bits per weight
+AUTO_BASE = "w4"  # its recipe where no rule says otherwise
 GROUP = 32  # weights per scale: the smallest block that the 4-bit kernels of all targets take
 WIDE_GROUP = 128  # a quarter of the scales
 PALETTE_CHANNELS = 16  # rows per palette; Core ML takes 4 to 32; palettes are small compared with indices

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from voxport.bundle.errors import UsageError
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 
@@ -32,6 +34,7 @@ TEXTS = {
 }
 RECORDINGS = 12  # of the built-in ones
 LEAST_SENTENCES = 2
+RATE, SILENCE = 16_000, 10 ** (-50 / 20)  # Hz, and the peak below which a recording says nothing
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def from_folder(path: Path, listens: bool) -> CalibrationData:
         )
     if listens:
         for sentence in sentences:
-            sentence.check_recording()
+            if np.abs(sentence.samples(RATE)).max(initial=0.0) < SILENCE:
+                raise UsageError(f"{sentence.recording}: is silent; leave it out", field="calibrate")
     return _hashed(sentences)
 
 

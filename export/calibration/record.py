@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from voxport.bundle.spec import Signature
+from voxport.bundle.spec import Kind, Signature
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.graph import Component
 from voxport.runtime.engines.states import empty_states
 
-POSITION = "position"
+POSITION, CODES = "position", "codes"
+CALLS = 1024
 Call = Mapping[str, torch.Tensor]  # inputs by name
 
 
@@ -20,9 +21,14 @@ class RecordingEngine(EagerEngine):
     calls: list[tuple[str, Call]]
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
-        names = (spec.name for spec in self._components[name].signature.inputs)
-        self.calls.append((name, {key: value.clone() for key, value in zip(names, inputs, strict=True)}))
-        return super().call(name, inputs, states)
+        signature = self._components[name].signature
+        names = (spec.name for spec in signature.inputs)
+        call = {key: value.clone() for key, value in zip(names, inputs, strict=True)}
+        outputs = super().call(name, inputs, states)
+        if CODES in call and signature.outputs[0].kind is Kind.CHOICE:
+            call[CODES] = outputs[0].clone()  # a replay keeps the codes that were drawn
+        self.calls.append((name, call))
+        return outputs
 
 
 @dataclass
@@ -36,7 +42,8 @@ class JoinedCall:
 def join(components: Sequence[Component], calls: Sequence[tuple[str, Call]]) -> JoinedCall | None:
     """`components` of one graph, the one with the widest bounds first. None if it was not called.
 
-    Rows of sequences stand behind each other; calls without states are rows of one batch.
+    Rows of sequences stand behind each other; calls without states are rows of one batch, at most `CALLS`. A
+    convolution sees the end of the sequence before.
     """
     widest = components[0].signature
     names = {component.name for component in components}
@@ -47,23 +54,19 @@ def join(components: Sequence[Component], calls: Sequence[tuple[str, Call]]) -> 
         return JoinedCall(_batched(widest, own))
     dims = widest.dims
     axis = {spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in dims}
-    (first, *_), most = axis.items(), max(high for _, high in dims.values())
+    first, *_ = axis.items()
     lengths: list[int] = []
-    kept: list[Call] = []
     for call in own:
         rows = call[first[0]].shape[first[1]]
-        if sum(lengths) + rows > most:
-            break
         if not lengths or int(call[POSITION].flatten()[0]) == 0:
             lengths.append(0)
         lengths[-1] += rows
-        kept.append(call)
     arguments = [
-        torch.cat([call[spec.name] for call in kept], dim=axis[spec.name])
+        torch.cat([call[spec.name] for call in own], dim=axis[spec.name])
         if spec.name in axis
-        else torch.zeros_like(kept[0][spec.name])
+        else torch.zeros_like(own[0][spec.name])
         if spec.name == POSITION
-        else kept[0][spec.name]
+        else own[0][spec.name]
         for spec in widest.inputs
     ]
     states = empty_states([widest])
@@ -76,4 +79,5 @@ def _batched(signature: Signature, calls: Sequence[Call]) -> list[torch.Tensor]:
     """Inputs whose sizes are equal are joined; of others, as many calls as have the size of the first."""
     shapes = [tuple(value.shape[1:] for value in call.values()) for call in calls]
     equal = [call for call, shape in zip(calls, shapes, strict=True) if shape == shapes[0]]
+    equal = equal[:: -(-len(equal) // CALLS)]
     return [torch.cat([call[spec.name] for call in equal]) for spec in signature.inputs]

@@ -2,67 +2,154 @@
 
 All rows of all calls go through the graph in one call. A linear loads its weight when it is called, keeps
 some rows of its input, is quantised with them, and computes its output with the quantised weight, which is
-then released. So every linear meets what the quantised linears before it give, and memory holds one weight at
-a time.
+then released. So every linear meets what the quantised linears before it give, and memory holds one weight
+at a time.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from voxport.model.checkpoint import Checkpoint
 from voxport.model.layers.attention import Attended, AttentionKernel, KVCache, Projected, window_mask
-from voxport.quantize.calibration import LEAST_ROWS, ROWS, InputRows, quantize
-from voxport.quantize.modules import LinearKernel, QuantizedLinear, QuantizedModule
+from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, InputRows, quantize
+from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.schemes import Scheme
+
+Linears = tuple[str, ...]  # paths of linears that have one input and one scheme
 
 
 @dataclass
 class Collector:
-    """The inputs of linears by path, in bfloat16. `weight_of` reads the weight at a path.
+    """Collects inputs of linears. They compute with floats.
 
-    Before `is_open`, and with `is_float`, linears compute with floats; constants are folded from them.
-    `repeated`: whether a linear was called again, with inputs that only a replay in floats collects.
+    `weight_of` reads the weight at a path. Before `is_open` nothing is collected: constants are folded.
+
+    quantizes_tables: whether embeddings are quantised.
     """
 
+    quantizes_tables: ClassVar[bool] = False
+
     weight_of: Callable[[str], torch.Tensor]
-    kernel: LinearKernel
-    is_float: bool = False
     is_open: bool = False
-    repeated: bool = False
-    _parts: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    _parts: dict[Linears, list[torch.Tensor]] = field(default_factory=dict)
 
-    def multiply(self, x: torch.Tensor, path: str, scheme: Scheme) -> torch.Tensor:
-        """x [..., K] -> [..., N]"""
-        weight = self.weight_of(path)
+    def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
+        """x [..., K] -> [..., N] of each linear"""
+        if self.is_open:
+            self._collect(x, linears)
+        return self._in_floats(x, linears)
+
+    def repeat_calls(self) -> bool:
+        """Whether a linear was called more than once."""
+        return any(len(parts) > 1 for parts in self._parts.values())
+
+    def rows(self, linears: Linears) -> torch.Tensor:
+        """Rows [R, K] of all calls, in bfloat16."""
+        return _some(torch.cat(self._parts[linears]))
+
+    def rows_by_path(self) -> dict[str, torch.Tensor]:
+        """Linears of one input have the same tensor."""
+        found = ((linears, self.rows(linears)) for linears in self._parts)
+        return {path: rows for linears, rows in found for path in linears}
+
+    def forget(self, linears: Linears) -> bool:
+        """Drops rows that are too few to quantise with. Returns whether there were some."""
+        is_short = linears in self._parts and len(self.rows(linears)) < LEAST_ROWS
+        if is_short:
+            del self._parts[linears]
+        return is_short
+
+    def _collect(self, x: torch.Tensor, linears: Linears) -> None:
+        self._parts.setdefault(linears, []).append(_some(x.flatten(0, -2)).bfloat16())
+
+    def _in_floats(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
+        return [F.linear(x, self.weight_of(path).float()) for path in linears]
+
+
+@dataclass
+class PartCollector(Collector):
+    """Linears of `part` compute with weights that were quantised without inputs. Nothing is collected."""
+
+    part: frozenset[str] = frozenset()
+    _kept: dict[str, nn.Module] = field(default_factory=dict)
+
+    def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
+        if not self.is_open or not self.part.intersection(linears):
+            return self._in_floats(x, linears)
+        for path in linears:
+            if path not in self._kept:
+                self._kept[path] = scheme.quantize(self.weight_of(path), path, False).module
+        return [self._kept[path](x) for path in linears]
+
+
+@dataclass
+class QuantizingCollector(Collector):
+    """Each linear is quantised when its inputs arrive, in its only call, and computes with that weight.
+
+    folded: linears that constants are folded from, quantised as soon as their inputs are known. Another
+        replay then folds what an export folds.
+    """
+
+    quantizes_tables: ClassVar[bool] = True
+    folded: dict[str, nn.Module | None] = field(default_factory=dict)
+
+    def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
         if not self.is_open:
-            return F.linear(x, weight.float())
-        parts = self._parts.setdefault(path, [])
-        self.repeated |= bool(parts)
-        if self.is_float or not parts:
-            parts.append(_some(x.flatten(0, -2)).bfloat16())
-        rows = parts[0]
-        if self.is_float or len(rows) < LEAST_ROWS:
-            return F.linear(x, weight.float())
-        module = quantize(scheme, weight, path, InputRows.of(rows)).module
-        if isinstance(module, QuantizedLinear):
-            module.kernel = self.kernel
-        result: torch.Tensor = module(x)
-        return result
+            return self._fold(x, linears)
+        self._collect(x, linears)
+        if len(self.rows(linears)) < LEAST_ROWS:
+            return self._in_floats(x, linears)
+        return [self._quantized(path, linears, scheme)(x) for path in linears]
 
-    def rows(self) -> dict[str, torch.Tensor]:
-        """At most `ROWS` rows [R, K] of each linear."""
-        return {path: _some(torch.cat(parts)) for path, parts in self._parts.items()}
+    def _fold(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
+        """A constant, from floats in the first replay."""
+        modules = [self.folded.setdefault(path, None) for path in linears]
+        in_floats = self._in_floats(x, linears)
+        return [module(x) if module else plain for module, plain in zip(modules, in_floats, strict=True)]
+
+    def _quantized(self, path: str, linears: Linears, scheme: Scheme) -> nn.Module:
+        found = quantize(scheme, self.weight_of(path), path, InputRows.of(self.rows(linears))).module
+        if path in self.folded:
+            self.folded[path] = found
+        return found
+
+
+@dataclass
+class RepeatingCollector(QuantizingCollector):
+    """For linears that a graph calls several times: the next ones collect the inputs of all calls of one
+    replay, and are then quantised and kept. Those after them compute with floats until it is their turn.
+    """
+
+    _turn: tuple[Linears, Scheme] | None = None
+    _kept: dict[str, nn.Module] = field(default_factory=dict)
+
+    def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
+        if not self.is_open:
+            return self._fold(x, linears)
+        if linears[0] in self._kept:
+            return [self._kept[path](x) for path in linears]
+        self._turn = self._turn or (linears, scheme)
+        if self._turn[0] == linears:
+            self._collect(x, linears)
+        return self._in_floats(x, linears)
+
+    def end_turn(self) -> bool:
+        """Returns whether another replay is needed."""
+        if self._turn is None:
+            return False
+        (linears, scheme), self._turn = self._turn, None
+        self._kept |= {path: self._quantized(path, linears, scheme) for path in linears}
+        return True
 
 
 def _some(rows: torch.Tensor) -> torch.Tensor:
-    """At most `ROWS` rows, evenly spaced."""
-    if len(rows) <= ROWS:
-        return rows
-    return rows[torch.linspace(0, len(rows) - 1, ROWS).long()]
+    """rows [R, K] -> as many of them as are kept, evenly spaced."""
+    most = min(ROWS, VALUES // rows.shape[1])
+    return rows if len(rows) <= most else rows[torch.linspace(0, len(rows) - 1, most).long()]
 
 
 class AwaitingInputs(QuantizedModule):
@@ -83,7 +170,7 @@ class AwaitingInputs(QuantizedModule):
         return AwaitingInputs(self.collector, paths, weight, self._scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs = [self.collector.multiply(x, path, self._scheme) for path in self.parts]
+        outputs = self.collector.multiply(x, self.parts, self._scheme)
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
         return joined if self.bias is None else joined + self.bias
 
@@ -117,10 +204,3 @@ class SegmentAttention(AttentionKernel[tuple[int]]):
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         return found.transpose(1, 2)
-
-
-def weights_of(checkpoint: Checkpoint, root: nn.Module) -> Callable[[str], torch.Tensor]:
-    """Reads the weight of the module at a path. A tied weight has the name of the first parameter."""
-    names = {id(parameter): name for name, parameter in root.named_parameters()}
-    ids = {path: id(module.weight) for path, module in root.named_modules() if isinstance(module, nn.Linear)}
-    return lambda path: checkpoint.tensor(names[ids[path]])

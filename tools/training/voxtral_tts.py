@@ -50,7 +50,7 @@ from tools.training.writing import write_speech
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
-CODEC_STEPS = (7_000, 1_400)  # as in the embedded model; the second number has a falling learning rate
+CODEC_STEPS = (5_500, 1_200)  # as in the embedded model; the second number has a falling learning rate
 LANGUAGE_STEPS = (11_400, 2_000)
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)

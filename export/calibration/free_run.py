@@ -1,0 +1,88 @@
+"""The model's own run over the sentences of a calibration."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
+from voxport.export.build import with_tokenizer_and_voices
+from voxport.export.calibration.record import Call, RecordingEngine
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+from voxport.export.evaluation.speech import speak_text
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved
+from voxport.quantize.modules import float_activations
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.speech_request import SpeechOptions
+from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.text.languages import ScriptCheck
+from voxport.runtime.text_to_speech import TextToSpeech
+
+FRAMES, LARGE_FRAMES = 40, 12  # of a sentence; a frame of a large model takes seconds
+CLONED = 4  # built-in recordings that voices are made from
+
+
+def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]) -> list[tuple[str, Call]]:
+    """The inputs of all calls, by component. Raises UsageError."""
+    model = Model(resolved, "BSHD")
+    engine = RecordingEngine(model.components, model.module, "BSHD", float_activations)
+    engine.calls = []
+    frames = LARGE_FRAMES if resolved.source.is_large else FRAMES
+    with _without_artifacts(resolved, job) as bundle:
+        task = open_family(job.family).open(bundle, engine, read_constants(job))
+        for seed, sentence in enumerate(sentences):
+            if isinstance(task, TextToSpeech):
+                voice = _voice(task, sentence, seed, bundle.folder)
+                speech = SpeechOptions(voice=voice, max_frames=frames, store_prefix=False)
+                speak_text(task, sentence, seed, speech)
+            elif isinstance(task, SpeechToText):
+                samples = sentence.samples(task.sample_rate)
+                for _ in task.transcribe([samples], delay_ms=max(task.delays_ms)):
+                    pass
+    return engine.calls
+
+
+def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) -> str | None:
+    """The voice of the sentence's recording, or one of the model that reads its script, in turn. A model
+    without voices gets them from built-in recordings. Raises UsageError if no voice fits.
+    """
+    voices = task.bundle_voices()
+    if task.voice_checkpoint() and (sentence.recording or not voices):
+        built_in = read_sentences(HELD_OUT, CLONED)[number % CLONED]
+        recording = sentence.recording or built_in.check_recording()
+        path = folder / f"{recording.stem}.safetensors"
+        if not path.exists():
+            path.write_bytes(task.make_voice(recording))
+        return str(path)
+    fitting = [voice for voice in voices if _reads(task, voice, sentence.text)]
+    if voices and not fitting:
+        raise UsageError(f"{sentence.name}: no voice of the model reads the script of its text")
+    own = [voice for voice in fitting if task.language(voice) == sentence.name] or fitting
+    return own[number % len(own)] if own else None
+
+
+def _reads(task: TextToSpeech, voice: str, text: str) -> bool:
+    try:
+        ScriptCheck([task.language(voice)]).checked(text)
+    except UsageError:
+        return False
+    return True
+
+
+class _WithoutArtifacts(Bundle):
+    def _check_files(self) -> None:
+        """The artifacts do not exist yet."""
+
+
+@contextmanager
+def _without_artifacts(resolved: Resolved, job: ExportJob) -> Iterator[Bundle]:
+    """A bundle with the tokenizer and the voices of the checkpoint."""
+    with tempfile.TemporaryDirectory() as name:
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
+        )
+        manifest = with_tokenizer_and_voices(manifest, resolved.source, Path(name))
+        (Path(name) / MANIFEST).write_text(manifest.model_dump_json())  # stored prompts depend on its bytes
+        yield _WithoutArtifacts(Path(name), manifest)

@@ -1,0 +1,109 @@
+"""One graph whose recorded calls are replayed."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from voxport.bundle.spec import Kind
+from voxport.export.calibration.record import Call, join
+from voxport.export.calibration.replay import (
+    AwaitingInputs,
+    Collector,
+    PartCollector,
+    QuantizingCollector,
+    RepeatingCollector,
+    SegmentAttention,
+)
+from voxport.export.resolve import Resolved
+from voxport.model.checkpoint import Checkpoint, materialize
+from voxport.model.layers.attention import attention_kernel
+
+Rows = dict[str, torch.Tensor]
+
+
+class GraphReplay:
+    """The calls of one graph, joined. `in_floats` is first."""
+
+    def __init__(self, resolved: Resolved, name: str, calls: Sequence[tuple[str, Call]]):
+        self.name, self.calls = name, calls
+        self._resolved, self.repeats = resolved, False  # whether linears are called several times
+        self._output: torch.Tensor | None = None
+        self._components = [each for each in resolved.components("BSHD") if each.graph == name]
+        self._joined = join(self._components, calls) if resolved.recipes[name].schemes else None
+
+    def in_floats(self) -> Rows:
+        """The inputs of every linear that the recipe quantises, by path."""
+        collector = Collector(self.weights_of(self._resolved.source.checkpoint))
+        self.run(collector, self._resolved.source.checkpoint)
+        self.repeats = collector.repeat_calls()
+        return collector.rows_by_path()
+
+    def quantized(self, checkpoint: Checkpoint) -> Rows:
+        """The same if all linears before a linear are quantised."""
+        weight_of = self.weights_of(checkpoint)
+        if not self.repeats:
+            collector = QuantizingCollector(weight_of)
+            self.run(collector, checkpoint)
+            if collector.folded:
+                collector = QuantizingCollector(weight_of, folded=collector.folded)
+                self.run(collector, checkpoint)
+            return collector.rows_by_path()
+        repeating = RepeatingCollector(weight_of)
+        self.run(repeating, checkpoint)
+        while repeating.end_turn():
+            self.run(repeating, checkpoint)
+        return repeating.rows_by_path()
+
+    def loss_of(self, part: frozenset[str]) -> float:
+        """The mean squared relative error of the rows of the graph's output if the linears of `part` are
+        quantised, and nothing else is.
+        """
+        checkpoint = self._resolved.source.checkpoint
+        collector = PartCollector(self.weights_of(checkpoint), part=part)
+        if self._output is None:
+            self._output = self.run(PartCollector(self.weights_of(checkpoint)), checkpoint)
+        found, expected = self.run(collector, checkpoint), self._output
+        return float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).square().mean())
+
+    def weights_of(self, checkpoint: Checkpoint) -> Callable[[str], torch.Tensor]:
+        """Reads the weight at a path."""
+        return weights_of(checkpoint, self._resolved.source.root())
+
+    def run(self, collector: Collector, checkpoint: Checkpoint) -> torch.Tensor:
+        """All calls in one, with the weights of `checkpoint`. Returns the first output of floats."""
+        if self._joined is None:
+            return torch.zeros(0)
+        module = self._module(collector, checkpoint)
+        collector.is_open = True
+        with torch.no_grad(), attention_kernel(module, SegmentAttention(self._joined.lengths)):
+            outputs: tuple[torch.Tensor, ...] = module(*self._joined.arguments)
+            first = next(output for output in outputs if output.is_floating_point())
+            if self._components[0].signature.outputs[0].kind is Kind.HIDDEN:
+                for part in module.modules():  # a head met the last row only; its other inputs are here
+                    if isinstance(part, AwaitingInputs) and collector.forget(part.parts):
+                        part(first)
+        collector.is_open = False
+        return first
+
+    def _module(self, collector: Collector, checkpoint: Checkpoint) -> nn.Module:
+        resolved, root = self._resolved, self._resolved.source.root()
+        spec, recipe = resolved.graphs[self.name], resolved.recipes[self.name]
+
+        def convert(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module | None:
+            scheme = recipe.scheme_for(path, isinstance(module, nn.Embedding))
+            if scheme is None or resolved.source.family.is_folded(path):
+                return None
+            if isinstance(module, nn.Embedding):
+                return scheme.quantize(weight, path, True).module if collector.quantizes_tables else None
+            return AwaitingInputs(collector, [path], weight.to("meta"), scheme)
+
+        materialize(root, checkpoint, spec.weights, convert)
+        return spec.build(root, resolved.model())
+
+
+def weights_of(checkpoint: Checkpoint, root: nn.Module) -> Callable[[str], torch.Tensor]:
+    """Reads the weight of the module at a path. A tied weight has the name of the first parameter."""
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+    ids = {path: id(module.weight) for path, module in root.named_modules() if isinstance(module, nn.Linear)}
+    return lambda path: checkpoint.tensor(names[ids[path]])

@@ -1,0 +1,176 @@
+"""What real inputs say about weights: recorded, replayed, stored, and used by an export."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from support.export.calibrations import SENTENCES, TARGET, of_family, recorded
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.spec import Kind
+from voxport.export.calibration import free_run, run
+from voxport.export.calibration.data import built_in, from_folder
+from voxport.export.calibration.graph import GraphReplay
+from voxport.export.calibration.record import Call
+from voxport.export.calibration.replay import Collector, QuantizingCollector
+from voxport.export.evaluation.sentences import Sentence
+from voxport.export.model import Model
+from voxport.export.resolve import Resolved
+from voxport.export.verify.eager import EagerEngine
+from voxport.model.families import FAMILIES
+from voxport.model.layers.channels import ChannelScales
+from voxport.quantize.calibration import LEAST_ROWS, Calibration
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_export(
+    family: str, tmp_path: Path
+) -> None:
+    """In floats, beside the engine of the recorded calls; quantised, beside a model that an export loads with
+    the statistics. Statistics of another layer, other columns, inputs from floats, or scales that move on one
+    side only change the second output.
+    """
+    resolved, job = of_family(family)
+    calls = recorded(resolved, job)
+    path = tmp_path / "statistics.safetensors"
+    run.write_statistics(resolved, calls, path)
+    statistics = Calibration(path)
+    calibrated = replace(resolved, calibration=statistics)
+    scales = ChannelScales(resolved.source.root(), statistics.exponents)
+    checkpoint = resolved.source.checkpoint.changed(scales)
+    compared = 0
+    for name in resolved.graphs:
+        replay = GraphReplay(resolved, name, calls if name != "codec" else first_sequence(calls, name))
+        if not replay.in_floats():
+            continue
+        in_floats = outputs_of(resolved.in_full_precision(), replay.calls, name)
+        source = resolved.source.checkpoint
+        assert distance(replay.run(Collector(replay.weights_of(source)), source), in_floats) < 1e-4, name
+        if replay.repeats or name == "codec":
+            continue
+        collector = QuantizingCollector(replay.weights_of(checkpoint))
+        found = replay.run(collector, checkpoint)
+        if collector.folded:
+            collector = QuantizingCollector(collector.weight_of, folded=collector.folded)
+            found = replay.run(collector, checkpoint)
+        expected = outputs_of(calibrated, replay.calls, name)
+        assert distance(found, expected) < 1e-4 < distance(expected, in_floats), name
+        compared += 1
+    assert compared
+
+
+def first_sequence(calls: list[tuple[str, Call]], graph: str) -> list[tuple[str, Call]]:
+    """A convolution of the next sequence would see the end of this one: see `join`."""
+    own = [call for call in calls if call[0].startswith(graph)]
+    starts = [place for place, (_, call) in enumerate(own) if int(call["position"].flatten()[0]) == 0]
+    return own[: starts[1]]
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    return float((found - expected).norm() / expected.norm())
+
+
+def outputs_of(resolved: Resolved, calls: Sequence[tuple[str, Call]], graph: str) -> torch.Tensor:
+    """Rows of the first output of floats of all calls of a graph, one call after another."""
+    model = Model(resolved, "BSHD")
+    engine = EagerEngine(model.components, model.module, "BSHD")
+    graphs = {each.name: each for each in model.components if each.graph == graph}
+    stream, found = engine.stream(), list[torch.Tensor]()
+    for name, call in calls:
+        if name not in graphs:
+            continue
+        if "position" in call and int(call["position"].flatten()[0]) == 0:
+            stream = engine.stream()
+        outputs = stream.run(name, {key: value.numpy() for key, value in call.items()})
+        specs = graphs[name].signature.outputs
+        first = next(spec for spec in specs if spec.kind is not Kind.CHOICE)
+        found.append(torch.from_numpy(outputs[first.name]))
+    return torch.cat(found, dim=1 if next(iter(graphs.values())).signature.states else 0)
+
+
+def test_a_repeating_graph_is_quantised_in_the_order_of_its_linears() -> None:
+    """All calls of a code predictor count, and the last linears meet what the quantised ones before give."""
+    resolved, job = of_family("qwen3_tts", code_predictor="w4")
+    calls = recorded(resolved, job)
+    replay = GraphReplay(resolved, "code_predictor", calls)
+    in_floats, quantised = replay.in_floats(), replay.quantized(resolved.source.checkpoint)
+    assert replay.repeats and in_floats.keys() == quantised.keys()
+    frames = sum(name == "code_predictor" for name, _ in calls)
+    first, last = "talker.code_predictor.model.layers.0.self_attn.q_proj", list(quantised)[-1]
+    assert len(quantised[first]) == 3 * frames
+    moved = [distance(quantised[path].float(), in_floats[path].float()) for path in (first, last)]
+    assert moved[0] < moved[1] / 2 < 0.2  # the first ones meet quantised tables only
+
+
+def test_a_head_gets_the_rows_that_it_meets_one_by_one(tmp_path: Path) -> None:
+    resolved, job = of_family("qwen3_tts")
+    run.write_statistics(resolved, recorded(resolved, job), tmp_path / "statistics")
+    rows = Calibration(tmp_path / "statistics").rows("talker.codec_head")
+    assert rows and len(rows.fit) > LEAST_ROWS
+
+
+def test_statistics_do_not_depend_on_threads_and_are_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(free_run, "FRAMES", 8)
+    resolved, job = of_family("voxtral_tts")
+    before, found = torch.get_num_threads(), list[bytes]()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            run.calibrate(resolved, job, SENTENCES, tmp_path / f"{threads}")
+        finally:
+            torch.set_num_threads(before)
+        found.append((tmp_path / f"{threads}").read_bytes())
+    assert found[0] == found[1]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{sentence.text}\n" for sentence in SENTENCES))
+    first = run.calibrated(resolved, TARGET, texts)
+    with caplog.at_level(logging.INFO):
+        assert run.calibrated(resolved, TARGET, texts) == first and "made before" in caplog.text
+    stored = next(tmp_path.rglob(f"*{first}.safetensors"))
+    given = tmp_path / "given.safetensors"
+    given.write_bytes(stored.read_bytes())
+    assert run.calibrated(resolved, TARGET, given) == first
+    texts.write_text("Another text.\nAnd one more.\n")
+    assert run.calibrated(resolved, TARGET, texts) != first
+
+
+def test_built_in_data_is_for_the_languages_of_the_model() -> None:
+    assert {sentence.name for sentence in built_in(False, ["de", "fr"]).sentences} == {"de", "fr"}
+    assert {sentence.name for sentence in built_in(False, ["xx"]).sentences} == {"en"}
+    assert all(sentence.recording for sentence in built_in(True, ["en"]).sentences)
+
+
+def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> None:
+    one = tmp_path / "one.txt"
+    one.write_text("One sentence.\n")
+    with pytest.raises(UsageError, match="too few rows; expected at least 2"):
+        from_folder(one, listens=False)
+    with pytest.raises(UsageError, match="holds no sentence"):
+        from_folder(tmp_path, listens=False)
+    two = tmp_path / "two.txt"
+    two.write_text("One sentence.\nAnother one.\n")
+    with pytest.raises(UsageError, match="has no recording"):
+        from_folder(two, listens=True)
+    folder = tmp_path / "silent"
+    folder.mkdir()
+    (folder / "a.trans.txt").write_text("a One sentence.\nb Another one.\n")
+    for name in "ab":
+        silence = np.zeros(16_000, np.float32)
+        soundfile.write(folder / f"{name}.wav", silence, 16_000)
+    with pytest.raises(UsageError, match=r"a\.wav: is silent"):
+        from_folder(folder, listens=True)
+    resolved, job = of_family("voxtral_tts")
+    with pytest.raises(UsageError, match=r"line 1: .*script"):
+        free_run.record_run(resolved, job, [Sentence("line 1", "\u4f60\u597d\uff0c\u4e16\u754c")])
+    (tmp_path / "not.safetensors").write_text("nothing")
+    with pytest.raises(UsageError, match="has no statistics"):
+        run.calibrated(resolved, TARGET, tmp_path / "not.safetensors")

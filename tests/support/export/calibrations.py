@@ -1,0 +1,31 @@
+"""Short calibrations of micro checkpoints."""
+
+from unittest.mock import patch
+
+from support.model.micro import micro_checkpoint
+
+from voxport.bundle.manifest import ExportJob, ExportRequest
+from voxport.export.calibration import free_run
+from voxport.export.calibration.record import Call
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+from voxport.export.job import make_job
+from voxport.export.resolve import Resolved, Source, resolve
+from voxport.export.targets import open_target
+from voxport.runtime.families import open_family
+from voxport.runtime.speech_to_text import SpeechToText
+
+FRAMES = 20  # of a sentence
+SENTENCES = [Sentence("en", "Seven geese."), Sentence("en", "No, on Friday!")]
+TARGET = open_target("onnx", "float32")
+
+
+def of_family(family: str, **quant_for: str) -> tuple[Resolved, ExportJob]:
+    request = ExportRequest(quant="w4", quant_for=tuple(quant_for.items()))
+    resolved = resolve(Source(micro_checkpoint(family)), request)
+    return resolved, make_job(resolved, TARGET, "test")
+
+
+def recorded(resolved: Resolved, job: ExportJob) -> list[tuple[str, Call]]:
+    listens = issubclass(open_family(job.family).task, SpeechToText)
+    with patch.object(free_run, "FRAMES", FRAMES):
+        return free_run.record_run(resolved, job, read_sentences(HELD_OUT, 1) if listens else SENTENCES)
