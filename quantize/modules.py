@@ -270,6 +270,8 @@ def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """Each row of activations is quantised to 8 bits with its own zero point (XNNPACK's dynamic kernels)."""
+    if not linear.scheme.integer_activations(True):
+        return linear.multiply(x)
     if not torch.compiler.is_exporting():
         return linear.multiply(_round_rows(x))
     ops, block = torch.ops.torchao, [1] * (x.dim() - 1) + [x.shape[-1]]
@@ -295,6 +297,8 @@ def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     The ONNX target computes this. It multiplies by 127 / absmax. A division by absmax / 127 rounds some ties
     in the other direction.
     """
+    if not linear.scheme.integer_activations(True):
+        return linear.multiply(x)
     blocks = x.unflatten(-1, (-1, linear.block))
     top = blocks.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
     # torch's `127 / top` differs by one unit in the last place

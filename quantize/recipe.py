@@ -86,6 +86,8 @@ RECIPES = {
         Recipe("lut4", linears=PaletteScheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
         Recipe("lut4g8", linears=PaletteScheme(bits=4, channels=FEW_CHANNELS), tables=_INT8),
         Recipe("lut4g32", linears=PaletteScheme(bits=4, channels=MANY_CHANNELS), tables=_INT8),
+        Recipe("w4a32", linears=IntegerScheme(bits=4, group=GROUP, activations="float"), tables=_INT8),
+        Recipe("w8a32", linears=IntegerScheme(bits=8, activations="float"), tables=_INT8),
         Recipe("8da4w", linears=IntegerScheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
     )
 }

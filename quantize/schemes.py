@@ -100,13 +100,13 @@ class IntegerScheme(Scheme):
     group: number of weights of a row that share a scale. None means one scale per row.
     activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats for Core ML and
         Core AI). `int8` asks for dynamic 8-bit activations on every target, in plain operators if the
-        target has no such kernel.
+        target has no such kernel. `float` asks for floats, which XNNPACK does not have.
     """
 
     type: ClassVar[str] = "integer"
 
     group: int | None = None
-    activations: Literal["kernel", "int8"] = "kernel"
+    activations: Literal["kernel", "int8", "float"] = "kernel"
 
     @property
     def range(self) -> tuple[int, int]:
@@ -152,12 +152,12 @@ class IntegerScheme(Scheme):
         )
 
     def integer_activations(self, kernel_is_integer: bool) -> bool:
-        return kernel_is_integer or self.activations == "int8"
+        return kernel_is_integer if self.activations == "kernel" else self.activations == "int8"
 
     def describe(self) -> str:
         scales = f"groups of {self.group}" if self.group else "per output channel"
-        activations = ", int8 activations on every target" if self.activations == "int8" else ""
-        return f"int{self.bits}, {scales}{activations}"
+        asked = "" if self.activations == "kernel" else f", {self.activations} activations on every target"
+        return f"int{self.bits}, {scales}{asked}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def _reason_not_supported(recipe: Recipe) -> str | None:
     linears = recipe.linears
     if linears and not isinstance(linears, IntegerScheme):
         return "MLX holds integers in groups; use w4, w4g128, w8 or w8g128"
-    if isinstance(linears, IntegerScheme) and linears.activations != "kernel":
+    if isinstance(linears, IntegerScheme) and linears.activations == "int8":
         return "MLX does not round activations; use w4, which has the same weights"
     return None
 

@@ -80,9 +80,17 @@ def check_recipes(target: Target, recipes: Iterable[Recipe]) -> None:
             if not target.holds(scheme):
                 raise RecipeError(
                     f"recipe {recipe.name}: {name} cannot store such {scheme.type} weights"
-                    f"{' with integer activations' if scheme.integer_activations(False) else ''}, only"
+                    f"{_activations(scheme)}, only"
                     f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w8 or w4 for {name}"
                 )
+
+
+def _activations(scheme: Scheme) -> str:
+    if scheme.integer_activations(False):
+        return " with integer activations"
+    return (
+        "" if scheme.needs_native_support or scheme.integer_activations(True) else " with float activations"
+    )
 
 
 def targets_that_hold(scheme: Scheme) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from voxport.quantize.modules import SMALLEST, QuantizedLinear
 MICROSOFT = "com.microsoft"  # the operator domain of ONNX Runtime
 # Accuracy level: activations of 8 bits. Lower levels dequantise the weight in every call.
 INTEGER_ACTIVATIONS = 4
+FLOAT_ACTIVATIONS = 1  # accuracy level of MatMulNBits: it multiplies dequantised weights, as CUDA does
 CHANNEL_BLOCK = 128  # block of a per-channel weight: `MatMulNBits` has no larger one
 UINT8_ZERO = onnx.helper.make_tensor("zero", onnx.TensorProto.UINT8, (), [128])
 op: Any = opset23  # its annotations take only constants that are tensors
@@ -99,7 +100,7 @@ def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """x [..., K] -> [..., N] with the weights of `linear`: groups as `MatMulNBits`, channels as a product of
     8-bit integers, which takes half the time at 6 rows.
     """
-    if linear.scheme.group:
+    if linear.scheme.group or not linear.scheme.integer_activations(True):
         return lower_to_blocks(x, linear)
     y: torch.Tensor = matmul_integer(x, linear.constant, linear.scale)
     return y if linear.bias is None else y + linear.bias
@@ -108,8 +109,14 @@ def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 def lower_to_blocks(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """x [..., K] -> [..., N] as `MatMulNBits`, which CUDA has too."""
     scale, block = block_scale(linear)
-    y: torch.Tensor = matmul_nbits(x, linear.constant, scale, linear.scheme.bits, block)
+    level = accuracy_level(linear)
+    y: torch.Tensor = matmul_nbits(x, linear.constant, scale, linear.scheme.bits, block, level)
     return y if linear.bias is None else y + linear.bias
+
+
+def accuracy_level(linear: QuantizedLinear) -> int:
+    """The attribute of `MatMulNBits`, in float32."""
+    return INTEGER_ACTIVATIONS if linear.scheme.integer_activations(True) else FLOAT_ACTIVATIONS
 
 
 def block_scale(linear: QuantizedLinear) -> tuple[torch.Tensor, int]:
@@ -125,14 +132,16 @@ def block_scale(linear: QuantizedLinear) -> tuple[torch.Tensor, int]:
 
 @torch.library.custom_op("voxport::matmul_nbits", mutates_args=())
 def matmul_nbits(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int, level: int
 ) -> torch.Tensor:
     """`MatMulNBits`: x [..., K], weight int8 [N, K], scale [N, ceil(K / block)] -> [..., N]."""
     raise ExportError("matmul_nbits is only traced; the eager arithmetic is quantize.modules.int8_per_block")
 
 
 @matmul_nbits.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int) -> torch.Tensor:
+def _(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int, level: int
+) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
@@ -213,7 +222,7 @@ def _node(kind: str, inputs: tuple[Any, ...], outputs: int = 1, **attributes: in
     return node.outputs if outputs > 1 else node.outputs[0]
 
 
-def _translate_matmul(x, weight, scale, bits: int, block: int):  # type: ignore[no-untyped-def]
+def _translate_matmul(x, weight, scale, bits: int, block: int, level: int):  # type: ignore[no-untyped-def]
     rows, columns = weight.shape
     return _node(
         "MatMulNBits",
@@ -222,7 +231,7 @@ def _translate_matmul(x, weight, scale, bits: int, block: int):  # type: ignore[
         N=rows,
         bits=bits,
         block_size=block,
-        accuracy_level=INTEGER_ACTIVATIONS,
+        accuracy_level=level,
     )
 
 

@@ -4,6 +4,7 @@ engine runs it with float activations.
 
 import os
 import shutil
+from collections.abc import Mapping
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -16,9 +17,13 @@ from onnx import helper
 from voxport.bundle.errors import ExportError
 from voxport.bundle.manifest import Precision
 from voxport.export.targets.base import Graph
-from voxport.export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
+from voxport.export.targets.onnx.kernels import (
+    FLOAT_ACTIVATIONS,
+    INTEGER_ACTIVATIONS,
+    accuracy_level,
+    block_scale,
+)
 from voxport.export.targets.onnx.lowering import pack
-from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
 from voxport.export.targets.shared import StoredLinear, compare_linears, hash_of
 from voxport.quantize.modules import QuantizedLinear
 from voxport.runtime.engines.onnx import OnnxEngine, ort
@@ -29,23 +34,28 @@ def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
 
     Returns a description, empty if nothing is quantised.
     """
-    return compare_linears(
-        path.name, graph, partial(_of_linear, precision=precision), _of_file(path, precision)
-    )
+    of_linear = partial(_of_linear, precision=precision)
+    linears = [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
+    levels = {
+        of_linear(part): accuracy_level(part) if precision == "float32" else FLOAT_ACTIVATIONS
+        for part in linears
+    }
+    return compare_linears(path.name, graph, of_linear, _of_file(path, levels))
 
 
 def _of_linear(linear: QuantizedLinear, precision: Precision) -> StoredLinear:
     bits, integers = linear.scheme.bits, linear.integers().numpy()
-    if linear.scheme.group is None and precision == "float32":
+    is_product = linear.scheme.integer_activations(True) and linear.scheme.group is None
+    if is_product and precision == "float32":
         return StoredLinear(8, linear.block, hash_of(pack(integers, 8, None)), hash_of(linear.scale.numpy()))
     scale, block = block_scale(linear)
     return StoredLinear(bits, block, hash_of(pack(integers, bits, block)), hash_of(scale.numpy()))
 
 
-def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
+def _of_file(path: Path, levels: Mapping[StoredLinear, int]) -> dict[StoredLinear, str]:
     """The linears of a file, and the node of each.
 
-    Raises ExportError if activations are rounded in a float16 bundle, or not rounded in a float32 bundle.
+    Raises ExportError if a node rounds its activations and `levels` do not say so, or the other way round.
     """
     model = onnx.load(path, load_external_data=False)
     constants = {constant.name: constant for constant in model.graph.initializer}
@@ -61,7 +71,6 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
         file, offset = path.with_name(f"{path.name}.data"), int(place.get("offset", 0))
         return np.fromfile(file, dtype, prod(constant.dims), offset=offset).reshape(constant.dims)
 
-    expected = FLOAT_ACTIVATIONS if precision == "float16" else INTEGER_ACTIVATIONS
     found = {}
     for node in model.graph.node:
         if node.op_type == "MatMulIntegerToFloat":
@@ -71,13 +80,13 @@ def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
         if node.op_type == "MatMulNBits":
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
             weight, scale = map(read, node.input[1:3])
-            if attributes["accuracy_level"] != expected:
-                raise ExportError(
-                    f"{path.name}: node {node.name} has accuracy_level {attributes['accuracy_level']}, "
-                    f"expected {expected} ({INTEGER_ACTIVATIONS}: integer activations)"
-                )
-            bits, block = attributes["bits"], attributes["block_size"]
+            bits, block, level = (attributes[key] for key in ("bits", "block_size", "accuracy_level"))
             linear = StoredLinear(bits, block, hash_of(weight), hash_of(scale.astype(np.float32)))
+            if level != (expected := levels.get(linear, level)):
+                raise ExportError(
+                    f"{path.name}: node {node.name} has accuracy_level {level}, expected {expected} "
+                    f"({INTEGER_ACTIVATIONS}: integer activations)"
+                )
             found[linear] = f"node {node.name}"
     return found
 

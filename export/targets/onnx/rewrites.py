@@ -10,12 +10,12 @@ from onnxscript.rewriter import RewriteRuleSet, rewrite
 from onnxscript.rewriter.rules import common
 
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
+from voxport.export.targets.onnx.kernels import FLOAT_ACTIVATIONS
 from voxport.export.targets.onnx.patches import SLICES_TO_SPLIT
 
 ROUNDS = 2
 AXIS = 2  # values [B, C, T] and weights [C', C / groups, kernel] get an axis of size 1 here
 PER_AXIS = ("dilations", "strides", "kernel_shape")
-FLOAT_ACTIVATIONS = 1  # accuracy level of MatMulNBits: it multiplies dequantised weights, as CUDA does
 SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # suffixes of value names in artifacts
 
 

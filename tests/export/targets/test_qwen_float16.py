@@ -15,7 +15,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets.base import Graph
 from voxport.export.targets.coreml.target import CoreMLTarget
-from voxport.export.targets.onnx.rewrites import FLOAT_ACTIVATIONS
+from voxport.export.targets.onnx.kernels import FLOAT_ACTIVATIONS
 from voxport.export.targets.onnx.target import OnnxTarget
 from voxport.model.synthetic.checkpoint import random_checkpoint
 from voxport.runtime.engines.onnx import ort
