@@ -43,21 +43,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     help_text = f"family of the checkpoint, or of the embedded model (default: {public_name(DEFAULT)})"
     model = parser.add_argument("--model", metavar="NAME", help=f"{' or '.join(families)}: {help_text}")
     complete_values(model, families)
-    own = (f", {recipe} for {target}" for target, recipe in default_recipes().items() if recipe != "none")
-    quant = parser.add_argument(
-        "--quant",
-        metavar="RECIPE",
-        help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)}); `voxport list` "
-        "describes them, and says which are for which compute unit of Core AI. "
-        f"{AUTO}: the mixture of 4 and 8 bits that loses least within --bits",
-    )
-    complete_values(quant, (*RECIPES, AUTO))
-    parser.add_argument(
-        "--bits",
-        type=float,
-        metavar="B",
-        help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS})",
-    )
+    _add_recipe(parser)
     parser.add_argument(
         "--quant-for",
         action="append",
@@ -87,6 +73,24 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         help="floats of a bundle for ONNX, Core ML or Core AI (default: float32 for ONNX, else float16)",
     )
     add_family_options(parser)
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    own = (f", {recipe} for {target}" for target, recipe in default_recipes().items() if recipe != "none")
+    quant = parser.add_argument(
+        "--quant",
+        metavar="RECIPE",
+        help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)}); `voxport list` "
+        "describes them, and says which are for which compute unit of Core AI. "
+        f"{AUTO}: the mixture of 4 and 8 bits that loses least within --bits",
+    )
+    complete_values(quant, (*RECIPES, AUTO))
+    parser.add_argument(
+        "--bits",
+        type=float,
+        metavar="B",
+        help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS})",
+    )
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:

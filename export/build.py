@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import check_signatures
 from voxport.export.verify.modes import DEFAULTS
 from voxport.export.verify.result import VerificationResult, failures
+from voxport.export.verify.worst_linears import rounding_advice
 from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
         if output.verify:
             log.info("%s: verifying", job.source.name)
             result = verify(Bundle(folder, manifest), model, target, DEFAULTS, checked)
-            _raise_failures(job, result, folder)
+            _raise_failures(job, result, folder, partial(rounding_advice, model, target))
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
         _write_readme_and_manifest(bundle_card(manifest, resolved, target), manifest, folder)
@@ -144,7 +145,9 @@ def _graph_summary(graph: FinishedGraph) -> str:
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
 
 
-def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
+def _raise_failures(
+    job: ExportJob, result: VerificationResult, folder: Path, advise: Callable[[], str] = str
+) -> None:
     """If a check failed, writes all results and raises VerificationError."""
     failed = failures(result)
     if not failed:
@@ -155,7 +158,7 @@ def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) ->
     raise VerificationError(
         f"{job.source.name} for {job.target} does not match eager in {len(failed)} checks, first "
         f"{failed[0]}; {folder} keeps {REPORT} and the lowered graphs for the next run; "
-        "use another recipe, or remove that folder to lower again"
+        f"use another recipe, or remove that folder to lower again{advise()}"
     )
 
 

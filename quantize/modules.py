@@ -46,7 +46,7 @@ class QuantizedModule(nn.Module):
     """Replaces a linear (x [..., K] -> [..., N]) or, if `is_table`, an embedding (ids [...] -> [..., D]).
 
     `weight` is a tensor of N rows. The loader assigns the checkpoint's bias to `bias`, and `forward` of a
-    linear adds it.
+    linear adds it. `paths` are the modules that it replaces, in the order of the rows.
 
     row_tensors: the arguments of the class before `scheme`. Linears of one scheme are fused by concatenating
         the rows of these. If there are none, their outputs are concatenated instead.
@@ -56,10 +56,11 @@ class QuantizedModule(nn.Module):
     row_tensors: ClassVar[tuple[str, ...]] = ()
     weight: torch.Tensor
     bias: nn.Parameter | None
+    paths: tuple[str, ...]
 
     def __init__(self, scheme: WeightFormat):
         super().__init__()
-        self.scheme = scheme
+        self.scheme, self.paths = scheme, ()
         self.register_parameter("bias", None)
 
     def pack(self) -> None:
@@ -76,6 +77,7 @@ class QuantizedModule(nn.Module):
         make: Any = type(self)  # each subclass has its own arguments
         rows = (torch.cat([getattr(part, name) for part in parts]) for name in self.row_tensors)
         fused: Self = make(*rows, self.scheme)
+        fused.paths = tuple(path for part in parts for path in part.paths)
         return fused
 
 

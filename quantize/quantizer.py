@@ -45,7 +45,7 @@ class Quantizer:
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "
                 f"{found.errors}; this is a defect of the scheme"
             )
-        self.errors[path] = found.errors
+        self.errors[path], found.module.paths = found.errors, (path,)
         return found.module
 
     def report(self) -> dict[str, float]:

@@ -28,9 +28,10 @@ class GraphReplay:
     def __init__(self, resolved: Resolved, name: str, calls: Sequence[tuple[str, Call]]):
         self.name, self.calls = name, calls
         self._resolved, self.repeats = resolved, False  # whether linears are called several times
-        self._output: torch.Tensor | None = None
-        self._components = [each for each in resolved.components("BSHD") if each.graph == name]
-        self._joined = join(self._components, calls) if resolved.recipes[name].schemes else None
+        self._outputs = list[torch.Tensor]()
+        components = [each for each in resolved.components("BSHD") if each.graph == name]
+        self._specs = components[0].signature.outputs
+        self._joined = join(components, calls) if resolved.recipes[name].schemes else None
 
     def in_floats(self) -> Rows:
         """The inputs of every linear that the recipe quantises, by path."""
@@ -57,34 +58,36 @@ class GraphReplay:
 
     def loss_of(self, part: frozenset[str]) -> float:
         """The mean squared relative error of the rows of the graph's output if the linears of `part` are
-        quantised, and nothing else is.
+        quantised, and nothing else is; of the output that moves most.
         """
         checkpoint = self._resolved.source.checkpoint
         collector = PartCollector(self.weights_of(checkpoint), part=part)
-        if self._output is None:
-            self._output = self.run(PartCollector(self.weights_of(checkpoint)), checkpoint)
-        found, expected = self.run(collector, checkpoint), self._output
-        return float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).square().mean())
+        if not self._outputs:
+            self._outputs = self.run(PartCollector(self.weights_of(checkpoint)), checkpoint)
+        return max(
+            float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).square().mean())
+            for found, expected in zip(self.run(collector, checkpoint), self._outputs, strict=True)
+        )
 
     def weights_of(self, checkpoint: Checkpoint) -> Callable[[str], torch.Tensor]:
         """Reads the weight at a path."""
         return weights_of(checkpoint, self._resolved.source.root())
 
-    def run(self, collector: Collector, checkpoint: Checkpoint) -> torch.Tensor:
-        """All calls in one, with the weights of `checkpoint`. Returns the first output of floats."""
+    def run(self, collector: Collector, checkpoint: Checkpoint) -> list[torch.Tensor]:
+        """All calls in one, with the weights of `checkpoint`. Returns the outputs of floats."""
         if self._joined is None:
-            return torch.zeros(0)
+            return []
         module = self._module(collector, checkpoint)
         collector.is_open = True
         with torch.no_grad(), attention_kernel(module, SegmentAttention(self._joined.lengths)):
-            outputs: tuple[torch.Tensor, ...] = module(*self._joined.arguments)
-            first = next(output for output in outputs if output.is_floating_point())
-            if self._components[0].signature.outputs[0].kind is Kind.HIDDEN:
+            results = module(*self._joined.arguments)
+            outputs = [results] if isinstance(results, torch.Tensor) else results[: len(self._specs)]
+            if self._specs[0].kind is Kind.HIDDEN:
                 for part in module.modules():  # a head met the last row only; its other inputs are here
                     if isinstance(part, AwaitingInputs) and collector.forget(part.parts):
-                        part(first)
+                        part(outputs[0])
         collector.is_open = False
-        return first
+        return [output for output in outputs if output.is_floating_point()]
 
     def _module(self, collector: Collector, checkpoint: Checkpoint) -> nn.Module:
         resolved, root = self._resolved, self._resolved.source.root()

@@ -1,5 +1,6 @@
 """The product of 8-bit integers in ONNX graphs is exact on every processor, and computes each row alone."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,11 @@ def linear() -> QuantizedLinear:
 @pytest.fixture(scope="module")
 def sessions(linear: QuantizedLinear, tmp_path_factory: pytest.TempPathFactory) -> list[ort.InferenceSession]:
     """Sessions of the engine, and of the engine with float activations."""
+    return open_sessions(linear, tmp_path_factory.mktemp("product"), "MatMulIntegerToFloat")
+
+
+def open_sessions(linear: QuantizedLinear, folder: Path, operator: str) -> list[ort.InferenceSession]:
+    """The linear becomes one node of this operator, with its integers and scales as constants."""
     with linear_kernel(linear, lower_linear):
         shapes = ({0: torch.export.Dim("B")},)
         program = torch.export.export(linear, (torch.rand(3, COLUMNS),), dynamic_shapes=shapes)
@@ -38,10 +44,10 @@ def sessions(linear: QuantizedLinear, tmp_path_factory: pytest.TempPathFactory) 
             program, dynamo=True, opset_version=OPSET, custom_translation_table=TRANSLATIONS, verbose=False
         )
     pack_weights(converted.model)
-    folder = tmp_path_factory.mktemp("product")
     ir.save(converted.model, folder / "product.onnx")
-    (product,) = (node for node in converted.model.graph if node.op_type == "MatMulIntegerToFloat")
-    assert [product.inputs[place].is_initializer() for place in (1, 3)] == [True, True]
+    (product,) = (node for node in converted.model.graph if node.op_type == operator)
+    places = (1, 3) if operator == "MatMulIntegerToFloat" else (1,)
+    assert all(product.inputs[place].is_initializer() for place in places)
     job, files = SimpleNamespace(compute_precision="float32"), {"product.onnx.data": None}
     manifest = SimpleNamespace(files=files)
     bundle: Any = SimpleNamespace(folder=folder, job=job, manifest=manifest, components=())
@@ -85,3 +91,20 @@ def test_both_kinds_of_activations_equal_those_of_eager(
         assert error(run(session, x), kernel(x, linear)) < float32_bar(1, COLUMNS)
         zeros = torch.zeros(1, COLUMNS)
         assert torch.equal(run(session, zeros), torch.zeros(1, CHANNELS))  # not NaN
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 32)])
+def test_a_scheme_with_float_activations_does_not_round_them(
+    bits: int, group: int | None, x: torch.Tensor, tmp_path: Path
+) -> None:
+    """One value a hundred times as large: integers would lose the others."""
+    scheme = IntegerScheme(bits, group, activations="float")
+    weight = torch.randn(CHANNELS, COLUMNS, generator=torch.Generator().manual_seed(2))
+    module = scheme.quantize(weight, "", False).module
+    assert isinstance(module, QuantizedLinear)
+    x = torch.cat((100 * x[:, :1], x[:, 1:]), dim=1)
+    found = run(open_sessions(module, tmp_path, "MatMulNBits")[0], x)
+    assert error(found, float_activations(x, module)) < float32_bar(1, COLUMNS)
+    assert torch.equal(int8_per_block(x, module), float_activations(x, module))
+    rounded = QuantizedLinear(module.integers(), module.scale, IntegerScheme(bits, group))
+    assert error(int8_per_block(x, rounded), float_activations(x, module)) > 10 * float32_bar(1, COLUMNS)

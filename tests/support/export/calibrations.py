@@ -22,7 +22,11 @@ TARGET = open_target("onnx", "float32")
 def of_family(family: str, **quant_for: str) -> tuple[Resolved, ExportJob]:
     request = ExportRequest(quant="w4", quant_for=tuple(quant_for.items()))
     resolved = resolve(Source(micro_checkpoint(family)), request)
-    return resolved, make_job(resolved, TARGET, "test")
+    return resolved, job_of(resolved)
+
+
+def job_of(resolved: Resolved) -> ExportJob:
+    return make_job(resolved, TARGET, "test")
 
 
 def recorded(resolved: Resolved, job: ExportJob) -> list[tuple[str, Call]]:
