@@ -86,6 +86,12 @@ class Calibration:
         with safe_open(self.path, framework="pt") as file:
             return InputRows.of(file.get_tensor(self._rows[path]))
 
+    def all_rows(self) -> dict[str, torch.Tensor]:
+        """rows [R, K] of each weight, as `save_calibration` takes them."""
+        with safe_open(self.path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in sorted({*self._rows.values()})}
+        return {path: tensors[name] for path, name in self._rows.items()}
+
 
 def save_calibration(
     path: Path, rows: Mapping[str, torch.Tensor], exponents: Mapping[str, torch.Tensor]

@@ -23,11 +23,14 @@ Rows = dict[str, torch.Tensor]
 
 
 class GraphReplay:
-    """The calls of one graph, joined. `in_floats` is first."""
+    """The calls of one graph, joined."""
 
     def __init__(self, resolved: Resolved, name: str, calls: Sequence[tuple[str, Call]]):
         self.name, self.calls = name, calls
-        self._resolved, self.repeats = resolved, False  # whether linears are called several times
+        self._resolved = resolved
+        self.repeats = bool(
+            resolved.graphs[name].reads(resolved.source.config)
+        )  # calls linears several times
         self._outputs = list[torch.Tensor]()
         components = [each for each in resolved.components("BSHD") if each.graph == name]
         self._specs = components[0].signature.outputs
@@ -37,7 +40,6 @@ class GraphReplay:
         """The inputs of every linear that the recipe quantises, by path."""
         collector = Collector(self.weights_of(self._resolved.source.checkpoint))
         self.run(collector, self._resolved.source.checkpoint)
-        self.repeats = collector.repeat_calls()
         return collector.rows_by_path()
 
     def quantized(self, checkpoint: Checkpoint) -> Rows:

@@ -43,10 +43,6 @@ class Collector:
             self._collect(x, linears)
         return self._in_floats(x, linears)
 
-    def repeat_calls(self) -> bool:
-        """Whether a linear was called more than once."""
-        return any(len(parts) > 1 for parts in self._parts.values())
-
     def rows(self, linears: Linears) -> torch.Tensor:
         """Rows [R, K] of all calls, in bfloat16."""
         return _some(torch.cat(self._parts[linears]))

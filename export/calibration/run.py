@@ -5,7 +5,8 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import ChannelScales, channels_of
-from voxport.quantize.calibration import InputRows, save_calibration
+from voxport.quantize.calibration import Calibration, save_calibration
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
 from voxport.runtime.families import open_family
@@ -54,10 +55,11 @@ def calibrated(resolved: Resolved, target: Target, given: Path) -> str:
     if found:
         log.info("calibration: statistics %s were made before", found[:12])
         return found
-    with tempfile.TemporaryDirectory(dir=private_folder(FOLDER)) as folder:
-        path = Path(folder) / "statistics.safetensors"
-        calibrate(resolved, job, data.sentences, path)
-        return keep(path, key)
+    steps = private_folder(FOLDER) / f"{key}.partial"
+    steps.mkdir(exist_ok=True)
+    found = keep(calibrate(resolved, job, data.sentences, steps), key)
+    shutil.rmtree(steps)
+    return found
 
 
 def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
@@ -69,24 +71,44 @@ def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def calibrate(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence], out: Path) -> None:
-    """Writes `out` for `quantize.calibration.Calibration`. The model speaks or hears the sentences."""
+def calibrate(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence], folder: Path) -> Path:
+    """A file for `quantize.calibration.Calibration`. The model speaks or hears the sentences.
+
+    The steps of an interrupted calibration stay in `folder`, and are not made again.
+    """
     log.info("calibration: %d sentences", len(sentences))
     with one_thread():  # sums of several threads differ in their last bits
-        write_statistics(resolved, record_run(resolved, job, sentences), out)
+        record = lambda path: torch.save(record_run(resolved, job, sentences), path)
+        calls = torch.load(_step(folder / "calls", record))
+        return write_statistics(resolved, calls, folder)
 
 
-def write_statistics(resolved: Resolved, calls: Sequence[tuple[str, Call]], out: Path) -> None:
+def write_statistics(resolved: Resolved, calls: Sequence[tuple[str, Call]], folder: Path) -> Path:
     """The same, from recorded calls."""
-    replays, in_floats = _replays(resolved, calls)
+    replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+    in_floats = [_saved(folder / f"{name}.floats", each.in_floats) for name, each in replays.items()]
     exponents = _exponents(resolved, in_floats)
     changed = resolved.source.checkpoint.changed(ChannelScales(resolved.source.root(), exponents))
     rows: Rows = {}
-    for name, replay in replays.items():
-        found = replay.quantized(changed)
+    for name, each in replays.items():
+        found = _saved(folder / f"{name}.rows", partial(each.quantized, changed)).all_rows()
         log.info("%s: inputs of %d linears", name, len(found))
         rows |= found
-    save_calibration(out, rows, exponents)
+    save_calibration(folder / "statistics", rows, exponents)
+    return folder / "statistics"
+
+
+def _saved(path: Path, make: Callable[[], Rows]) -> Calibration:
+    return Calibration(_step(path, lambda written: save_calibration(written, make(), {})))
+
+
+def _step(path: Path, write: Callable[[Path], None]) -> Path:
+    """The file of a step, which is written unless it is there."""
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        write(unfinished)
+        unfinished.replace(path)
+    return path
 
 
 def mixed_rules(resolved: Resolved, target: Target, given: Path, bits: float) -> tuple[str, ...]:
@@ -100,7 +122,10 @@ def mixed_rules(resolved: Resolved, target: Target, given: Path, bits: float) ->
         )
     job, data = make_job(resolved, target, "calibration"), _data(resolved, given)
     with one_thread():
-        replays, rows = _replays(resolved, record_run(resolved, job, data.sentences))
+        calls, rows = record_run(resolved, job, data.sentences), Rows()
+        replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+        for replay in replays.values():
+            rows |= replay.in_floats()
         return Mixture(resolved, target, replays, rows).rules(bits)
 
 
@@ -109,16 +134,7 @@ def _data(resolved: Resolved, given: Path) -> CalibrationData:
     return built_in(listens, resolved.source.languages) if given == Path() else from_folder(given, listens)
 
 
-def _replays(resolved: Resolved, calls: Sequence[tuple[str, Call]]) -> tuple[dict[str, GraphReplay], Rows]:
-    """The graphs by name, and the inputs of their linears in full precision."""
-    replays, rows = {}, Rows()
-    for name in resolved.graphs:
-        replays[name] = GraphReplay(resolved, name, calls)
-        rows |= replays[name].in_floats()
-    return replays, rows
-
-
-def _exponents(resolved: Resolved, rows: Rows) -> Rows:
+def _exponents(resolved: Resolved, statistics: Sequence[Calibration]) -> Rows:
     """For each pair of channels whose readers are quantised, the exponents that are best for them."""
     root, found = resolved.source.root(), {}
     weight_of = weights_of(resolved.source.checkpoint, root)
@@ -129,10 +145,10 @@ def _exponents(resolved: Resolved, rows: Rows) -> Rows:
         if is_below(path, resolved.graphs[graph].weights) and (scheme := recipe.scheme_for(path, False))
     }
     for pair in channels_of(root):
-        if not all(reader in rows and reader in schemes for reader in pair.readers):
+        inputs = next(filter(None, (each.rows(pair.readers[0]) for each in statistics)), None)
+        if inputs is None or not all(reader in schemes for reader in pair.readers):
             continue
         weights = [weight_of(reader).float() for reader in pair.readers]
-        inputs = InputRows.of(rows[pair.readers[0]])
         largest = torch.stack([weight.abs().amax(0) for weight in weights]).amax(0)
         options = candidates(pair.largest(inputs.fit.abs().amax(0)), pair.largest(largest))
         columns = inputs.fit.shape[1]

@@ -21,7 +21,7 @@ from voxport.quantize.recipe import Recipe, Rule
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
-ALL, NOTHING = "all parts", "no part"
+ALL, NOTHING, UNCALIBRATED = "all parts", "no part", "all parts, without calibration"
 _LAYER = re.compile(r"(?:.*\.)?layers\.\d+(?=\.)")
 log = logging.getLogger(__name__)
 
@@ -86,15 +86,19 @@ def sweep(
     bundle: Bundle, resolved: Resolved, target: Target, options: EvaluationOptions, layers: bool
 ) -> list[Row]:
     """A row of figures for no part, for each part alone and for all parts, with the arithmetic of the target.
+    A calibrated bundle has another row: all parts without calibration.
 
     Runs in eager PyTorch. Raises UsageError if memory does not hold full precision.
     """
     if resolved.source.is_large:
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
-    variants = ((part, open_eager(bundle, quantised_only(resolved, part), target)) for part in swept)
-    with progress(len(swept) * len(options.sentences), "sentences"):
-        return list(_rows(variants, options))
+    variants = [(part, quantised_only(resolved, part)) for part in swept]
+    if resolved.calibration:
+        variants.append((replace(swept[-1], name=UNCALIBRATED), replace(resolved, calibration=None)))
+    opened = ((part, open_eager(bundle, each, target)) for part, each in variants)
+    with progress(len(variants) * len(options.sentences), "sentences"):
+        return list(_rows(opened, options))
 
 
 def _rows(

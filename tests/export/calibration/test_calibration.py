@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -37,9 +38,7 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
     """
     resolved, job = of_family(family)
     calls = recorded(resolved, job)
-    path = tmp_path / "statistics.safetensors"
-    run.write_statistics(resolved, calls, path)
-    statistics = Calibration(path)
+    statistics = Calibration(run.write_statistics(resolved, calls, tmp_path))
     calibrated = replace(resolved, calibration=statistics)
     scales = ChannelScales(resolved.source.root(), statistics.exponents)
     checkpoint = resolved.source.checkpoint.changed(scales)
@@ -110,12 +109,12 @@ def test_a_repeating_graph_is_quantised_in_the_order_of_its_linears() -> None:
 
 def test_a_head_gets_the_rows_that_it_meets_one_by_one(tmp_path: Path) -> None:
     resolved, job = of_family("qwen3_tts")
-    run.write_statistics(resolved, recorded(resolved, job), tmp_path / "statistics")
-    rows = Calibration(tmp_path / "statistics").rows("talker.codec_head")
+    path = run.write_statistics(resolved, recorded(resolved, job), tmp_path)
+    rows = Calibration(path).rows("talker.codec_head")
     assert rows and len(rows.fit) > LEAST_ROWS
 
 
-def test_statistics_do_not_depend_on_threads_and_are_made_once(
+def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -123,12 +122,19 @@ def test_statistics_do_not_depend_on_threads_and_are_made_once(
     resolved, job = of_family("voxtral_tts")
     before, found = torch.get_num_threads(), list[bytes]()
     for threads in (1, 2):
+        folder = tmp_path / f"{threads}"
+        folder.mkdir()
         torch.set_num_threads(threads)
         try:
-            run.calibrate(resolved, job, SENTENCES, tmp_path / f"{threads}")
+            if threads == 1:
+                stop = patch.object(GraphReplay, "quantized", side_effect=KeyboardInterrupt)
+                with stop, pytest.raises(KeyboardInterrupt):
+                    run.calibrate(resolved, job, SENTENCES, folder)
+                monkeypatch.setattr(run, "record_run", None)  # is not needed again
+            found.append(run.calibrate(resolved, job, SENTENCES, folder).read_bytes())
         finally:
             torch.set_num_threads(before)
-        found.append((tmp_path / f"{threads}").read_bytes())
+            monkeypatch.setattr(run, "record_run", free_run.record_run)
     assert found[0] == found[1]
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{sentence.text}\n" for sentence in SENTENCES))

@@ -35,7 +35,7 @@ def test_calibration_brings_back_more_than_half_of_what_outliers_cost(family: st
     """The distance of hidden states from full precision after the same codes, with integer activations."""
     resolved = resolve(with_outliers(family, tmp_path / "checkpoint"), ExportRequest(quant="w8"))
     job = job_of(resolved)
-    run.write_statistics(resolved, recorded(resolved, job), tmp_path / "statistics")
+    statistics = run.write_statistics(resolved, recorded(resolved, job), tmp_path)
     constants, workload = families.read_constants(job), families.open_family(job.family).verification
 
     def forced(resolved: Resolved, codes: np.ndarray | None) -> Any:
@@ -47,7 +47,7 @@ def test_calibration_brings_back_more_than_half_of_what_outliers_cost(family: st
     full = forced(resolved.in_full_precision(), None)
     plain, calibrated = (
         np.linalg.norm(forced(each, full.codes).hidden - full.hidden)
-        for each in (resolved, replace(resolved, calibration=Calibration(tmp_path / "statistics")))
+        for each in (resolved, replace(resolved, calibration=Calibration(statistics)))
     )
     assert calibrated < plain / 2
 

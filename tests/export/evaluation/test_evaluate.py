@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,15 @@ from support.runtime.opened_tasks import open_speech
 from voxport.__main__ import main as voxport
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
-from voxport.export.evaluation.run import open_eager
+from voxport.export.evaluation.run import evaluation_options, open_eager
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_part, speak_text
-from voxport.export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
+from voxport.export.evaluation.sweep import ALL, UNCALIBRATED, parts_to_sweep, quantised_only, sweep
 from voxport.export.resolve import Resolved, Source
 from voxport.export.targets import target_of_job
 from voxport.export.verify.manifest_check import check_manifest
 from voxport.model.embedded import trained_checkpoint
+from voxport.quantize.calibration import Calibration, save_calibration
 from voxport.runtime.text_to_speech import TextToSpeech
 
 TEXT = "Hello there."
@@ -156,6 +158,19 @@ def test_the_sweep_has_a_row_for_each_part(
     assert (nothing["codes_equal"], nothing["log_mel_db"]) == (1.0, 0.0)
     assert others[-1]["part"] == ALL
     assert all(row["log_mel_db"] > 0 for row in others if row["part"] in ("codec", ALL))
+
+
+def test_the_sweep_of_a_calibrated_bundle_also_has_the_recipe_without_calibration(
+    bundle: Bundle, resolved: Resolved, realtime_bundles: Path, tmp_path: Path
+) -> None:
+    """Statistics of nothing change nothing."""
+    save_calibration(tmp_path / "statistics", {}, {})
+    calibrated = replace(resolved, calibration=Calibration(tmp_path / "statistics"))
+    recogniser = str(realtime_bundles / "onnx")
+    options = evaluation_options(bundle.job.family, [Sentence("one", TEXT)], recogniser)
+    *_, with_it, without = sweep(bundle, calibrated, target_of_job(bundle.job), options, layers=False)
+    assert (with_it["part"], without["part"]) == (ALL, UNCALIBRATED)
+    assert {**with_it, "part": UNCALIBRATED} == without
 
 
 @pytest.fixture
