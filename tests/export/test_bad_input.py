@@ -58,7 +58,7 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
         (
             ["--target", "onnx", "--quant", "w3"],
             2,
-            "none, w8, w8g32, w8g128, w4, w4g128, lut4, lut4g8, lut4g32, 8da4w",
+            "none, w8, w8g32, w8g128, w4, w4g128, lut4, lut4g8, lut4g32, w4a32, w8a32, 8da4w",
         ),
         (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),
         (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
