@@ -51,10 +51,10 @@ from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
 CODEC_STEPS = (5_500, 1_200)  # as in the embedded model; the second number has a falling learning rate
-LANGUAGE_STEPS = (11_400, 2_000)
+LANGUAGE_STEPS = (8_000, 1_600)
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
-HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=120)
+HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5
 SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
