@@ -39,7 +39,7 @@ def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportReque
     from voxport.bundle.manifest import ExportRequest
     from voxport.export.targets import check_recipes, open_target, parse_targets
     from voxport.model.families import find_family
-    from voxport.quantize.recipe import AUTO, AUTO_BASE, find_recipe, parse_rule
+    from voxport.quantize.recipe import AUTO, AUTO_BASE, AUTO_BITS, find_recipe, parse_rule
 
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     if arguments.model:
@@ -47,6 +47,8 @@ def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportReque
     is_auto = arguments.quant == AUTO
     if arguments.bits is not None and not is_auto:
         raise UsageError(f"--bits is for --quant {AUTO}; leave it out, or add that", field="bits")
+    if is_auto and not 4 < (AUTO_BITS if arguments.bits is None else arguments.bits) <= 16:
+        raise UsageError(f"--bits {arguments.bits:g}: expected more than 4, at most 16", field="bits")
     quant = AUTO_BASE if is_auto else arguments.quant
     recipes = [find_recipe(quant or target.default_recipe) for target in targets]
     overrides = []
@@ -105,7 +107,7 @@ def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Targe
 
     source, request, data = resolved.source, resolved.request, given or Path()
     if is_auto:
-        found = mixed_rules(resolved, target, data, arguments.bits or AUTO_BITS)
+        found = mixed_rules(resolved, target, data, AUTO_BITS if arguments.bits is None else arguments.bits)
         request = request.model_copy(update={"rules": (*request.rules, *found)})
         resolved = resolve(source, request)
     calibration = calibrated(resolved, target, data)

@@ -20,7 +20,7 @@ from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text.languages import ScriptCheck
 from voxport.runtime.text_to_speech import TextToSpeech
 
-FRAMES, LARGE_FRAMES = 40, 12  # of a sentence; a frame of a large model takes seconds
+FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
 CLONED = 4  # built-in recordings that voices are made from
 
 

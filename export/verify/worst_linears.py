@@ -9,7 +9,7 @@ from voxport.quantize.modules import QuantizedLinear, float_activations
 from voxport.quantize.recipe import RECIPES
 
 NAMED = 3  # linears in an advice
-LEAST = 0.05  # of an output: less is what rounding to 8 bits does without outlier channels
+LEAST = 0.05  # relative to the output: less is what rounding to 8 bits does without outlier channels
 
 
 def rounding_advice(model: Model, target: Target) -> str:

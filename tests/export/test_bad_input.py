@@ -48,6 +48,8 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy: Path) -> None:
         (["--target", "executorch", "--quant", "w8g128"], 2, "executorch cannot store such integer weights"),
         (["--target", "coreai,executorch", "--quant", "w8g32"], 2, "only coreai, coreml, onnx can; use w8"),
         (["--target", "onnx", "--quant", "w8g182"], 2, "did you mean w8g128?"),
+        (["--target", "onnx", "--quant", "auto", "--bits", "0"], 2, "expected more than 4"),
+        (["--target", "onnx", "--quant", "w4", "--bits", "5"], 2, "--bits is for --quant auto"),
         (["--target", "onnx", "--calibrate"], 2, "the recipe quantises nothing"),
         (["--target", "onnx", "--quant", "w4", "--calibrate", "no.safetensors"], 2, "has no statistics"),
         (["--target", "onx"], 2, "did you mean onnx?"),

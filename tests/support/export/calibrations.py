@@ -14,7 +14,7 @@ from voxport.export.targets import open_target
 from voxport.runtime.families import open_family
 from voxport.runtime.speech_to_text import SpeechToText
 
-FRAMES = 20  # of a sentence
+FRAMES = 20  # for each sentence
 SENTENCES = [Sentence("en", "Seven geese."), Sentence("en", "No, on Friday!")]
 TARGET = open_target("onnx", "float32")
 
