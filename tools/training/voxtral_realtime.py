@@ -25,8 +25,8 @@ from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
-STEPS = (8_800, 0)  # as in the embedded model; the second number has a falling learning rate
-HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=120)
+STEPS = (5_000, 1_000)  # the second number has a falling learning rate
+HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=60)
 PHONEME_WEIGHT = 0.3
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 

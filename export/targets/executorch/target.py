@@ -38,9 +38,10 @@ update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
 
     def holds(self, scheme: Scheme) -> bool:
         """XNNPACK has groups of 4-bit weights only, and rounds activations."""
-        in_groups = isinstance(scheme, IntegerScheme) and scheme.group is not None
-        is_wide = in_groups and scheme.bits > GROUPED_BITS
-        return super().holds(scheme) and scheme.integer_activations(True) and not is_wide
+        if not isinstance(scheme, IntegerScheme):
+            return super().holds(scheme)
+        is_wide = scheme.group is not None and scheme.bits > GROUPED_BITS
+        return scheme.integer_activations(True) and not is_wide
 
     def signature(self, component: Component) -> Signature:
         """Calls take a limited number of rows. ExecuTorch holds memory for the largest call."""
