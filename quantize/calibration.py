@@ -8,6 +8,7 @@ saw.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from voxport.bundle.manifest import file_entry
+from voxport.quantize.compensation import Factor, inverse_factors
 from voxport.quantize.modules import QuantizedWeight
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.schemes import Scheme
@@ -40,19 +42,23 @@ class InputRows:
         is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
         return cls(rows[~is_held_out], rows[is_held_out])
 
-    @property
+    @cached_property
     def importance(self) -> torch.Tensor:
         """float32 [K]: E[x²] of each column, at least a millionth of the mean: no column is worth nothing."""
         found = self.fit.square().mean(0)
         return found.clamp_min(1e-6 * float(found.mean()) + 1e-30)
 
+    @cached_property
+    def factors(self) -> list[Factor]:
+        """For `compensate`; they take as long as the compensation of a small weight."""
+        return inverse_factors(self.fit)
+
 
 def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -> QuantizedWeight:
     """The nearest of the scheme's ways to store a linear's weight [N, K]."""
-    importance = rows.importance
-    weighted = scheme.quantize(weight, path, False, importance)
+    weighted = scheme.quantize(weight, path, False, rows.importance)
     ways = [scheme.quantize(weight, path, False), weighted]
-    if (compensated := scheme.compensate(weighted.module, weight, rows.fit, importance)) is not None:
+    if (compensated := scheme.compensate(weighted.module, weight, rows)) is not None:
         ways.append(QuantizedWeight(compensated, weighted.errors))
     with one_thread(), torch.no_grad():  # the order of sums decides between ways that are nearly equal
         expected = rows.held_out @ weight.float().mT
@@ -78,13 +84,17 @@ class Calibration:
             }
         self._rows = {name.removeprefix(ROWS_PREFIX): name for name in names if name.startswith(ROWS_PREFIX)}
         self._rows |= {path: f"{ROWS_PREFIX}{first}" for path, first in same.items()}
+        self._last: tuple[str, InputRows] | None = None
 
     def rows(self, path: str) -> InputRows | None:
-        """None if the weight met fewer than `LEAST_ROWS` inputs."""
+        """None if the weight met fewer than `LEAST_ROWS` inputs. Linears of one input follow each other."""
         if path not in self._rows:
             return None
-        with safe_open(self.path, framework="pt") as file:
-            return InputRows.of(file.get_tensor(self._rows[path]))
+        name = self._rows[path]
+        if not self._last or self._last[0] != name:
+            with safe_open(self.path, framework="pt") as file:
+                self._last = name, InputRows.of(file.get_tensor(name))
+        return self._last[1]
 
     def all_rows(self) -> dict[str, torch.Tensor]:
         """rows [R, K] of each weight, as `save_calibration` takes them."""

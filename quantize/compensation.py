@@ -13,18 +13,19 @@ All sums are float64. H^-1 amplifies a rounding of 2^-53 by at most 1 / DAMPING,
 integers with any number of threads, and on other processors unless a weight is that close to a tie.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
-from voxport.quantize.parallel import map_items, one_thread
+from voxport.quantize.parallel import map_items
 from voxport.quantize.search import nearest_value, search_scales
 
 DAMPING = 0.01
 WIDEST = 3072  # columns of one H; wider weights have several, which do not make up for each other
 LAZY = 128  # columns after which the changes of all later columns are added; groups are at most as wide
 ROWS = 512  # rows of the weight that are rounded together; a multiple of the rows of every palette
+Factor = tuple[int, torch.Tensor]  # first column of an H, and its `inverse_factor`
 
 
 class Rounder(Protocol):
@@ -87,16 +88,24 @@ def inverse_factor(rows: torch.Tensor) -> torch.Tensor:
     return factor
 
 
+def inverse_factors(rows: torch.Tensor) -> list[Factor]:
+    """The factors for inputs [R, K]."""
+    width = rows.shape[1]
+    step = -(-width // -(-width // WIDEST)) if width > WIDEST else width
+    step = -(-step // LAZY) * LAZY  # no group is divided
+    starts = range(0, width, step)
+    found = map_items(lambda start: inverse_factor(rows[:, start : start + step]), starts)
+    return list(zip(starts, found, strict=True))
+
+
 def compensate(
-    weight: torch.Tensor, rows: torch.Tensor, rounder_of: Callable[[slice], Rounder]
+    weight: torch.Tensor, factors: Sequence[Factor], rounder_of: Callable[[slice], Rounder]
 ) -> torch.Tensor:
-    """weight [N, K] of any float dtype, inputs rows [R, K] -> what is stored, integers [N, K].
+    """weight [N, K] of any float dtype -> what is stored, integers [N, K].
 
     `rounder_of` gets a range of rows of the weight.
     """
     stored = torch.empty(weight.shape, dtype=torch.int16)
-    with one_thread():
-        factors = [(start, inverse_factor(part)) for start, part in _parts(rows)]
 
     @torch.no_grad()  # also in other threads
     def run(first: int) -> None:
@@ -109,14 +118,6 @@ def compensate(
     for _ in map_items(run, range(0, len(weight), ROWS)):
         pass
     return stored
-
-
-def _parts(rows: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-    """First column and columns of each H."""
-    width = rows.shape[1]
-    step = -(-width // -(-width // WIDEST)) if width > WIDEST else width
-    step = -(-step // LAZY) * LAZY  # no group is divided
-    return [(start, rows[:, start : start + step]) for start in range(0, width, step)]
 
 
 def _round_columns(weight: torch.Tensor, factor: torch.Tensor, offset: int, rounder: Rounder) -> torch.Tensor:

@@ -13,6 +13,7 @@ from voxport.bundle.manifest import SchemeEntry
 if TYPE_CHECKING:
     import torch
 
+    from voxport.quantize.calibration import InputRows
     from voxport.quantize.modules import QuantizedModule, QuantizedWeight
 
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
@@ -54,10 +55,10 @@ class Scheme(ABC):
         """
 
     def compensate(
-        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+        self, found: QuantizedModule, weight: torch.Tensor, rows: InputRows
     ) -> QuantizedModule | None:
-        """A module for the same weight whose columns make up for each other's errors over inputs `rows`
-        [R, K], or None if the scheme cannot do that. `found` is what `quantize` returned for the importance.
+        """A module for the same weight whose columns make up for each other's errors over inputs `rows`, or
+        None if the scheme cannot do that. `found` is what `quantize` returned for their importance.
         """
         return None
 
@@ -124,15 +125,15 @@ class IntegerScheme(Scheme):
         return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
 
     def compensate(
-        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+        self, found: QuantizedModule, weight: torch.Tensor, rows: InputRows
     ) -> QuantizedModule | None:
         from voxport.quantize.compensation import IntegerRounder, compensate
         from voxport.quantize.modules import QuantizedLinear
 
         assert isinstance(found, QuantizedLinear)
         scale = found.scale.clone()
-        rounder = lambda part: IntegerRounder(scale[part], found.block, self.range, importance)
-        return QuantizedLinear(compensate(weight, rows, rounder).char(), scale, self)
+        rounder = lambda part: IntegerRounder(scale[part], found.block, self.range, rows.importance)
+        return QuantizedLinear(compensate(weight, rows.factors, rounder).char(), scale, self)
 
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if self.group is None:
@@ -182,7 +183,7 @@ class PaletteScheme(Scheme):
         return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
 
     def compensate(
-        self, found: QuantizedModule, weight: torch.Tensor, rows: torch.Tensor, importance: torch.Tensor
+        self, found: QuantizedModule, weight: torch.Tensor, rows: InputRows
     ) -> QuantizedModule | None:
         from voxport.quantize.compensation import PaletteRounder, compensate
         from voxport.quantize.modules import PalettizedLinear
@@ -193,7 +194,7 @@ class PaletteScheme(Scheme):
         def rounder(part: slice) -> PaletteRounder:
             return PaletteRounder(palette[part.start // channels : -(-part.stop // channels)], channels)
 
-        return PalettizedLinear(compensate(weight, rows, rounder).byte(), found.palette, self)
+        return PalettizedLinear(compensate(weight, rows.factors, rounder).byte(), found.palette, self)
 
     def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if is_table:

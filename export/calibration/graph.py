@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.spec import Kind
-from voxport.export.calibration.record import Call, join
+from voxport.export.calibration.record import Call, JoinedCall, join
 from voxport.export.calibration.replay import (
     AwaitingInputs,
     Collector,
@@ -20,21 +20,23 @@ from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.layers.attention import attention_kernel
 
 Rows = dict[str, torch.Tensor]
+LOSS_ROWS = 256  # of a graph's first input; the loss of a part is a mean over them
 
 
 class GraphReplay:
     """The calls of one graph, joined."""
 
     def __init__(self, resolved: Resolved, name: str, calls: Sequence[tuple[str, Call]]):
-        self.name, self.calls = name, calls
-        self._resolved = resolved
-        self.repeats = bool(
-            resolved.graphs[name].reads(resolved.source.config)
-        )  # calls linears several times
-        self._outputs = list[torch.Tensor]()
+        self.name, self._resolved = name, resolved
+        self.reads = resolved.graphs[name].reads(resolved.source.config)
         components = [each for each in resolved.components("BSHD") if each.graph == name]
         self._specs = components[0].signature.outputs
-        self._joined = join(components, calls) if resolved.recipes[name].schemes else None
+        names = {component.name for component in components}
+        own = [call for called, call in calls if called in names]
+        is_quantised = own and resolved.recipes[name].schemes
+        self._all = join(components, own) if is_quantised else None
+        self._some = join(components, _first(own, LOSS_ROWS)) if is_quantised else None
+        self._outputs = list[torch.Tensor]()
 
     def in_floats(self) -> Rows:
         """The inputs of every linear that the recipe quantises, by path."""
@@ -45,7 +47,7 @@ class GraphReplay:
     def quantized(self, checkpoint: Checkpoint) -> Rows:
         """The same if all linears before a linear are quantised."""
         weight_of = self.weights_of(checkpoint)
-        if not self.repeats:
+        if not self.reads:  # each linear is called once
             collector = QuantizingCollector(weight_of)
             self.run(collector, checkpoint)
             if collector.folded:
@@ -59,30 +61,37 @@ class GraphReplay:
         return repeating.rows_by_path()
 
     def loss_of(self, part: frozenset[str]) -> float:
-        """The mean squared relative error of the rows of the graph's output if the linears of `part` are
-        quantised, and nothing else is; of the output that moves most.
+        """The mean squared relative error of some rows of the graph's output if the linears of `part` are
+        quantised, and nothing else is; for the output that moves most.
         """
         checkpoint = self._resolved.source.checkpoint
         collector = PartCollector(self.weights_of(checkpoint), part=part)
         if not self._outputs:
-            self._outputs = self.run(PartCollector(self.weights_of(checkpoint)), checkpoint)
+            plain = PartCollector(self.weights_of(checkpoint))
+            self._outputs = self.run(plain, checkpoint, some_rows=True)
+        outputs = self.run(collector, checkpoint, some_rows=True)
         return max(
             float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).square().mean())
-            for found, expected in zip(self.run(collector, checkpoint), self._outputs, strict=True)
+            for found, expected in zip(outputs, self._outputs, strict=True)
         )
 
     def weights_of(self, checkpoint: Checkpoint) -> Callable[[str], torch.Tensor]:
         """Reads the weight at a path."""
         return weights_of(checkpoint, self._resolved.source.root())
 
-    def run(self, collector: Collector, checkpoint: Checkpoint) -> list[torch.Tensor]:
-        """All calls in one, with the weights of `checkpoint`. Returns the outputs of floats."""
-        if self._joined is None:
+    def run(
+        self, collector: Collector, checkpoint: Checkpoint, some_rows: bool = False
+    ) -> list[torch.Tensor]:
+        """All calls in one, or the first ones, with the weights of `checkpoint`. Returns the outputs of
+        floats.
+        """
+        joined = self._some if some_rows else self._all
+        if joined is None:
             return []
         module = self._module(collector, checkpoint)
         collector.is_open = True
-        with torch.no_grad(), attention_kernel(module, SegmentAttention(self._joined.lengths)):
-            results = module(*self._joined.arguments)
+        with torch.no_grad(), attention_kernel(module, SegmentAttention(joined.lengths)):
+            results = module(*joined.arguments)
             outputs = [results] if isinstance(results, torch.Tensor) else results[: len(self._specs)]
             if self._specs[0].kind is Kind.HIDDEN:
                 for part in module.modules():  # a head met the last row only; its other inputs are here
@@ -105,6 +114,18 @@ class GraphReplay:
 
         materialize(root, checkpoint, spec.weights, convert)
         return spec.build(root, resolved.model())
+
+
+def _first(calls: Sequence[Call], rows: int) -> list[Call]:
+    """As many calls as have so many rows."""
+    found = list[Call]()
+    for call in calls:
+        if rows <= 0:
+            break
+        inputs = next(iter(call.values()))
+        rows -= inputs.numel() // inputs.shape[-1]
+        found.append(call)
+    return found
 
 
 def weights_of(checkpoint: Checkpoint, root: nn.Module) -> Callable[[str], torch.Tensor]:

@@ -39,17 +39,13 @@ class JoinedCall:
     lengths: list[int] = field(default_factory=list)
 
 
-def join(components: Sequence[Component], calls: Sequence[tuple[str, Call]]) -> JoinedCall | None:
-    """`components` of one graph, the one with the widest bounds first. None if it was not called.
+def join(components: Sequence[Component], own: Sequence[Call]) -> JoinedCall:
+    """`components` of one graph, the one with the widest bounds first, and their calls, at least one.
 
     Rows of sequences stand behind each other; calls without states are rows of one batch, at most `CALLS`. A
     convolution sees the end of the sequence before.
     """
     widest = components[0].signature
-    names = {component.name for component in components}
-    own = [call for name, call in calls if name in names]
-    if not own:
-        return None
     if not widest.states:
         return JoinedCall(_batched(widest, own))
     dims = widest.dims

@@ -17,8 +17,10 @@ from torch import nn
 from voxport.model.layers.attention import Attended, AttentionKernel, KVCache, Projected, window_mask
 from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, InputRows, quantize
 from voxport.quantize.modules import QuantizedModule
+from voxport.quantize.parallel import map_items
 from voxport.quantize.schemes import Scheme
 
+OUTPUTS = 512  # of a weight that are computed together
 Linears = tuple[str, ...]  # paths of linears that have one input and one scheme
 
 
@@ -63,7 +65,7 @@ class Collector:
         self._parts.setdefault(linears, []).append(_some(x.flatten(0, -2)).bfloat16())
 
     def _in_floats(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
-        return [F.linear(x, self.weight_of(path).float()) for path in linears]
+        return [_product(x, self.weight_of(path)) for path in linears]
 
 
 @dataclass
@@ -99,7 +101,7 @@ class QuantizingCollector(Collector):
         self._collect(x, linears)
         if len(self.rows(linears)) < LEAST_ROWS:
             return self._in_floats(x, linears)
-        return [self._quantized(path, linears, scheme)(x) for path in linears]
+        return [module(x) for module in self._quantized(linears, scheme)]
 
     def _fold(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
         """A constant, from floats in the first replay."""
@@ -107,10 +109,12 @@ class QuantizingCollector(Collector):
         in_floats = self._in_floats(x, linears)
         return [module(x) if module else plain for module, plain in zip(modules, in_floats, strict=True)]
 
-    def _quantized(self, path: str, linears: Linears, scheme: Scheme) -> nn.Module:
-        found = quantize(scheme, self.weight_of(path), path, InputRows.of(self.rows(linears))).module
-        if path in self.folded:
-            self.folded[path] = found
+    def _quantized(self, linears: Linears, scheme: Scheme) -> list[nn.Module]:
+        rows = InputRows.of(self.rows(linears))
+        found = [quantize(scheme, self.weight_of(path), path, rows).module for path in linears]
+        self.folded |= {
+            path: module for path, module in zip(linears, found, strict=True) if path in self.folded
+        }
         return found
 
 
@@ -138,8 +142,14 @@ class RepeatingCollector(QuantizingCollector):
         if self._turn is None:
             return False
         (linears, scheme), self._turn = self._turn, None
-        self._kept |= {path: self._quantized(path, linears, scheme) for path in linears}
+        self._kept |= dict(zip(linears, self._quantized(linears, scheme), strict=True))
         return True
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x W^T. Parts of the weight have threads, so that no sum depends on their number."""
+    found = map_items(lambda part: F.linear(x, part.float()), weight.split(OUTPUTS))
+    return torch.cat(list(found), dim=-1)
 
 
 def _some(rows: torch.Tensor) -> torch.Tensor:

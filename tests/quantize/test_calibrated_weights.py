@@ -12,7 +12,7 @@ from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales, channels_of
 from voxport.model.synthetic.outliers import planted
 from voxport.quantize.calibration import InputRows, quantize
-from voxport.quantize.compensation import compensate, inverse_factor
+from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 from voxport.quantize.search import search_palette, search_scales
@@ -90,8 +90,8 @@ def test_later_columns_make_up_for_earlier_ones() -> None:
     x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
     same, apart = x.expand(-1, 2), torch.randn(4000, 2, generator=torch.Generator().manual_seed(1))
     two = torch.tensor([[0.20, 0.20], [0.70, -0.10]])
-    assert compensate(two, same, lambda part: Halves()).tolist() == [[0, 1], [1, 0]]
-    assert compensate(two, apart, lambda part: Halves()).tolist() == [[0, 0], [1, 0]]
+    assert compensate(two, inverse_factors(same), lambda part: Halves()).tolist() == [[0, 1], [1, 0]]
+    assert compensate(two, inverse_factors(apart), lambda part: Halves()).tolist() == [[0, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("group", [None, 32])

@@ -37,27 +37,28 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
     side only change the second output.
     """
     resolved, job = of_family(family)
-    calls = recorded(resolved, job)
-    statistics = Calibration(run.write_statistics(resolved, calls, tmp_path))
+    everything = recorded(resolved, job)
+    statistics = Calibration(run.write_statistics(resolved, everything, tmp_path))
     calibrated = replace(resolved, calibration=statistics)
     scales = ChannelScales(resolved.source.root(), statistics.exponents)
     checkpoint = resolved.source.checkpoint.changed(scales)
     compared = 0
     for name in resolved.graphs:
-        replay = GraphReplay(resolved, name, calls if name != "codec" else first_sequence(calls, name))
+        calls = everything if name != "codec" else first_sequence(everything, name)
+        replay = GraphReplay(resolved, name, calls)
         if not replay.in_floats():
             continue
-        in_floats = outputs_of(resolved.in_full_precision(), replay.calls, name)
+        in_floats = outputs_of(resolved.in_full_precision(), calls, name)
         source = resolved.source.checkpoint
         assert distance(replay.run(Collector(replay.weights_of(source)), source)[0], in_floats) < 1e-4, name
-        if replay.repeats or name == "codec":
+        if replay.reads or name == "codec":
             continue
         collector = QuantizingCollector(replay.weights_of(checkpoint))
         found, *_ = replay.run(collector, checkpoint)
         if collector.folded:
             collector = QuantizingCollector(collector.weight_of, folded=collector.folded)
             found, *_ = replay.run(collector, checkpoint)
-        expected = outputs_of(calibrated, replay.calls, name)
+        expected = outputs_of(calibrated, calls, name)
         assert distance(found, expected) < 1e-4 < distance(expected, in_floats), name
         compared += 1
     assert compared
@@ -99,7 +100,7 @@ def test_a_repeating_graph_is_quantised_in_the_order_of_its_linears() -> None:
     calls = recorded(resolved, job)
     replay = GraphReplay(resolved, "code_predictor", calls)
     in_floats, quantised = replay.in_floats(), replay.quantized(resolved.source.checkpoint)
-    assert replay.repeats and in_floats.keys() == quantised.keys()
+    assert replay.reads and in_floats.keys() == quantised.keys()
     frames = sum(name == "code_predictor" for name, _ in calls)
     first, last = "talker.code_predictor.model.layers.0.self_attn.q_proj", list(quantised)[-1]
     assert len(quantised[first]) == 3 * frames
