@@ -82,14 +82,22 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="RECIPE",
         help=f"recipe of all components: {', '.join(RECIPES)} (default: none{''.join(own)}); `voxport list` "
         "describes them, and says which are for which compute unit of Core AI. "
-        f"{AUTO}: the mixture of 4 and 8 bits that loses least within --bits",
+        f"{AUTO}: the mixture of 4 and 8 bits that loses least within --bits or --frame-mb",
     )
     complete_values(quant, (*RECIPES, AUTO))
-    parser.add_argument(
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument(
         "--bits",
         type=float,
         metavar="B",
         help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS})",
+    )
+    budget.add_argument(
+        "--frame-mb",
+        type=float,
+        metavar="MB",
+        help=f"with --quant {AUTO}, in place of --bits: MB of linears that are read for a frame, which is "
+        "their time times the bandwidth of the memory",
     )
 
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Collection
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
+from voxport.quantize.recipe import AUTO, AUTO_BITS
 
 if TYPE_CHECKING:
     from voxport.bundle.manifest import Bundle, ExportJob, ExportRequest
@@ -39,17 +41,13 @@ def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportReque
     from voxport.bundle.manifest import ExportRequest
     from voxport.export.targets import check_recipes, open_target, parse_targets
     from voxport.model.families import find_family
-    from voxport.quantize.recipe import AUTO, AUTO_BASE, AUTO_BITS, find_recipe, parse_rule
+    from voxport.quantize.recipe import AUTO_BASE, find_recipe, parse_rule
 
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     if arguments.model:
         find_family(arguments.model)
-    is_auto = arguments.quant == AUTO
-    if arguments.bits is not None and not is_auto:
-        raise UsageError(f"--bits is for --quant {AUTO}; leave it out, or add that", field="bits")
-    if is_auto and not 4 < (AUTO_BITS if arguments.bits is None else arguments.bits) <= 16:
-        raise UsageError(f"--bits {arguments.bits:g}: expected more than 4, at most 16", field="bits")
-    quant = AUTO_BASE if is_auto else arguments.quant
+    _check_budget(arguments)
+    quant = AUTO_BASE if arguments.quant == AUTO else arguments.quant
     recipes = [find_recipe(quant or target.default_recipe) for target in targets]
     overrides = []
     for text in arguments.quant_for:
@@ -69,12 +67,25 @@ def check_names(arguments: argparse.Namespace) -> list[tuple[Target, ExportReque
     return list(zip(targets, requests, strict=True))
 
 
+def _check_budget(arguments: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    for name in ("bits", "frame_mb"):
+        flag, value = f"--{name.replace('_', '-')}", getattr(arguments, name)
+        if value is None:
+            continue
+        if arguments.quant != AUTO:
+            raise UsageError(f"{flag} is for --quant {AUTO}; leave it out, or add that", field=name)
+        if name == "bits" and not 4 < value <= 16:
+            raise UsageError(f"{flag} {value:g}: expected more than 4, at most 16", field=name)
+        if name == "frame_mb" and not 0 < value < inf:
+            raise UsageError(f"{flag} {value:g}: expected more than 0", field=name)
+
+
 def check_export(
     arguments: argparse.Namespace, requests: list[tuple[Target, ExportRequest]]
 ) -> list[tuple[Resolved, Target, Path]]:
     """What is exported for each target, and its folder. Raises UsageError, RecipeError or IntegrityError."""
     from voxport.cli.checkpoint import given_options
-    from voxport.export.job import bundle_name
     from voxport.export.resolve import resolve
     from voxport.export.staging import check_output
 
@@ -84,7 +95,7 @@ def check_export(
     for target, request in requests:
         request = request.model_copy(update={"options": options})
         resolved = resolve(source, request)
-        folder = arguments.out or ARTIFACTS / bundle_name(resolved, model_name(arguments, resolved), target)
+        folder = arguments.out or ARTIFACTS / _bundle_name(arguments, resolved, target)
         if arguments.out and len(requests) > 1:
             folder /= target.name
         check_output(folder)
@@ -95,23 +106,40 @@ def check_export(
     return outputs
 
 
+def _bundle_name(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> str:
+    """Says how the bundle is calibrated, and with a hash the user's own data."""
+    from voxport.export.job import bundle_name
+
+    given, parts = calibration_data(arguments), ["calibrated"]
+    if given is None:
+        return bundle_name(resolved, model_name(arguments, resolved), target)
+    if arguments.quant == AUTO:
+        mb = arguments.frame_mb
+        parts = [f"{AUTO}-{mb:g}MB" if mb else f"{AUTO}-{arguments.bits or AUTO_BITS:g}"]
+    if given != Path():
+        from voxport.export.calibration.data import data_of
+
+        parts.append(data_of(resolved, given).sha256[:8])
+    return bundle_name(resolved, model_name(arguments, resolved), target, "-".join(parts))
+
+
 def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Resolved:
-    """With the rules of `--quant auto` and the statistics of `--calibrate`, if they are asked for."""
-    from voxport.export.resolve import resolve
-    from voxport.quantize.recipe import AUTO, AUTO_BITS
-
-    given, is_auto = arguments.calibrate, arguments.quant == AUTO
-    if given is None and not is_auto:
+    """With the statistics of `--calibrate`, and the rules of `--quant auto`, if they are asked for."""
+    is_auto, given = arguments.quant == AUTO, calibration_data(arguments)
+    if given is None:
         return resolved
-    from voxport.export.calibration.run import calibrated, mixed_rules
+    from voxport.export.calibration.mixture import Budget
+    from voxport.export.calibration.run import calibrated
 
-    source, request, data = resolved.source, resolved.request, given or Path()
-    if is_auto:
-        found = mixed_rules(resolved, target, data, AUTO_BITS if arguments.bits is None else arguments.bits)
-        request = request.model_copy(update={"rules": (*request.rules, *found)})
-        resolved = resolve(source, request)
-    calibration = calibrated(resolved, target, data)
-    return resolve(source, request.model_copy(update={"calibration": calibration}))
+    bits = None if arguments.frame_mb else arguments.bits or AUTO_BITS
+    budget = Budget.of(target, bits, arguments.frame_mb) if is_auto else None
+    return calibrated(resolved, target, given, budget)
+
+
+def calibration_data(arguments: argparse.Namespace) -> Path | None:
+    """What `--calibrate` names; empty for the built-in data; None if nothing is calibrated."""
+    given: Path | None = arguments.calibrate
+    return Path() if given is None and arguments.quant == AUTO else given
 
 
 def check_alone(bundle: Bundle) -> None:

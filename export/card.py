@@ -13,8 +13,10 @@ from voxport.bundle.manifest import README, ComponentEntry, Manifest
 from voxport.bundle.spec import StateSpec, TensorSpec
 from voxport.export.resolve import ADAPTER, Resolved, Source
 from voxport.export.targets.base import Target
+from voxport.model.checkpoint import layer_of
 from voxport.model.family import Family, Release
 from voxport.model.foreign import ADAPTER_WEIGHTS
+from voxport.quantize.calibration import Share
 
 
 def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
@@ -22,7 +24,8 @@ def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
     source = resolved.source
     calls = source.family.calls(source.config, resolved.options)
     exact = {name for name, graph in resolved.graphs.items() if not graph.float16}
-    return model_card(manifest, source) + bundle_readme(manifest, calls, target, exact)
+    mixture = mixture_table(resolved.calibration.mixture) if resolved.calibration else ""
+    return model_card(manifest, source) + bundle_readme(manifest, calls, target, exact) + mixture
 
 
 def front_matter(
@@ -106,6 +109,30 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target, exact: Collect
     if any(state.cache for state in states):
         parts.append(f"The decoder's caches hold {job.cache_length} rows.\n")
     return "\n".join([*parts, *(_component(entry, target, entry.graph in exact) for entry in job.components)])
+
+
+def mixture_table(mixture: Iterable[Share]) -> str:
+    """What `--quant auto` chose, a row for each layer. Empty without a mixture."""
+    layers: dict[str, list[Share]] = {}
+    for share in mixture:
+        layers.setdefault(layer_of(share.path), []).append(share)
+    if not layers:
+        return ""
+    recipes = sorted({share.recipe for shares in layers.values() for share in shares})
+    lines = [
+        "\n## Mixture\n",
+        "Linears of each layer by recipe, and their share of the expected error of the outputs.\n",
+        f"| layer | {' | '.join(recipes)} | share |",
+        f"|---|{'---|' * len(recipes)}---|",
+    ]
+    for layer, shares in layers.items():
+        names = [", ".join(_below(layer, each) for each in shares if each.recipe == name) for name in recipes]
+        lines.append(f"| {layer} | {' | '.join(names)} | {sum(each.loss for each in shares):.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+def _below(layer: str, share: Share) -> str:
+    return share.path.removeprefix(f"{layer}.") if share.path != layer else "itself"
 
 
 def _component(entry: ComponentEntry, target: Target, exceeds_float16: bool) -> str:

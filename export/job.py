@@ -141,8 +141,9 @@ def _decides(path: Path, root: Path) -> bool:
     return not any(fnmatchcase(name, pattern) for pattern in NOT_LOWERING)
 
 
-def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
-    """`CHECKPOINT-TARGET-RECIPE`, and every option that differs from its default.
+def bundle_name(resolved: Resolved, checkpoint: str, target: Target, calibration: str = "") -> str:
+    """`CHECKPOINT-TARGET-RECIPE`, the name of the `calibration`, and every option that differs from its
+    default.
 
     Two exports of a checkpoint have one name only if all their options are equal. A value that does not fit
     into a file name is replaced by a hash, and so is the end of a long name.
@@ -154,8 +155,8 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
         for component, recipe in sorted(set(request.quant_for))
         if recipe != resolved.default_recipe(resolved.graph_of.get(component, component))
     ]
-    if request.calibration:
-        parts.append("calibrated")
+    if calibration:
+        parts.append(calibration)
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")
     if adapter := resolved.source.family.layout.adapter:

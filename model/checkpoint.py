@@ -1,6 +1,7 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from voxport.model.download import missing, truncated, unfinished
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors, by name
+_LAYER = re.compile(r"(?:.*\.)?layers\.\d+(?=\.)")
 ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 Merge = Callable[[str, torch.Tensor], torch.Tensor]  # with the name of the tensor
@@ -244,6 +246,12 @@ def expected_tensors(root: nn.Module) -> Shapes:
 def is_below(path: str, prefixes: Iterable[str]) -> bool:
     """Whether a module path is one of `prefixes` or below one."""
     return any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes)
+
+
+def layer_of(path: str) -> str:
+    """The path of the layer that a module is in, or its own path outside of layers."""
+    match = _LAYER.match(path)
+    return match.group() if match else path
 
 
 def materialize(

@@ -6,10 +6,12 @@ saw.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -26,6 +28,16 @@ LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
 ROWS, VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
 SAME = "same rows"  # key of the metadata: paths of weights by the path whose rows they have too
+MIXTURE = "mixture"  # key of the metadata
+
+
+class Share(NamedTuple):
+    """A linear of a mixture: its recipe, its number of weights, and its share of the expected loss."""
+
+    path: str
+    recipe: str
+    weights: int
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,8 @@ def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -
 
 
 class Calibration:
-    """The inputs of weights by path, and the exponents of channels by the path of what writes them.
+    """The inputs of weights by path, the exponents of channels by the path of what writes them, and the
+    mixture of `--quant auto`.
 
     In a file, so that an export reads one weight's rows at a time.
     """
@@ -76,14 +89,17 @@ class Calibration:
         """Raises OSError or SafetensorError if the file cannot be read."""
         self.path, self.sha256 = path, file_entry(path).sha256
         with safe_open(path, framework="pt") as file:
-            names, same = set(file.keys()), json.loads((file.metadata() or {}).get(SAME, "{}"))
+            names, about = set(file.keys()), file.metadata() or {}
             self.exponents = {
                 name.removeprefix(EXPONENTS_PREFIX): file.get_tensor(name).long()
                 for name in names
                 if name.startswith(EXPONENTS_PREFIX)
             }
         self._rows = {name.removeprefix(ROWS_PREFIX): name for name in names if name.startswith(ROWS_PREFIX)}
-        self._rows |= {path: f"{ROWS_PREFIX}{first}" for path, first in same.items()}
+        self._rows |= {
+            path: f"{ROWS_PREFIX}{first}" for path, first in json.loads(about.get(SAME, "{}")).items()
+        }
+        self.mixture = tuple(Share(*each) for each in json.loads(about.get(MIXTURE, "[]")))
         self._last: tuple[str, InputRows] | None = None
 
     def rows(self, path: str) -> InputRows | None:
@@ -104,7 +120,10 @@ class Calibration:
 
 
 def save_calibration(
-    path: Path, rows: Mapping[str, torch.Tensor], exponents: Mapping[str, torch.Tensor]
+    path: Path,
+    rows: Mapping[str, torch.Tensor],
+    exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    mixture: Sequence[Share] = (),
 ) -> None:
     """rows [R, K] of each weight in bfloat16, the same tensor for weights of one input; exponents in int8."""
     first: dict[int, str] = {}
@@ -116,4 +135,4 @@ def save_calibration(
     }
     tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
     same = {name: its for name, its in same.items() if name != its and f"{ROWS_PREFIX}{its}" in tensors}
-    save_file(tensors, path, {SAME: json.dumps(same)})
+    save_file(tensors, path, {SAME: json.dumps(same), MIXTURE: json.dumps(mixture)})

@@ -13,7 +13,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import complete_values
 from voxport.cli.checkpoint import add_request_arguments
-from voxport.cli.preflight import ARTIFACTS, check_export, check_names, model_name
+from voxport.cli.preflight import ARTIFACTS, calibration_data, check_export, check_names, model_name
 from voxport.export.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     for resolved, target, folder in outputs:
         expected = estimate(resolved, target, not arguments.no_verify)
         if arguments.dry_run:
-            results.append(_estimate(arguments, target, folder, expected))
+            results.append(_estimate(arguments, resolved, target, folder, expected))
         else:
             results.append(_export(arguments, resolved, target, folder, expected))
     texts = (_estimate_text(result) if arguments.dry_run else result["out"] for result in results)
@@ -88,7 +88,9 @@ def _export(
     return {"target": target.name, "out": str(folder), "made": made, "bytes": bundle.size, "status": status}
 
 
-def _estimate(arguments: argparse.Namespace, target: Target, folder: Path, expected: Estimate) -> Json:
+def _estimate(
+    arguments: argparse.Namespace, resolved: Resolved, target: Target, folder: Path, expected: Estimate
+) -> Json:
     """The row of an export that is not made."""
     from voxport.export.estimate import speed
 
@@ -100,8 +102,18 @@ def _estimate(arguments: argparse.Namespace, target: Target, folder: Path, expec
         "exists": folder.exists(),
         **figures,
         "verifies": not arguments.no_verify,
+        **_calibration(arguments, resolved),
         "seconds": round(seconds / speed(), 1),
     }
+
+
+def _calibration(arguments: argparse.Namespace, resolved: Resolved) -> Json:
+    given = calibration_data(arguments)
+    if given is None:
+        return {}
+    from voxport.export.calibration.data import data_of
+
+    return {"calibration": data_of(resolved, given).to_json()}
 
 
 def _estimate_text(result: Json) -> str:
@@ -113,10 +125,15 @@ def _estimate_text(result: Json) -> str:
         f"recipe {row['recipe']}"
         for graph, row in result["graphs"].items()
     ]
+    calibration = result.get("calibration", {"sentences": []})
+    data = [f"    {name}: {text}" for name, text in calibration["sentences"]]
+    if data:
+        data.insert(0, f"  calibration with {len(data)} sentences, sha256 {calibration['sha256']}:")
     return "\n".join(
         (
             f"{result['out']}: {exists if result['exists'] else 'would be written'}; for {result['target']}",
             *rows,
+            *data,
             f"  estimated: {disk} of disk, {memory} of memory at the peak, {result['seconds']:.0f} s "
             f"at the current speed of this machine, {steps}",
         )

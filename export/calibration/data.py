@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.json_types import Json
+from voxport.export.calibration.store import read_calibration
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+from voxport.export.resolve import Resolved
+from voxport.runtime.families import open_family
+from voxport.runtime.speech_to_text import SpeechToText
 
 # Written for this project. A voice whose name begins with a code speaks that language, others English.
 TEXTS = {
@@ -32,6 +37,7 @@ TEXTS = {
     "zh": ("明天早上我们一起去公园散步。",),
     "ja": ("駅の前に新しい本屋ができました。",),
 }
+STATISTICS = ".safetensors"
 RECORDINGS = 12  # of the built-in ones
 LEAST_SENTENCES = 2
 RATE, SILENCE = 16_000, 10 ** (-50 / 20)  # Hz, and the peak below which a recording says nothing
@@ -39,10 +45,27 @@ RATE, SILENCE = 16_000, 10 ** (-50 / 20)  # Hz, and the peak below which a recor
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """Sentences to speak, or recordings to hear. `sha256` is of all of it."""
+    """Sentences to speak, or recordings to hear. `sha256` is the hash of all of it."""
 
     sentences: Sequence[Sentence]
     sha256: str
+
+    def to_json(self) -> Json:
+        """What it is, for people."""
+        names = [str(each.recording or each.name) for each in self.sentences]
+        texts = [each.text for each in self.sentences]
+        return {"sha256": self.sha256, "sentences": [list(each) for each in zip(names, texts, strict=True)]}
+
+
+def data_of(resolved: Resolved, given: Path) -> CalibrationData:
+    """The user's data, or the built-in data if the path is empty. Raises UsageError.
+
+    Statistics of an earlier calibration have no sentences.
+    """
+    if given.suffix == STATISTICS:
+        return CalibrationData([], read_calibration(given).sha256)
+    listens = issubclass(open_family(resolved.source.family.name).task, SpeechToText)
+    return built_in(listens, resolved.source.languages) if given == Path() else from_folder(given, listens)
 
 
 def built_in(listens: bool, languages: Sequence[str]) -> CalibrationData:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.spec import Kind
-from voxport.export.calibration.record import Call, JoinedCall, join
+from voxport.export.calibration.record import Call, join
 from voxport.export.calibration.replay import (
     AwaitingInputs,
     Collector,
@@ -20,6 +20,7 @@ from voxport.model.checkpoint import Checkpoint, materialize
 from voxport.model.layers.attention import attention_kernel
 
 Rows = dict[str, torch.Tensor]
+PREFILL, STEP = "prefill", "decode_step"  # components of every decoder; a step makes a frame or a token
 LOSS_ROWS = 256  # of a graph's first input; the loss of a part is a mean over them
 
 
@@ -33,6 +34,8 @@ class GraphReplay:
         self._specs = components[0].signature.outputs
         names = {component.name for component in components}
         own = [call for called, call in calls if called in names]
+        frames = sum(called == STEP for called, _ in calls)
+        self.calls_per_frame = sum(called in names - {PREFILL} for called, _ in calls) / max(1, frames)
         is_quantised = own and resolved.recipes[name].schemes
         self._all = join(components, own) if is_quantised else None
         self._some = join(components, _first(own, LOSS_ROWS)) if is_quantised else None

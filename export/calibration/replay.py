@@ -111,7 +111,9 @@ class QuantizingCollector(Collector):
 
     def _quantized(self, linears: Linears, scheme: Scheme) -> list[nn.Module]:
         rows = InputRows.of(self.rows(linears))
-        found = [quantize(scheme, self.weight_of(path), path, rows).module for path in linears]
+        found: list[nn.Module] = [
+            quantize(scheme, self.weight_of(path), path, rows).module for path in linears
+        ]
         self.folded |= {
             path: module for path, module in zip(linears, found, strict=True) if path in self.folded
         }

@@ -5,7 +5,8 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,64 +15,100 @@ import torch
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.bundle.user_cache import private_folder
-from voxport.export.calibration.data import CalibrationData, built_in, from_folder
+from voxport.export.calibration.data import STATISTICS, CalibrationData, data_of
 from voxport.export.calibration.free_run import record_run
 from voxport.export.calibration.graph import GraphReplay, Rows, weights_of
-from voxport.export.calibration.mixture import Mixture
+from voxport.export.calibration.mixture import Budget, Mixture, rules_of
 from voxport.export.calibration.record import Call
-from voxport.export.calibration.store import FOLDER, GIVEN, keep, made_before, read_calibration
+from voxport.export.calibration.store import (
+    FOLDER,
+    GIVEN,
+    find_calibration,
+    keep,
+    made_before,
+    read_calibration,
+)
 from voxport.export.evaluation.sentences import Sentence
 from voxport.export.job import lowering_key, make_job
-from voxport.export.resolve import Resolved
+from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import ChannelScales, channels_of
-from voxport.quantize.calibration import Calibration, save_calibration
+from voxport.quantize.calibration import Calibration, InputRows, Share, save_calibration
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
-from voxport.runtime.families import open_family
-from voxport.runtime.speech_to_text import SpeechToText
 
-STATISTICS = ".safetensors"
 log = logging.getLogger(__name__)
 
 
-def calibrated(resolved: Resolved, target: Target, given: Path) -> str:
-    """The hash of statistics in the cache folder for an export. They are made unless they are there.
+def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget | None = None) -> Resolved:
+    """The same export with statistics, which are in the cache folder. They are made unless they are there.
 
-    `given` is a file of statistics, or data as for `from_folder`; an empty path: the built-in data. Raises
-    UsageError.
+    `given` is a file of statistics, or data as for `from_folder`; an empty path: the built-in data. With a
+    `budget`, rules choose a mixture beside `AUTO_BASE`, which `resolved` has. Raises UsageError or
+    RecipeError.
     """
     if not any(recipe.schemes for recipe in resolved.recipes.values()):
         raise UsageError("the recipe quantises nothing; leave it out, or add --quant w4", field="calibrate")
-    if given.suffix == STATISTICS:
-        read_calibration(given)
-        with tempfile.TemporaryDirectory() as folder:
-            copied = shutil.copyfile(given, Path(folder) / given.name)
-            return keep(copied, GIVEN)
-    data, job = _data(resolved, given), make_job(resolved, target, "calibration")
-    key = _key(resolved, job, data)
-    found = made_before(key)
-    if found:
+    sha256 = _given(given, budget) if given.suffix == STATISTICS else _made(resolved, target, given, budget)
+    return _resolved(resolved, find_calibration(sha256).mixture, sha256)
+
+
+def _given(given: Path, budget: Budget | None) -> str:
+    if budget and not read_calibration(given).mixture:
+        raise UsageError(
+            f"{given}: its statistics have no mixture; give texts or recordings", field="calibrate"
+        )
+    read_calibration(given)
+    with tempfile.TemporaryDirectory() as folder:
+        return keep(shutil.copyfile(given, Path(folder) / given.name), GIVEN)
+
+
+def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None) -> str:
+    data, job = data_of(resolved, given), make_job(resolved, target, "calibration")
+    key = _key(resolved, job, data, budget)
+    if found := made_before(key):
         log.info("calibration: statistics %s were made before", found[:12])
         return found
     steps = private_folder(FOLDER) / f"{key}.partial"
     steps.mkdir(exist_ok=True)
-    found = keep(calibrate(resolved, job, data.sentences, steps), key)
+    found = keep(calibrate(resolved, job, data.sentences, steps, budget), key)
     shutil.rmtree(steps)
     return found
 
 
-def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
+def _resolved(resolved: Resolved, mixture: Sequence[Share], calibration: str | None = None) -> Resolved:
+    """With the rules of a mixture, and the hash of statistics."""
+    request = resolved.request
+    changes = {"rules": (*request.rules, *rules_of(mixture)), "calibration": calibration}
+    return resolve(resolved.source, request.model_copy(update=changes))
+
+
+def _key(resolved: Resolved, job: ExportJob, data: CalibrationData, budget: Budget | None) -> str:
     """What decides the statistics; no target does."""
     recipes = {name: entry.model_dump(mode="json") for name, entry in job.recipes.items()}
     files = {name: entry.sha256 for name, entry in job.source.files.items()}
     code = lowering_key(Path(__file__).parent)  # this folder, and all that decides weights
-    parts = [job.family, files, job.options, job.cache_length, recipes, data.sha256, code]
+    parts = [
+        job.family,
+        files,
+        job.options,
+        job.cache_length,
+        recipes,
+        data.sha256,
+        str(budget and asdict(budget)),
+        code,
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def calibrate(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence], folder: Path) -> Path:
+def calibrate(
+    resolved: Resolved,
+    job: ExportJob,
+    sentences: Sequence[Sentence],
+    folder: Path,
+    budget: Budget | None = None,
+) -> Path:
     """A file for `quantize.calibration.Calibration`. The model speaks or hears the sentences.
 
     The steps of an interrupted calibration stay in `folder`, and are not made again.
@@ -80,26 +117,48 @@ def calibrate(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence],
     with one_thread():  # sums of several threads differ in their last bits
         record = lambda path: torch.save(record_run(resolved, job, sentences), path)
         calls = torch.load(_step(folder / "calls", record))
-        return write_statistics(resolved, calls, folder)
+        return write_statistics(resolved, calls, folder, budget)
 
 
-def write_statistics(resolved: Resolved, calls: Sequence[tuple[str, Call]], folder: Path) -> Path:
+def write_statistics(
+    resolved: Resolved,
+    calls: Sequence[tuple[str, Call]],
+    folder: Path,
+    budget: Budget | None = None,
+) -> Path:
     """The same, from recorded calls."""
     replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
     in_floats = [_saved(folder / f"{name}.floats", each.in_floats) for name, each in replays.items()]
-    exponents = _exponents(resolved, in_floats)
+    rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)
+    mixture: Sequence[Share] = ()
+    if budget:
+        choose = partial(_choose, resolved, replays, rows_of, budget)
+        mixture = Calibration(_step(folder / "mixture", choose)).mixture
+        resolved = _resolved(resolved, mixture)
+        replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+    exponents = _exponents(resolved, rows_of)
     changed = resolved.source.checkpoint.changed(ChannelScales(resolved.source.root(), exponents))
     rows: Rows = {}
     for name, each in replays.items():
         found = _saved(folder / f"{name}.rows", partial(each.quantized, changed)).all_rows()
         log.info("%s: inputs of %d linears", name, len(found))
         rows |= found
-    save_calibration(folder / "statistics", rows, exponents)
+    save_calibration(folder / "statistics", rows, exponents, mixture)
     return folder / "statistics"
 
 
+def _choose(
+    resolved: Resolved,
+    replays: Mapping[str, GraphReplay],
+    rows_of: Callable[[str], InputRows | None],
+    budget: Budget,
+    path: Path,
+) -> None:
+    save_calibration(path, {}, mixture=Mixture(resolved, replays, rows_of, budget).chosen())
+
+
 def _saved(path: Path, make: Callable[[], Rows]) -> Calibration:
-    return Calibration(_step(path, lambda written: save_calibration(written, make(), {})))
+    return Calibration(_step(path, lambda written: save_calibration(written, make())))
 
 
 def _step(path: Path, write: Callable[[Path], None]) -> Path:
@@ -111,30 +170,7 @@ def _step(path: Path, write: Callable[[Path], None]) -> Path:
     return path
 
 
-def mixed_rules(resolved: Resolved, target: Target, given: Path, bits: float) -> tuple[str, ...]:
-    """Rules for a recipe of at most so many bits per weight, beside `AUTO_BASE`, which `resolved` has.
-
-    `given` is data as for `calibrated`. Raises UsageError or RecipeError.
-    """
-    if given.suffix == STATISTICS:
-        raise UsageError(
-            f"{given}: --quant auto needs texts or recordings, not statistics", field="calibrate"
-        )
-    job, data = make_job(resolved, target, "calibration"), _data(resolved, given)
-    with one_thread():
-        calls, rows = record_run(resolved, job, data.sentences), Rows()
-        replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
-        for replay in replays.values():
-            rows |= replay.in_floats()
-        return Mixture(resolved, target, replays, rows).rules(bits)
-
-
-def _data(resolved: Resolved, given: Path) -> CalibrationData:
-    listens = issubclass(open_family(resolved.source.family.name).task, SpeechToText)
-    return built_in(listens, resolved.source.languages) if given == Path() else from_folder(given, listens)
-
-
-def _exponents(resolved: Resolved, statistics: Sequence[Calibration]) -> Rows:
+def _exponents(resolved: Resolved, rows_of: Callable[[str], InputRows | None]) -> Rows:
     """For each pair of channels whose readers are quantised, the exponents that are best for them."""
     root, found = resolved.source.root(), {}
     weight_of = weights_of(resolved.source.checkpoint, root)
@@ -145,7 +181,7 @@ def _exponents(resolved: Resolved, statistics: Sequence[Calibration]) -> Rows:
         if is_below(path, resolved.graphs[graph].weights) and (scheme := recipe.scheme_for(path, False))
     }
     for pair in channels_of(root):
-        inputs = next(filter(None, (each.rows(pair.readers[0]) for each in statistics)), None)
+        inputs = rows_of(pair.readers[0])
         if inputs is None or not all(reader in schemes for reader in pair.readers):
             continue
         weights = [weight_of(reader).float() for reader in pair.readers]

@@ -1,7 +1,6 @@
 """A sensitivity sweep: what each part of a model loses when only that part is quantised."""
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,13 +15,12 @@ from voxport.export.evaluation.run import EvaluationOptions, open_eager
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
-from voxport.model.checkpoint import is_below
+from voxport.model.checkpoint import is_below, layer_of
 from voxport.quantize.recipe import Recipe, Rule
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text_to_speech import TextToSpeech
 
 ALL, NOTHING, UNCALIBRATED = "all parts", "no part", "all parts, without calibration"
-_LAYER = re.compile(r"(?:.*\.)?layers\.\d+(?=\.)")
 log = logging.getLogger(__name__)
 
 
@@ -48,8 +46,7 @@ def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
     for graph, below in paths.items() if layers else ():
         by_layer: dict[str, list[str]] = {}
         for path in below:
-            match = _LAYER.match(path)
-            by_layer.setdefault(match.group() if match else path, []).append(path)
+            by_layer.setdefault(layer_of(path), []).append(path)
         found += [_part(resolved, layer, {graph: tuple(some)}) for layer, some in by_layer.items()]
     return [*found, _part(resolved, ALL, paths)]
 

@@ -2,15 +2,15 @@
 
 import itertools
 import random
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from support.export.calibrations import TARGET, of_family, recorded
 
 from voxport.bundle.errors import RecipeError
 from voxport.export.calibration.graph import GraphReplay, Rows
-from voxport.export.calibration.mixture import Choice, Mixture, choose
-from voxport.quantize.recipe import AUTO_BASE
+from voxport.export.calibration.mixture import Budget, Choice, Mixture, choose
+from voxport.quantize.calibration import InputRows
 
 
 def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
@@ -21,7 +21,7 @@ def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
         for name in "abcdef":
             losses = sorted((rng.random() ** 3 for _ in range(3)), reverse=True)
             some = zip(("w4g128", "w4", "w8"), (4.1, 4.5, 8.0), losses, strict=True)
-            options[name] = [Choice(name, recipe, size, loss) for recipe, size, loss in some]
+            options[name] = [Choice(name, recipe, 1, size, loss) for recipe, size, loss in some]
         budget = rng.uniform(25, 45)
         found = choose(options, budget)
         assert sum(each.size for each in found) <= budget
@@ -37,29 +37,44 @@ def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
         choose(options, 24)
 
 
-def test_rules_are_deterministic_within_the_bits_and_spare_what_loses_most() -> None:
+def test_a_mixture_is_deterministic_within_its_budget_and_spares_what_loses_most() -> None:
     resolved, job = of_family("voxtral_tts")
     calls = recorded(resolved, job)
     replays, rows = dict[str, GraphReplay](), Rows()
     for name in resolved.graphs:
         replays[name] = GraphReplay(resolved, name, calls)
         rows |= replays[name].in_floats()
-    mixture = Mixture(resolved, TARGET, replays, rows)
-    found = mixture.rules(5.0)
-    assert found == Mixture(resolved, TARGET, replays, rows).rules(5.0)
-    recipes = dict(rule.split("=") for rule in found)
-    for path, options in mixture.options.items():
-        assert sum(fnmatchcase(path, pattern) for pattern in recipes) <= 1
-        assert len({each.size for each in options}) == len(options)
+
+    def mixture(bits: float | None, frame_mb: float | None = None) -> Mixture:
+        rows_of = lambda path: InputRows.of(rows[path]) if path in rows else None
+        return Mixture(resolved, replays, rows_of, Budget.of(TARGET, bits, frame_mb))
+
+    found = mixture(5.0).chosen()
+    assert found == mixture(5.0).chosen() and sum(each.loss for each in found) == pytest.approx(1)
+    options = mixture(5.0).options
+    recipes = {each.path: each.recipe for each in found}
+    assert recipes.keys() == options.keys()
     size = sum(
-        next(each.size for each in options if each.recipe == recipes.get(path, AUTO_BASE))
-        for path, options in mixture.options.items()
+        next(each.size for each in some if each.recipe == recipes[path]) for path, some in options.items()
     )
-    assert 8 * size / mixture.weights <= 5.0
-    losses = {path: options[0].loss for path, options in mixture.options.items()}
+    assert 8 * size / sum(each.weights for each in found) <= 5.0
+    losses = {path: some[0].loss for path, some in options.items()}
     spared = [path for path, recipe in recipes.items() if recipe == "w8"]
     rest = [path for path in losses if path not in spared]
     assert spared and max(losses[path] for path in spared) > max(losses[path] for path in rest) / 2
-    assert mixture.rules(8.5) and not any("w4" in rule for rule in mixture.rules(8.5))
-    with pytest.raises(RecipeError, match="bits"):
-        mixture.rules(3.0)
+    assert {each.recipe for each in mixture(8.5).chosen()} == {"w8"}
+    with pytest.raises(RecipeError, match="times the budget"):
+        mixture(3.0).chosen()
+    check_frames(mixture, options)
+
+
+def check_frames(
+    mixture: Callable[[float | None, float | None], Mixture], options: Mapping[str, Sequence[Choice]]
+) -> None:
+    """A linear that a frame reads several times takes so much more of the budget."""
+    times = {path: some[0].size / options[path][0].size for path, some in mixture(None, 1.0).options.items()}
+    for prefix, count in (("acoustic_transformer.layers.", 7), ("layers.", 1)):  # Euler steps, and one row
+        assert {round(each) for path, each in times.items() if path.startswith(prefix)} == {count}
+    whole = sum(times[path] * some[-1].size for path, some in options.items())
+    assert {each.recipe for each in mixture(None, 1.001e-6 * whole).chosen()} == {"w8"}
+    assert any(each.recipe != "w8" for each in mixture(None, 0.9e-6 * whole).chosen())
