@@ -132,7 +132,7 @@ def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Targe
     from voxport.export.calibration.run import calibrated
 
     bits = None if arguments.frame_mb else arguments.bits or AUTO_BITS
-    budget = Budget.of(target, bits, arguments.frame_mb) if is_auto else None
+    budget = Budget(bits, arguments.frame_mb) if is_auto else None
     return calibrated(resolved, target, given, budget)
 
 

@@ -27,8 +27,8 @@ HELD_OUT = 4  # one row in so many is for the choice
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
 ROWS, VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
-SAME = "same rows"  # key of the metadata: paths of weights by the path whose rows they have too
-MIXTURE = "mixture"  # key of the metadata
+ABOUT = "about"  # the only key of the metadata, because a file has several in any order
+SAME, MIXTURE = "same rows", "mixture"  # what it has: paths of weights by the path of their rows; shares
 
 
 class Share(NamedTuple):
@@ -89,17 +89,15 @@ class Calibration:
         """Raises OSError or SafetensorError if the file cannot be read."""
         self.path, self.sha256 = path, file_entry(path).sha256
         with safe_open(path, framework="pt") as file:
-            names, about = set(file.keys()), file.metadata() or {}
+            names, about = set(file.keys()), json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             self.exponents = {
                 name.removeprefix(EXPONENTS_PREFIX): file.get_tensor(name).long()
                 for name in names
                 if name.startswith(EXPONENTS_PREFIX)
             }
         self._rows = {name.removeprefix(ROWS_PREFIX): name for name in names if name.startswith(ROWS_PREFIX)}
-        self._rows |= {
-            path: f"{ROWS_PREFIX}{first}" for path, first in json.loads(about.get(SAME, "{}")).items()
-        }
-        self.mixture = tuple(Share(*each) for each in json.loads(about.get(MIXTURE, "[]")))
+        self._rows |= {path: f"{ROWS_PREFIX}{first}" for path, first in about.get(SAME, {}).items()}
+        self.mixture = tuple(Share(*each) for each in about.get(MIXTURE, ()))
         self._last: tuple[str, InputRows] | None = None
 
     def rows(self, path: str) -> InputRows | None:
@@ -135,4 +133,4 @@ def save_calibration(
     }
     tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
     same = {name: its for name, its in same.items() if name != its and f"{ROWS_PREFIX}{its}" in tensors}
-    save_file(tensors, path, {SAME: json.dumps(same), MIXTURE: json.dumps(mixture)})
+    save_file(tensors, path, {ABOUT: json.dumps({SAME: same, MIXTURE: mixture})})

@@ -5,7 +5,8 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from voxport.bundle.user_cache import private_folder
 from voxport.export.calibration.data import STATISTICS, CalibrationData, data_of
 from voxport.export.calibration.free_run import record_run
 from voxport.export.calibration.graph import GraphReplay, Rows, weights_of
-from voxport.export.calibration.mixture import Budget, Mixture, rules_of
+from voxport.export.calibration.mixture import Budget, Choice, RowsOf, expected_losses, mixture, rules_of
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.store import (
     FOLDER,
@@ -34,10 +35,12 @@ from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import ChannelScales, channels_of
-from voxport.quantize.calibration import Calibration, InputRows, Share, save_calibration
+from voxport.quantize.calibration import Calibration, Share, save_calibration
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
 
+EXPIRY = 30 * 24 * 3600  # seconds after which an interrupted calibration is given up
+Chooser = Callable[[Iterable[Choice]], Sequence[Share]]
 log = logging.getLogger(__name__)
 
 
@@ -66,39 +69,38 @@ def _given(given: Path, budget: Budget | None) -> str:
 
 def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None) -> str:
     data, job = data_of(resolved, given), make_job(resolved, target, "calibration")
-    key = _key(resolved, job, data, budget)
+    kept, base = private_folder(FOLDER), _key(resolved, job, data)
+    choose = partial(mixture, budget=budget, target=target) if budget else None
+    key = _digest([base, asdict(budget), target.name]) if budget else base
     if found := made_before(key):
         log.info("calibration: statistics %s were made before", found[:12])
         return found
-    steps = private_folder(FOLDER) / f"{key}.partial"
+    steps = kept / f"{base}.partial"  # what was recorded serves any budget
+    for other in kept.glob("*.partial"):
+        if other != steps and other.stat().st_mtime < time.time() - EXPIRY:
+            shutil.rmtree(other)
     steps.mkdir(exist_ok=True)
-    found = keep(calibrate(resolved, job, data.sentences, steps, budget), key)
+    found = keep(calibrate(resolved, job, data.sentences, steps, choose), key)
     shutil.rmtree(steps)
     return found
 
 
-def _resolved(resolved: Resolved, mixture: Sequence[Share], calibration: str | None = None) -> Resolved:
+def _resolved(resolved: Resolved, chosen: Sequence[Share], calibration: str | None = None) -> Resolved:
     """With the rules of a mixture, and the hash of statistics."""
     request = resolved.request
-    changes = {"rules": (*request.rules, *rules_of(mixture)), "calibration": calibration}
+    changes = {"rules": (*request.rules, *rules_of(chosen)), "calibration": calibration}
     return resolve(resolved.source, request.model_copy(update=changes))
 
 
-def _key(resolved: Resolved, job: ExportJob, data: CalibrationData, budget: Budget | None) -> str:
-    """What decides the statistics; no target does."""
+def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
+    """What decides the statistics without a budget; no target does."""
     recipes = {name: entry.model_dump(mode="json") for name, entry in job.recipes.items()}
     files = {name: entry.sha256 for name, entry in job.source.files.items()}
     code = lowering_key(Path(__file__).parent)  # this folder, and all that decides weights
-    parts = [
-        job.family,
-        files,
-        job.options,
-        job.cache_length,
-        recipes,
-        data.sha256,
-        str(budget and asdict(budget)),
-        code,
-    ]
+    return _digest([job.family, files, job.options, job.cache_length, recipes, data.sha256, code])
+
+
+def _digest(parts: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -107,54 +109,54 @@ def calibrate(
     job: ExportJob,
     sentences: Sequence[Sentence],
     folder: Path,
-    budget: Budget | None = None,
+    choose: Chooser | None = None,
 ) -> Path:
     """A file for `quantize.calibration.Calibration`. The model speaks or hears the sentences.
 
-    The steps of an interrupted calibration stay in `folder`, and are not made again.
+    `choose` makes a mixture. The steps of an interrupted calibration stay in `folder`, and are not made
+    again.
     """
     log.info("calibration: %d sentences", len(sentences))
     with one_thread():  # sums of several threads differ in their last bits
         record = lambda path: torch.save(record_run(resolved, job, sentences), path)
         calls = torch.load(_step(folder / "calls", record))
-        return write_statistics(resolved, calls, folder, budget)
+        return write_statistics(resolved, calls, folder, choose)
 
 
 def write_statistics(
-    resolved: Resolved,
-    calls: Sequence[tuple[str, Call]],
-    folder: Path,
-    budget: Budget | None = None,
+    resolved: Resolved, calls: Sequence[tuple[str, Call]], folder: Path, choose: Chooser | None = None
 ) -> Path:
     """The same, from recorded calls."""
-    replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+    replays = _replays(resolved, calls)
     in_floats = [_saved(folder / f"{name}.floats", each.in_floats) for name, each in replays.items()]
     rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)
-    mixture: Sequence[Share] = ()
-    if budget:
-        choose = partial(_choose, resolved, replays, rows_of, budget)
-        mixture = Calibration(_step(folder / "mixture", choose)).mixture
-        resolved = _resolved(resolved, mixture)
-        replays = {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+    chosen: Sequence[Share] = ()
+    if choose:
+        chosen = choose(_losses(folder / "losses", resolved, replays, rows_of))
+        resolved = _resolved(resolved, chosen)
+        replays = _replays(resolved, calls)
     exponents = _exponents(resolved, rows_of)
     changed = resolved.source.checkpoint.changed(ChannelScales(resolved.source.root(), exponents))
-    rows: Rows = {}
+    rows, suffix = Rows(), f"rows-{_digest(resolved.request.rules)}"
     for name, each in replays.items():
-        found = _saved(folder / f"{name}.rows", partial(each.quantized, changed)).all_rows()
+        found = _saved(folder / f"{name}.{suffix}", partial(each.quantized, changed)).all_rows()
         log.info("%s: inputs of %d linears", name, len(found))
         rows |= found
-    save_calibration(folder / "statistics", rows, exponents, mixture)
+    save_calibration(folder / "statistics", rows, exponents, chosen)
     return folder / "statistics"
 
 
-def _choose(
-    resolved: Resolved,
-    replays: Mapping[str, GraphReplay],
-    rows_of: Callable[[str], InputRows | None],
-    budget: Budget,
-    path: Path,
-) -> None:
-    save_calibration(path, {}, mixture=Mixture(resolved, replays, rows_of, budget).chosen())
+def _replays(resolved: Resolved, calls: Sequence[tuple[str, Call]]) -> dict[str, GraphReplay]:
+    return {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
+
+
+def _losses(
+    path: Path, resolved: Resolved, replays: Mapping[str, GraphReplay], rows_of: RowsOf
+) -> list[Choice]:
+    def write(written: Path) -> None:
+        written.write_text(json.dumps([asdict(each) for each in expected_losses(resolved, replays, rows_of)]))
+
+    return [Choice(**each) for each in json.loads(_step(path, write).read_text())]
 
 
 def _saved(path: Path, make: Callable[[], Rows]) -> Calibration:
@@ -170,7 +172,7 @@ def _step(path: Path, write: Callable[[Path], None]) -> Path:
     return path
 
 
-def _exponents(resolved: Resolved, rows_of: Callable[[str], InputRows | None]) -> Rows:
+def _exponents(resolved: Resolved, rows_of: RowsOf) -> Rows:
     """For each pair of channels whose readers are quantised, the exponents that are best for them."""
     root, found = resolved.source.root(), {}
     weight_of = weights_of(resolved.source.checkpoint, root)
