@@ -126,7 +126,7 @@ class Synth:
         parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
         seed = "seed of the weights; the same seed gives the same bytes (default: 0)"
         parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
-        outliers = "plant the outlier channels of trained models; full precision computes the same as without"
+        outliers = "plant outlier channels as in trained models; full precision changes by rounding only"
         parser.add_argument("--outliers", action="store_true", help=outliers)
         add_json(parser)
 
@@ -136,9 +136,9 @@ class Synth:
 
         key = find_family(arguments.model)  # before torch is imported
         from voxport.model.synthetic.checkpoint import write_checkpoint
-        from voxport.model.synthetic.outliers import planted
+        from voxport.model.synthetic.outliers import Outliers
 
-        plant = planted if arguments.outliers else None
+        plant = Outliers if arguments.outliers else None
         write_checkpoint(arguments.out, arguments.size, arguments.seed, key, plant)
         result = {
             "out": str(arguments.out),

@@ -30,13 +30,16 @@ from voxport.model.checkpoint_layout import RANDOM_WEIGHTS
 from voxport.model.config import Config
 from voxport.model.families import DEFAULT, open_family, public_name
 from voxport.model.family import Family, Synthetic
-from voxport.model.layers.channels import ChannelScales
 
+HEAD = 128  # rows of the largest head, which no block divides
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
 ITEM = {"BF16": 2, "F32": 4}  # bytes of a value
 LOGGED_BYTES = 100e6  # tensors from this size on are logged
 log = logging.getLogger(__name__)
-Plant = Callable[[nn.Module, int], ChannelScales]  # (holder of all tensors, seed) -> what multiplies them
+Change = Callable[
+    [str, torch.Tensor, int], torch.Tensor
+]  # (tensor's name, some rows, the first one's number)
+Plant = Callable[[nn.Module, int], Change]  # (holder of all tensors, seed) -> what changes them
 
 
 def write_checkpoint(
@@ -202,7 +205,7 @@ def _write_weights(
     size: str,
     seed: int,
     parts: dict[str, Shapes],
-    planted: ChannelScales | None,
+    planted: Change | None,
 ) -> None:
     """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
     synthetic, config = family.synthetic, family.config_of_size(size)
@@ -228,7 +231,7 @@ def values(
     shape: tuple[int, ...],
     seed: int,
     config: Config,
-    planted: ChannelScales | None = None,
+    planted: Change | None = None,
 ) -> Iterator[torch.Tensor]:
     """The values of a tensor in bfloat16, flat, in blocks of whole rows.
 
@@ -238,6 +241,7 @@ def values(
     mean, spread = synthetic.distribution(name, shape, config)
     row = prod(shape[1:])
     step = max(1, BLOCK // row)
+    step -= step % HEAD if step > HEAD else 0
     for first in range(0, shape[0], step):
         found = rng.standard_normal((min(step, shape[0] - first), row), dtype=np.float32)
         found *= spread

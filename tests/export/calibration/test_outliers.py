@@ -17,7 +17,7 @@ from voxport.export.verify.eager import EagerEngine
 from voxport.export.verify.worst_linears import rounding_advice
 from voxport.model.families import FAMILIES, open_family
 from voxport.model.synthetic.checkpoint import write_checkpoint
-from voxport.model.synthetic.outliers import planted
+from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration
 from voxport.runtime import families
 
@@ -26,7 +26,7 @@ STEPS = 24
 
 def with_outliers(family: str, folder: Path) -> Source:
     size = "micro" if "micro" in open_family(family).synthetic.sizes else "tiny"
-    write_checkpoint(folder, size, key=family, plant=planted)
+    write_checkpoint(folder, size, key=family, plant=Outliers)
     return Source(folder)
 
 
