@@ -6,10 +6,13 @@ H = X^T X. If column k is rounded and the columns behind it are free, the error 
 
     -(w_k - q_k) / U_kk * U_k,k+1:      with H^-1 = U^T U, U upper triangular.
 
-So columns are rounded in order, each after the changes that the earlier ones caused. Inputs that are never
-large leave H nearly singular: `DAMPING` of its mean diagonal is added.
+So columns are rounded in order, each after the changes that the earlier ones caused.
 
-All sums are float64. H^-1 amplifies a rounding of 2^-53 by at most 1 / DAMPING, so equal rows give the same
+Few rows say little about products of columns, and a compensation that believes them loses on other rows. So
+the correlations of columns are multiplied by 1 - r. r is the estimate of Chen et al. (Shrinkage Algorithms
+for MMSE Covariance Estimation, 2010, OAS) for R independent rows, at least `SHRINKAGE`.
+
+All sums are float64. H^-1 amplifies a rounding of 2^-53 by at most 1 / SHRINKAGE, so equal rows give the same
 integers with any number of threads, and on other processors unless a weight is that close to a tie.
 """
 
@@ -21,9 +24,11 @@ import torch
 from voxport.quantize.parallel import map_items
 from voxport.quantize.search import nearest_value, search_scales
 
-DAMPING = 0.01
+SHRINKAGE = 0.03  # rows of a sequence are not independent
+SMALLEST = 1e-12  # of the mean diagonal: columns of zeros are divided by something
 WIDEST = 3072  # columns of one H; wider weights have several, which do not make up for each other
-LAZY = 128  # columns after which the changes of all later columns are added; groups are at most as wide
+WIDEST_GROUP = 128  # columns
+LAZY = 32  # columns after which the changes of all later columns are added; they divide every group
 ROWS = 512  # rows of the weight that are rounded together; a multiple of the rows of every palette
 Factor = tuple[int, torch.Tensor]  # first column of an H, and its `inverse_factor`
 
@@ -79,20 +84,34 @@ class PaletteRounder:
 
 
 def inverse_factor(rows: torch.Tensor) -> torch.Tensor:
-    """Inputs [R, K] -> U float64 [K, K], upper triangular, with (X^T X / R + damping)^-1 = U^T U."""
+    """Inputs [R, K] -> U float64 [K, K], upper triangular, with H^-1 = R U^T U for the shrunk H."""
     x = rows.double()
     gram = x.mT @ x / len(x)
-    gram.diagonal().add_((DAMPING * gram.diagonal().mean()).clamp_min(1e-12))
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    mean = float(gram.diagonal().mean())
+    scale = gram.diagonal().clamp_min(SMALLEST * mean + SMALLEST).sqrt()
+    correlation = gram / scale / scale[:, None]
+    correlation *= 1 - max(SHRINKAGE, shrinkage(correlation, len(x)))
+    correlation.fill_diagonal_(1)
+    # C = V V^T with V upper triangular, as the Cholesky factor of C in reverse; so C^-1 = V^-T V^-1
+    upper = torch.linalg.cholesky(correlation.flip(0, 1)).flip(0, 1)
+    identity = torch.eye(len(upper), dtype=upper.dtype)
+    factor: torch.Tensor = torch.linalg.solve_triangular(upper, identity, upper=True) / scale
     return factor
+
+
+def shrinkage(correlation: torch.Tensor, count: int) -> float:
+    """By how much correlations [K, K] of `count` rows are too large, 0 to 1."""
+    width, squares = len(correlation), float(correlation.square().sum())
+    above = (1 - 2 / width) * squares + width**2
+    below = (count + 1 - 2 / width) * (squares - width)
+    return min(1.0, above / below) if below > 0 else 1.0
 
 
 def inverse_factors(rows: torch.Tensor) -> list[Factor]:
     """The factors for inputs [R, K]."""
     width = rows.shape[1]
     step = -(-width // -(-width // WIDEST)) if width > WIDEST else width
-    step = -(-step // LAZY) * LAZY  # no group is divided
+    step = -(-step // WIDEST_GROUP) * WIDEST_GROUP  # no group is divided
     starts = range(0, width, step)
     found = map_items(lambda start: inverse_factor(rows[:, start : start + step]), starts)
     return list(zip(starts, found, strict=True))
@@ -125,13 +144,14 @@ def _round_columns(weight: torch.Tensor, factor: torch.Tensor, offset: int, roun
     stored = torch.empty(weight.shape, dtype=torch.int16)
     for start in range(0, weight.shape[1], LAZY):
         stop = min(start + LAZY, weight.shape[1])
-        errors = torch.empty(len(weight), stop - start, dtype=torch.float64)
+        held = weight[:, start:stop].mT.contiguous()
+        errors = torch.empty_like(held)
         for column in range(start, stop):
             if rounder.group and (offset + column) % rounder.group == 0:
                 rounder.fit(offset + column, weight[:, column : column + rounder.group])
-            stored[:, column], value = rounder.round(offset + column, weight[:, column])
-            error = (weight[:, column] - value) / factor[column, column]
-            weight[:, column:stop] -= error[:, None] * factor[column, column:stop]
-            errors[:, column - start] = error
-        weight[:, stop:] -= errors @ factor[start:stop, stop:]
+            values = held[column - start]
+            stored[:, column], rounded = rounder.round(offset + column, values)
+            torch.div(values - rounded, factor[column, column], out=errors[column - start])
+            held[column - start :].addr_(factor[column, column:stop], errors[column - start], alpha=-1)
+        weight[:, stop:].addmm_(errors.mT, factor[start:stop, stop:], alpha=-1)
     return stored

@@ -38,7 +38,7 @@ TEXTS = {
     "ja": ("駅の前に新しい本屋ができました。",),
 }
 STATISTICS = ".safetensors"
-RECORDINGS = 12  # of the built-in ones
+RECORDINGS, LARGE_RECORDINGS = 12, 4  # of the built-in ones; a step of a large model takes two seconds
 LEAST_SENTENCES = 2
 RATE, SILENCE = 16_000, 10 ** (-50 / 20)  # Hz, and the peak below which a recording says nothing
 
@@ -64,16 +64,20 @@ def data_of(resolved: Resolved, given: Path) -> CalibrationData:
     """
     if given.suffix == STATISTICS:
         return CalibrationData([], read_calibration(given).sha256)
-    listens = issubclass(open_family(resolved.source.family.name).task, SpeechToText)
-    return built_in(listens, resolved.source.languages) if given == Path() else from_folder(given, listens)
+    source = resolved.source
+    listens = issubclass(open_family(source.family.name).task, SpeechToText)
+    if given != Path():
+        return from_folder(given, listens)
+    return built_in(listens, source.languages, source.is_large)
 
 
-def built_in(listens: bool, languages: Sequence[str]) -> CalibrationData:
+def built_in(listens: bool, languages: Sequence[str], is_large: bool = False) -> CalibrationData:
     """Recordings of the evaluation for a model that listens, texts in its languages for one that speaks."""
     if listens:
-        return _hashed(read_sentences(HELD_OUT, RECORDINGS))
+        return _hashed(read_sentences(HELD_OUT, LARGE_RECORDINGS if is_large else RECORDINGS))
     spoken = [language for language in TEXTS if language in languages] or ["en"]
-    texts = [(language, text) for language in spoken for text in TEXTS[language]]
+    count = 1 if is_large and len(spoken) > 1 else None
+    texts = [(language, text) for language in spoken for text in TEXTS[language][:count]]
     return _hashed([Sentence(language, text) for language, text in texts])
 
 

@@ -13,7 +13,7 @@ from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales
 from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import InputRows, quantize
-from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors
+from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors, shrinkage
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 from voxport.quantize.search import search_palette, search_scales
@@ -46,7 +46,7 @@ def error(module: torch.nn.Module, rows: InputRows) -> float:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
 def test_inputs_nearly_halve_the_error_of_the_output(scheme: Scheme) -> None:
-    rows = inputs()
+    rows = inputs(1024)
     plain, found = scheme.quantize(weight(), "", False).module, quantize(scheme, weight(), "", rows).module
     assert error(found, rows) < 0.7 * error(plain, rows)
 
@@ -70,13 +70,27 @@ def test_integers_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     assert torch.equal(found.weight, quantize(SCHEMES[1], weight(1200), "", inputs()).module.weight)
 
 
-def test_the_factor_is_of_the_inverse_of_the_products_of_inputs() -> None:
+def test_the_factor_is_of_the_inverse_of_the_shrunk_products_of_inputs() -> None:
     rows = inputs(64, 32).fit
-    factor = inverse_factor(rows)
+    rows[:, 5] = 0
     gram = rows.double().mT @ rows.double() / len(rows)
-    damped = gram + 0.01 * gram.diagonal().mean() * torch.eye(32)
-    torch.testing.assert_close(factor.mT @ factor @ damped, torch.eye(32, dtype=torch.float64))
+    scale = gram.diagonal().sqrt().clamp_min(1e-9)
+    shrunk = (1 - shrinkage(gram / scale / scale[:, None], len(rows))) * gram
+    shrunk.diagonal().copy_(gram.diagonal().clamp_min(1e-12 * gram.diagonal().mean() + 1e-12))
+    factor = inverse_factor(rows)
+    torch.testing.assert_close(factor.mT @ factor @ shrunk, torch.eye(32, dtype=torch.float64))
     assert not factor.tril(-1).any()
+
+
+def test_correlations_of_few_rows_are_not_believed() -> None:
+    """Independent columns: nearly all of their correlations is chance. Columns with a common part keep it."""
+
+    def found(x: torch.Tensor) -> float:
+        return shrinkage(x.T.corrcoef().double(), len(x))
+
+    generator = torch.Generator().manual_seed(0)
+    few, many = torch.randn(40, 64, generator=generator), torch.randn(4000, 64, generator=generator)
+    assert found(few) > 0.8 and found(few + 3 * few[:, :1]) < 0.1 and found(many + many[:, :1]) < 0.01
 
 
 class Halves:
