@@ -108,7 +108,8 @@ class Calibration:
         if not self._last or self._last[0] != name:
             with safe_open(self.path, framework="pt") as file:
                 self._last = name, InputRows.of(file.get_tensor(name))
-        return self._last[1]
+        found = self._last[1]
+        return found if len(found.fit) + len(found.held_out) >= LEAST_ROWS else None
 
     def all_rows(self) -> dict[str, torch.Tensor]:
         """rows [R, K] of each weight, as `save_calibration` takes them."""
@@ -126,11 +127,7 @@ def save_calibration(
     """rows [R, K] of each weight in bfloat16, the same tensor for weights of one input; exponents in int8."""
     first: dict[int, str] = {}
     same = {name: first.setdefault(id(value), name) for name, value in rows.items()}
-    tensors = {
-        f"{ROWS_PREFIX}{name}": rows[name].bfloat16()
-        for name in first.values()
-        if len(rows[name]) >= LEAST_ROWS
-    }
+    tensors = {f"{ROWS_PREFIX}{name}": rows[name].bfloat16() for name in first.values()}
     tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
-    same = {name: its for name, its in same.items() if name != its and f"{ROWS_PREFIX}{its}" in tensors}
+    same = {name: its for name, its in same.items() if name != its}
     save_file(tensors, path, {ABOUT: json.dumps({SAME: same, MIXTURE: mixture})})

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from voxport.bundle.errors import UsageError
 from voxport.model.layers.attention import Attended, AttentionKernel, KVCache, Projected, window_mask
 from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, InputRows, quantize
 from voxport.quantize.modules import QuantizedModule
@@ -62,6 +63,11 @@ class Collector:
         return is_short
 
     def _collect(self, x: torch.Tensor, linears: Linears) -> None:
+        if not x.isfinite().all():
+            raise UsageError(
+                f"{linears[0]}: meets values that are not finite; check the weights before it",
+                field="calibrate",
+            )
         self._parts.setdefault(linears, []).append(_some(x.flatten(0, -2)).bfloat16())
 
     def _in_floats(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:

@@ -35,7 +35,7 @@ from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import ChannelScales, channels_of
-from voxport.quantize.calibration import Calibration, Share, save_calibration
+from voxport.quantize.calibration import LEAST_ROWS, Calibration, Share, save_calibration
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
 
@@ -142,6 +142,14 @@ def write_statistics(
         found = _saved(folder / f"{name}.{suffix}", partial(each.quantized, changed)).all_rows()
         log.info("%s: inputs of %d linears", name, len(found))
         rows |= found
+    if few := [path for path, found in rows.items() if len(found) < LEAST_ROWS]:
+        log.warning(
+            "calibration: %d linears, such as %s, meet fewer than %d rows, so their weights alone decide; give "
+            "more sentences",
+            len(few),
+            few[0],
+            LEAST_ROWS,
+        )
     save_calibration(folder / "statistics", rows, exponents, chosen)
     return folder / "statistics"
 

@@ -154,6 +154,22 @@ def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
     assert from_folder(texts, listens=False).sha256 != data.sha256
 
 
+def test_values_that_are_not_finite_and_too_few_rows_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolved, job = of_family("voxtral_tts")
+    calls = recorded(resolved, job)
+    last = [place for place, (name, _) in enumerate(calls) if name == "acoustic_step"][3:]
+    few = [call for place, call in enumerate(calls) if place not in last]
+    with caplog.at_level(logging.WARNING):
+        run.write_statistics(resolved, few, tmp_path)
+    assert "acoustic_transformer.layers.0" in caplog.text and "fewer than 32 rows" in caplog.text
+    large = lambda name, tensor: tensor * 1e38 if name == "layers.0.ffn_norm.weight" else tensor
+    resolved.source.checkpoint = resolved.source.checkpoint.changed(large)
+    with pytest.raises(UsageError, match=r"layers\.0\.feed_forward\..* not finite"):
+        GraphReplay(resolved, "backbone", calls).in_floats()
+
+
 def test_built_in_data_is_for_the_languages_of_the_model() -> None:
     assert {sentence.name for sentence in built_in(False, ["de", "fr"]).sentences} == {"de", "fr"}
     assert {sentence.name for sentence in built_in(False, ["xx"]).sentences} == {"en"}
