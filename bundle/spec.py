@@ -88,8 +88,8 @@ class CacheSpec:
     """How a KV cache is used. A position takes `rows_per_position` rows.
 
     A cache without a `window` holds every row from the first to its end. A sliding-window cache holds the
-    last rows of an unbounded stream: a query sees `window` keys, and a call beyond the window writes at
-    most `max_call_rows` rows.
+    last rows of an unbounded stream: a query sees `window` keys. A call that ends within the first `window`
+    rows of the stream writes any number of them, a later one at most `max_call_rows`.
     """
 
     layout: LayoutName

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
+import voxport.bundle
 from voxport.bundle.errors import IntegrityError, UsageError, VerificationError
 from voxport.bundle.manifest import (
     MANIFEST,
@@ -41,6 +42,7 @@ from voxport.export.verify.worst_linears import rounding_advice
 from voxport.runtime.families import read_constants
 
 log = logging.getLogger(__name__)
+FORMAT = Path(voxport.bundle.__file__).with_name("FORMAT.md")  # a copy is in each bundle
 MAX_DIFFERENCES = 4  # in one line
 
 
@@ -83,7 +85,8 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
             _raise_failures(job, result, folder, partial(rounding_advice, model, target))
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
-        _write_readme_and_manifest(bundle_card(manifest, resolved, target), manifest, folder)
+        shutil.copyfile(FORMAT, folder / FORMAT.name)
+        _write_readme_and_manifest(bundle_card(manifest, resolved, target, folder), manifest, folder)
         (folder / RECORD).unlink()
     return True
 
@@ -204,9 +207,9 @@ def with_tokenizer_and_voices(manifest: Manifest, source: Source, folder: Path) 
 
 
 def _write_readme_and_manifest(readme: str, manifest: Manifest, folder: Path) -> None:
-    """The manifest has the hash of the README."""
+    """The manifest has the hashes of README and format."""
     (folder / README).write_text(readme, encoding="utf-8")
-    files = {**manifest.files, README: file_entry(folder / README)}
+    files = manifest.files | {name: file_entry(folder / name) for name in (README, FORMAT.name)}
     manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     content = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")

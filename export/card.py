@@ -4,6 +4,8 @@ https://huggingface.co/docs/hub/model-cards lists the keys. `voxport` is a key o
 """
 
 from collections.abc import Collection, Iterable
+from math import prod
+from pathlib import Path
 
 import yaml
 from pydantic import JsonValue
@@ -19,13 +21,14 @@ from voxport.model.foreign import ADAPTER_WEIGHTS
 from voxport.quantize.calibration import Share
 
 
-def bundle_card(manifest: Manifest, resolved: Resolved, target: Target) -> str:
-    """The README of a bundle."""
+def bundle_card(manifest: Manifest, resolved: Resolved, target: Target, folder: Path) -> str:
+    """The README of the bundle whose artifacts are in `folder`."""
     source = resolved.source
     calls = source.family.calls(source.config, resolved.options)
     exact = {name for name, graph in resolved.graphs.items() if not graph.float16}
     mixture = mixture_table(resolved.calibration.mixture) if resolved.calibration else ""
-    return model_card(manifest, source) + bundle_readme(manifest, calls, target, exact) + mixture
+    readme = bundle_readme(manifest, calls, target, exact, target.engine_notes(folder))
+    return model_card(manifest, source) + readme + mixture
 
 
 def front_matter(
@@ -89,9 +92,11 @@ def _bytes(manifest: Manifest) -> Json:
     return {**sizes, "total": sum(files.values())}
 
 
-def bundle_readme(manifest: Manifest, calls: str, target: Target, exact: Collection[str] = ()) -> str:
+def bundle_readme(
+    manifest: Manifest, calls: str, target: Target, exact: Collection[str] = (), engines: str = ""
+) -> str:
     """The text for the author of a native runner, complete without this project: the order of `calls`, with
-    names and shapes. `exact` are graphs whose values exceed float16.
+    names and shapes. `exact` are graphs whose values exceed float16. `engines` says which engines run them.
     """
     job = manifest.job
     states = [state for entry in job.components for state in entry.signature.states]
@@ -100,14 +105,19 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target, exact: Collect
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
         f"Made by voxport. Licence of the weights: {job.licence}.{merged}\n"
-        "`manifest.json` has files, names, shapes and numbers for programs. The order of calls and the use\n"
-        "of each value are described here only.\n",
+        "`manifest.json` has files, names, shapes and numbers for programs; `FORMAT.md` describes it. The\n"
+        "order of calls and the use of each value are described here only.\n",
         calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),
     ]
+    if engines:
+        parts.append(engines)
     if any(state.cache for state in states):
-        parts.append(f"The decoder's caches hold {job.cache_length} rows.\n")
+        size = sum(4 * prod(state.shape) for state in {state.name: state for state in states}.values()) / 1e6
+        parts.append(
+            f"The decoder's caches hold {job.cache_length} rows. All states have {size:.1f} MB in float32.\n"
+        )
     return "\n".join([*parts, *(_component(entry, target, entry.graph in exact) for entry in job.components)])
 
 

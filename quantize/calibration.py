@@ -7,8 +7,6 @@ saw.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,12 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from voxport.bundle.manifest import file_entry
-from voxport.quantize.compensation import Factor, inverse_factors
+from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedWeight
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.schemes import Scheme
 
-HELD_OUT = 4  # one row in so many is for the choice
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
 ROWS, VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
@@ -38,32 +35,6 @@ class Share(NamedTuple):
     recipe: str
     weights: int
     loss: float
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """Inputs of a linear, float32: `fit` [R, K] to choose integers with, `held_out` to compare them with."""
-
-    fit: torch.Tensor
-    held_out: torch.Tensor
-
-    @classmethod
-    def of(cls, rows: torch.Tensor) -> "InputRows":
-        """rows [R, K] of any float dtype"""
-        rows = rows.float()
-        is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
-        return cls(rows[~is_held_out], rows[is_held_out])
-
-    @cached_property
-    def importance(self) -> torch.Tensor:
-        """float32 [K]: E[x²] of each column, at least a millionth of the mean: no column is worth nothing."""
-        found = self.fit.square().mean(0)
-        return found.clamp_min(1e-6 * float(found.mean()) + 1e-30)
-
-    @cached_property
-    def factors(self) -> list[Factor]:
-        """For `compensate`; they take as long as the compensation of a small weight."""
-        return inverse_factors(self.fit)
 
 
 def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -> QuantizedWeight:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from voxport.quantize.calibration import InputRows
+from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import (
     LinearKernel,
     QuantizedLinear,

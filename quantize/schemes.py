@@ -13,7 +13,7 @@ from voxport.bundle.manifest import SchemeEntry
 if TYPE_CHECKING:
     import torch
 
-    from voxport.quantize.calibration import InputRows
+    from voxport.quantize.inputs import InputRows
     from voxport.quantize.modules import QuantizedModule, QuantizedWeight
 
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact

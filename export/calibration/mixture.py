@@ -20,7 +20,8 @@ from voxport.export.evaluation.sweep import ALL, parts_to_sweep
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
-from voxport.quantize.calibration import InputRows, Share
+from voxport.quantize.calibration import Share
+from voxport.quantize.inputs import InputRows
 from voxport.quantize.migration import output_error
 from voxport.quantize.recipe import AUTO_BASE, find_recipe
 from voxport.quantize.schemes import Scheme

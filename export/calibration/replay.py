@@ -16,7 +16,8 @@ from torch import nn
 
 from voxport.bundle.errors import UsageError
 from voxport.model.layers.attention import Attended, AttentionKernel, KVCache, Projected, window_mask
-from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, InputRows, quantize
+from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, quantize
+from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.parallel import map_items
 from voxport.quantize.schemes import Scheme

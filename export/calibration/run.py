@@ -144,8 +144,8 @@ def write_statistics(
         rows |= found
     if few := [path for path, found in rows.items() if len(found) < LEAST_ROWS]:
         log.warning(
-            "calibration: %d linears, such as %s, meet fewer than %d rows, so their weights alone decide; give "
-            "more sentences",
+            "calibration: %d linears, such as %s, meet fewer than %d rows, so their weights alone decide; "
+            "give more sentences",
             len(few),
             few[0],
             LEAST_ROWS,

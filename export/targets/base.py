@@ -206,6 +206,10 @@ class Target(ABC):
         """Paragraphs for the README of a bundle."""
         return f"{self.state_notes}\n{self.sliding_window_notes}" if has_sliding_window else self.state_notes
 
+    def engine_notes(self, folder: Path) -> str:
+        """A paragraph for the README of the bundle in `folder`: which engines run it."""
+        return ""
+
     def artifact_dtype(self, dtype: Dtype) -> Dtype:
         """Dtype in the artifact of an input or output that the component declares as `dtype`."""
         return dtype

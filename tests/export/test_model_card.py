@@ -128,11 +128,12 @@ def test_the_card_of_an_export_shows_its_files(bundles: Path) -> None:
     assert body.startswith("\n# voxtral-tts-tiny, onnx, w4\n")
 
 
-def test_states_of_a_graph_that_exceeds_float16_are_float32() -> None:
+def test_states_of_a_graph_that_exceeds_float16_are_float32(tmp_path: Path) -> None:
     source = Source(random_checkpoint("qwen3_tts"))
     resolved = resolve(source, ExportRequest(quant="w8", options={"split": "six"}))
     target = open_target("coreai", None)
     job = make_job(resolved, target, "tiny")
     manifest = manifest_of(source).model_copy(update={"job": job})
-    states = re.findall(r"\| state \| (\w+?)_\w+ \| (\w+) \|", bundle_card(manifest, resolved, target))
+    text = bundle_card(manifest, resolved, target, tmp_path)
+    states = re.findall(r"\| state \| (\w+?)_\w+ \| (\w+) \|", text)
     assert set(states) == {("CodeDecoder", "float16"), ("MultiCodeDecoder", "float32")}

@@ -12,8 +12,9 @@ from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales
 from voxport.model.synthetic.outliers import Outliers
-from voxport.quantize.calibration import InputRows, quantize
+from voxport.quantize.calibration import quantize
 from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors, shrinkage
+from voxport.quantize.inputs import InputRows
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 from voxport.quantize.search import search_palette, search_scales

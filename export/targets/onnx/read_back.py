@@ -4,11 +4,12 @@ engine runs it with float activations.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 
 import numpy as np
 import onnx
@@ -23,10 +24,13 @@ from voxport.export.targets.onnx.kernels import (
     accuracy_level,
     block_scale,
 )
-from voxport.export.targets.onnx.lowering import pack
+from voxport.export.targets.onnx.lowering import OPSET, pack
 from voxport.export.targets.shared import StoredLinear, compare_linears, hash_of
 from voxport.quantize.modules import QuantizedLinear
 from voxport.runtime.engines.onnx import OnnxEngine, ort
+
+LEAST_VERSION = "1.24"  # 1.23 has no kernel of QuantizeLinear in opset 23
+WIDTH = 110  # characters of a line
 
 
 def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
@@ -41,6 +45,26 @@ def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
         for part in linears
     }
     return compare_linears(path.name, graph, of_linear, _of_file(path, levels))
+
+
+def describe_operators(paths: Sequence[Path]) -> str:
+    """What an engine needs for the graphs, for people."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        model = onnx.load(path, load_external_data=False)
+        for node in _nodes(model.graph):
+            found.setdefault(node.domain or "ai.onnx", set()).add(node.op_type)
+    names = "; ".join(f"{domain}: {', '.join(sorted(found[domain]))}" for domain in sorted(found))
+    engine = f"The graphs have opset {OPSET} and are for ONNX Runtime from {LEAST_VERSION} on."
+    return fill(f"{engine} Their operators: {names}.", WIDTH) + "\n"
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """With those of subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g)
 
 
 def _of_linear(linear: QuantizedLinear, precision: Precision) -> StoredLinear:

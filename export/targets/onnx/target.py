@@ -24,18 +24,23 @@ class OnnxTarget(Target):
     kernel = ("voxport.quantize.modules", "int8_per_block")
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\
-States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
-buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
-products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits,
-MatMulIntegerToFloat, GroupQueryAttention).
+States are inputs `past.NAME` and outputs `present.NAME`. Pass each output as the next input. An engine that
+can bind both to one buffer copies no cache; the result is the same. Another one copies all caches at each
+call: export for it with a small `--cache-length`. A cache without a window has the row of position p at row
+p. Large weights of a graph are in `GRAPH.onnx.data` beside it, if `files` has that name.
 """
     sliding_window_notes = """\
-A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream
-is stored at row p mod (W - 1). The row number p is `position` times the rows of a position. The graph writes
-the rows of a call behind the history, from row h on. h is W - 1. If the cache has W rows in all and fewer
-than W - 1 rows came before, h is their number. After each call, copy every row that was written at row W - 1
-or later into the history: row h + i to row (p + i) mod (W - 1), in ascending order. No other row is copied or
-cleared.
+A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history. The graph writes the
+n new rows of a call behind it, and the runner copies them into it after the call:
+
+    p = position * rows_per_position      # rows of the stream before this call
+    h = min(p, W - 1) if max_call_rows == 1 else W - 1
+    for i in 0 ... n - 1, ascending:
+        if h + i >= W - 1:
+            copy row h + i to row (p + i) mod (W - 1)
+
+`rows_per_position` and `max_call_rows` are in `cache` of the state in `manifest.json`. No other row is copied
+or cleared.
 """
     runners = ("ONNX Runtime",)
     has_integer_kernels = True
@@ -65,6 +70,11 @@ cleared.
         from voxport.export.targets.onnx.lowering import lower_graph
 
         lower_graph(graph, folder, self.max_batch, self.compute_precision)
+
+    def engine_notes(self, folder: Path) -> str:
+        from voxport.export.targets.onnx.read_back import describe_operators
+
+        return describe_operators(sorted(folder.glob("*.onnx")))
 
     def check(self, graph: Graph, folder: Path) -> str:
         from voxport.export.targets.onnx.read_back import check_graph

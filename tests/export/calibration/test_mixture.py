@@ -9,7 +9,7 @@ from support.export.calibrations import TARGET, of_family, recorded
 from voxport.bundle.errors import RecipeError
 from voxport.export.calibration.graph import GraphReplay, Rows
 from voxport.export.calibration.mixture import Budget, Choice, choose, expected_losses, mixture
-from voxport.quantize.calibration import InputRows
+from voxport.quantize.inputs import InputRows
 
 
 def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
