@@ -7,25 +7,30 @@ saw.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from math import isclose
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from voxport.bundle.manifest import file_entry
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import SchemeEntry, file_entry
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedWeight
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.schemes import Scheme
+from voxport.quantize.search import SquaredErrors
 
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
-ROWS, VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
-ROWS_PREFIX, EXPONENTS_PREFIX = "rows.", "exponents."
+AGAIN = "calibrate again"
+SAME_NORM = 1e-5  # relative difference of the norms of one weight, which are summed in different orders
+KEPT_ROWS, KEPT_VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
+ROWS, EXPONENTS, WEIGHTS = "rows.", "exponents.", "weights."  # how names of tensors begin
 ABOUT = "about"  # the only key of the metadata, because a file has several in any order
-SAME, MIXTURE = "same rows", "mixture"  # what it has: paths of weights by the path of their rows; shares
 
 
 class Share(NamedTuple):
@@ -49,56 +54,120 @@ def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -
     return ways[min(range(len(ways)), key=errors.__getitem__)]
 
 
-class Calibration:
-    """The inputs of weights by path, the exponents of channels by the path of what writes them, and the
-    mixture of `--quant auto`.
+class StoredWeights:
+    """Quantised linears as tensors of a file: 4-bit integers packed, errors, and what tells their weights."""
 
-    In a file, so that an export reads one weight's rows at a time.
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.schemes: dict[str, SchemeEntry] = {}
+
+    def add(self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight) -> None:
+        """Nothing for a module that is not made of tensors with rows."""
+        module = found.module
+        if not module.row_tensors:
+            return
+        tensors = {name: getattr(module, name) for name in module.row_tensors}
+        norm = float(weight.float().square().sum(dtype=torch.float64))
+        tensors["errors"] = torch.tensor([*astuple(found.errors), norm], dtype=torch.float64)
+        self.tensors |= {f"{path}.{name}": _packed(value, scheme.bits) for name, value in tensors.items()}
+        self.schemes[path] = scheme.to_entry()
+
+
+def _packed(tensor: torch.Tensor, bits: int) -> torch.Tensor:
+    """4-bit integers [..., K] in two halves of bytes [..., K / 2]: columns k and k + K / 2."""
+    if bits != 4 or tensor.is_floating_point():
+        return tensor.contiguous()
+    low, high = tensor.chunk(2, dim=-1)
+    return (low & 15) | (high << 4)
+
+
+def _unpacked(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if tensor.shape == like.shape:
+        return tensor
+    low = tensor << 4 >> 4 if tensor.dtype == torch.int8 else tensor & 15
+    return torch.cat((low, tensor >> 4), dim=-1)
+
+
+class Calibration:
+    """What a calibration found, in a file, so that an export reads one weight at a time.
+
+    mixture: of `--quant auto`.
+    exponents: of channels, by the path of what writes them.
     """
 
     def __init__(self, path: Path):
         """Raises OSError or SafetensorError if the file cannot be read."""
         self.path, self.sha256 = path, file_entry(path).sha256
         with safe_open(path, framework="pt") as file:
-            names, about = set(file.keys()), json.loads((file.metadata() or {}).get(ABOUT, "{}"))
+            self._names = set(file.keys())
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             self.exponents = {
-                name.removeprefix(EXPONENTS_PREFIX): file.get_tensor(name).long()
-                for name in names
-                if name.startswith(EXPONENTS_PREFIX)
+                name.removeprefix(EXPONENTS): file.get_tensor(name).long()
+                for name in sorted(self._names)
+                if name.startswith(EXPONENTS)
             }
-        self._rows = {name.removeprefix(ROWS_PREFIX): name for name in names if name.startswith(ROWS_PREFIX)}
-        self._rows |= {path: f"{ROWS_PREFIX}{first}" for path, first in about.get(SAME, {}).items()}
-        self.mixture = tuple(Share(*each) for each in about.get(MIXTURE, ()))
-        self._last: tuple[str, InputRows] | None = None
+        self._rows: dict[str, str] = about.get("rows", {})
+        self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
+        self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
 
     def rows(self, path: str) -> InputRows | None:
-        """None if the weight met fewer than `LEAST_ROWS` inputs. Linears of one input follow each other."""
-        if path not in self._rows:
-            return None
-        name = self._rows[path]
-        if not self._last or self._last[0] != name:
-            with safe_open(self.path, framework="pt") as file:
-                self._last = name, InputRows.of(file.get_tensor(name))
-        found = self._last[1]
-        return found if len(found.fit) + len(found.held_out) >= LEAST_ROWS else None
+        """None if the weight met fewer than `LEAST_ROWS` inputs."""
+        found = InputRows.of(self._tensor(ROWS + self._rows[path])) if path in self._rows else None
+        return found if found and found.count >= LEAST_ROWS else None
 
-    def all_rows(self) -> dict[str, torch.Tensor]:
-        """rows [R, K] of each weight, as `save_calibration` takes them."""
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The stored weights, by names as in `StoredWeights`."""
+        return {
+            name.removeprefix(WEIGHTS): self._tensor(name)
+            for name in sorted(self._names)
+            if name.startswith(WEIGHTS)
+        }
+
+    def restored(self, path: str, scheme: Scheme, plain: QuantizedWeight) -> QuantizedWeight:
+        """The stored form of a weight; `plain` if there is none. `plain` is what weights alone give.
+
+        Raises UsageError if it belongs to another scheme or to other values.
+        """
+        if path not in self.schemes:
+            return plain
+        module = plain.module
+        *errors, norm = self._tensor(f"{WEIGHTS}{path}.errors").tolist()
+        if self.schemes[path] != scheme.to_entry():
+            found = dict(self.schemes[path])
+            raise UsageError(f"{path}: was calibrated for {found}, not for {scheme.describe()}; {AGAIN}")
+        if not isclose(norm, plain.errors.norm, rel_tol=SAME_NORM):
+            raise UsageError(f"{path}: was calibrated with other values than the checkpoint's; {AGAIN}")
+        make: Any = type(module)  # each subclass has its own arguments
+        stored = (
+            _unpacked(self._tensor(f"{WEIGHTS}{path}.{name}"), getattr(module, name))
+            for name in module.row_tensors
+        )
+        return QuantizedWeight(make(*stored, scheme), SquaredErrors(*errors))
+
+    def _tensor(self, name: str) -> torch.Tensor:
         with safe_open(self.path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in sorted({*self._rows.values()})}
-        return {path: tensors[name] for path, name in self._rows.items()}
+            found: torch.Tensor = file.get_tensor(name)
+        return found
+
+
+def save_rows(path: Path, rows: Mapping[str, torch.Tensor]) -> None:
+    """rows [R, K] of each weight, in bfloat16. Weights of one input have the same tensor, which is stored
+    once.
+    """
+    first: dict[int, str] = {}
+    same = {name: first.setdefault(id(value), name) for name, value in rows.items()}
+    tensors = {ROWS + name: rows[name].bfloat16() for name in first.values()}
+    save_file(tensors, path, {ABOUT: json.dumps({"rows": same})})
 
 
 def save_calibration(
     path: Path,
-    rows: Mapping[str, torch.Tensor],
+    weights: StoredWeights,
     exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     mixture: Sequence[Share] = (),
 ) -> None:
-    """rows [R, K] of each weight in bfloat16, the same tensor for weights of one input; exponents in int8."""
-    first: dict[int, str] = {}
-    same = {name: first.setdefault(id(value), name) for name, value in rows.items()}
-    tensors = {f"{ROWS_PREFIX}{name}": rows[name].bfloat16() for name in first.values()}
-    tensors |= {f"{EXPONENTS_PREFIX}{name}": value.to(torch.int8) for name, value in exponents.items()}
-    same = {name: its for name, its in same.items() if name != its}
-    save_file(tensors, path, {ABOUT: json.dumps({SAME: same, MIXTURE: mixture})})
+    """A file for `Calibration`."""
+    tensors = {WEIGHTS + name: value for name, value in weights.tensors.items()}
+    tensors |= {EXPONENTS + name: value.to(torch.int8) for name, value in exponents.items()}
+    schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
+    save_file(tensors, path, {ABOUT: json.dumps({"schemes": schemes, "mixture": mixture})})

@@ -24,6 +24,11 @@ class InputRows:
         is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
         return cls(rows[~is_held_out], rows[is_held_out])
 
+    @property
+    def count(self) -> int:
+        """Number of all rows."""
+        return len(self.fit) + len(self.held_out)
+
     @cached_property
     def importance(self) -> torch.Tensor:
         """float32 [K]: E[x²] of each column, at least a millionth of the mean: no column is worth nothing."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.errors import RecipeError
-from voxport.quantize.calibration import Calibration, quantize
+from voxport.quantize.calibration import Calibration
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.recipe import Recipe
 from voxport.quantize.search import SquaredErrors
@@ -18,7 +18,7 @@ from voxport.quantize.search import SquaredErrors
 class Quantizer:
     """Applies a recipe while weights are loaded, one weight at a time, and keeps the errors.
 
-    `never(path)` is true for weights that no recipe may change. `calibration` has inputs of linears.
+    `never(path)` is true for weights that no recipe may change. `calibration` has linears that it quantised.
     """
 
     recipe: Recipe
@@ -35,11 +35,9 @@ class Quantizer:
         scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
-        rows = self.calibration.rows(path) if self.calibration and not is_table else None
-        if rows is None:
-            found = scheme.quantize(weight, path, is_table)
-        else:
-            found = quantize(scheme, weight, path, rows)
+        found = scheme.quantize(weight, path, is_table)
+        if self.calibration:
+            found = self.calibration.restored(path, scheme, found)
         if not found.errors.are_plausible:
             raise RecipeError(
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "

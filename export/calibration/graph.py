@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.spec import Kind
-from voxport.export.calibration.record import Call, join
+from voxport.export.calibration.record import CALLS, Call, join
 from voxport.export.calibration.replay import (
     AwaitingInputs,
     Collector,
@@ -37,8 +37,9 @@ class GraphReplay:
         frames = sum(called == STEP for called, _ in calls)
         self.calls_per_frame = sum(called in names - {PREFILL} for called, _ in calls) / max(1, frames)
         is_quantised = own and resolved.recipes[name].schemes
-        self._all = join(components, own) if is_quantised else None
-        self._some = join(components, _first(own, LOSS_ROWS)) if is_quantised else None
+        most = CALLS // max(self.reads.values(), default=1)
+        self._all = join(components, own, most) if is_quantised else None
+        self._some = join(components, _first(own, LOSS_ROWS), most) if is_quantised else None
         self._outputs = list[torch.Tensor]()
 
     def in_floats(self) -> Rows:
@@ -47,8 +48,8 @@ class GraphReplay:
         self.run(collector, self._resolved.source.checkpoint)
         return collector.rows_by_path()
 
-    def quantized(self, checkpoint: Checkpoint) -> Rows:
-        """The same if all linears before a linear are quantised."""
+    def quantized(self, checkpoint: Checkpoint) -> QuantizingCollector:
+        """Each linear, quantised with its inputs if all linears before it are quantised."""
         weight_of = self.weights_of(checkpoint)
         if not self.reads:  # each linear is called once
             collector = QuantizingCollector(weight_of)
@@ -56,12 +57,12 @@ class GraphReplay:
             if collector.folded:
                 collector = QuantizingCollector(weight_of, folded=collector.folded)
                 self.run(collector, checkpoint)
-            return collector.rows_by_path()
+            return collector
         repeating = RepeatingCollector(weight_of)
         self.run(repeating, checkpoint)
         while repeating.end_turn():
             self.run(repeating, checkpoint)
-        return repeating.rows_by_path()
+        return repeating
 
     def loss_of(self, part: frozenset[str]) -> float:
         """The mean squared relative error of some rows of the graph's output if the linears of `part` are

@@ -39,15 +39,15 @@ class JoinedCall:
     lengths: list[int] = field(default_factory=list)
 
 
-def join(components: Sequence[Component], own: Sequence[Call]) -> JoinedCall:
+def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS) -> JoinedCall:
     """`components` of one graph, the one with the widest bounds first, and their calls, at least one.
 
-    Rows of sequences stand behind each other; calls without states are rows of one batch, at most `CALLS`. A
+    Rows of sequences stand behind each other; calls without states are rows of one batch, at most `most`. A
     convolution sees the end of the sequence before.
     """
     widest = components[0].signature
     if not widest.states:
-        return JoinedCall(_batched(widest, own))
+        return JoinedCall(_batched(widest, own, most))
     dims = widest.dims
     axis = {spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in dims}
     first, *_ = axis.items()
@@ -71,9 +71,9 @@ def join(components: Sequence[Component], own: Sequence[Call]) -> JoinedCall:
     )
 
 
-def _batched(signature: Signature, calls: Sequence[Call]) -> list[torch.Tensor]:
+def _batched(signature: Signature, calls: Sequence[Call], most: int) -> list[torch.Tensor]:
     """Inputs whose sizes are equal are joined; of others, as many calls as have the size of the first."""
     shapes = [tuple(value.shape[1:] for value in call.values()) for call in calls]
     equal = [call for call, shape in zip(calls, shapes, strict=True) if shape == shapes[0]]
-    equal = equal[:: -(-len(equal) // CALLS)]
+    equal = equal[:: -(-len(equal) // most)]
     return [torch.cat([call[spec.name] for call in equal]) for spec in signature.inputs]

@@ -16,7 +16,7 @@ from torch import nn
 
 from voxport.bundle.errors import UsageError
 from voxport.model.layers.attention import Attended, AttentionKernel, KVCache, Projected, window_mask
-from voxport.quantize.calibration import LEAST_ROWS, ROWS, VALUES, quantize
+from voxport.quantize.calibration import KEPT_ROWS, KEPT_VALUES, LEAST_ROWS, StoredWeights, quantize
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.parallel import map_items
@@ -101,6 +101,7 @@ class QuantizingCollector(Collector):
 
     quantizes_tables: ClassVar[bool] = True
     folded: dict[str, nn.Module | None] = field(default_factory=dict)
+    stored: StoredWeights = field(default_factory=StoredWeights)
 
     def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
         if not self.is_open:
@@ -117,10 +118,12 @@ class QuantizingCollector(Collector):
         return [module(x) if module else plain for module, plain in zip(modules, in_floats, strict=True)]
 
     def _quantized(self, linears: Linears, scheme: Scheme) -> list[nn.Module]:
-        rows = InputRows.of(self.rows(linears))
-        found: list[nn.Module] = [
-            quantize(scheme, self.weight_of(path), path, rows).module for path in linears
-        ]
+        rows, found = InputRows.of(self.rows(linears)), list[nn.Module]()
+        for path in linears:
+            weight = self.weight_of(path)
+            chosen = quantize(scheme, weight, path, rows)
+            self.stored.add(path, weight, scheme, chosen)
+            found.append(chosen.module)
         self.folded |= {
             path: module for path, module in zip(linears, found, strict=True) if path in self.folded
         }
@@ -163,7 +166,7 @@ def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _some(rows: torch.Tensor) -> torch.Tensor:
     """rows [R, K] -> as many of them as are kept, evenly spaced."""
-    most = min(ROWS, VALUES // rows.shape[1])
+    most = min(KEPT_ROWS, KEPT_VALUES // rows.shape[1])
     return rows if len(rows) <= most else rows[torch.linspace(0, len(rows) - 1, most).long()]
 
 

@@ -35,7 +35,14 @@ from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import ChannelScales, channels_of
-from voxport.quantize.calibration import LEAST_ROWS, Calibration, Share, save_calibration
+from voxport.quantize.calibration import (
+    LEAST_ROWS,
+    Calibration,
+    Share,
+    StoredWeights,
+    save_calibration,
+    save_rows,
+)
 from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
 
@@ -128,7 +135,7 @@ def write_statistics(
 ) -> Path:
     """The same, from recorded calls."""
     replays = _replays(resolved, calls)
-    in_floats = [_saved(folder / f"{name}.floats", each.in_floats) for name, each in replays.items()]
+    in_floats = [_rows(folder / f"{name}.floats", each) for name, each in replays.items()]
     rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)
     chosen: Sequence[Share] = ()
     if choose:
@@ -137,20 +144,14 @@ def write_statistics(
         replays = _replays(resolved, calls)
     exponents = _exponents(resolved, rows_of)
     changed = resolved.source.checkpoint.changed(ChannelScales(resolved.source.root(), exponents))
-    rows, suffix = Rows(), f"rows-{_digest(resolved.request.rules)}"
+    weights, suffix = StoredWeights(), f"weights-{_digest(resolved.request.rules)}"
     for name, each in replays.items():
-        found = _saved(folder / f"{name}.{suffix}", partial(each.quantized, changed)).all_rows()
-        log.info("%s: inputs of %d linears", name, len(found))
-        rows |= found
-    if few := [path for path, found in rows.items() if len(found) < LEAST_ROWS]:
-        log.warning(
-            "calibration: %d linears, such as %s, meet fewer than %d rows, so their weights alone decide; "
-            "give more sentences",
-            len(few),
-            few[0],
-            LEAST_ROWS,
-        )
-    save_calibration(folder / "statistics", rows, exponents, chosen)
+        write = lambda path, each=each: save_calibration(path, each.quantized(changed).stored)
+        found = Calibration(_step(folder / f"{name}.{suffix}", write))
+        log.info("%s: %d linears", name, len(found.schemes))
+        weights.tensors |= found.tensors()
+        weights.schemes |= found.schemes
+    save_calibration(folder / "statistics", weights, exponents, chosen)
     return folder / "statistics"
 
 
@@ -167,8 +168,22 @@ def _losses(
     return [Choice(**each) for each in json.loads(_step(path, write).read_text())]
 
 
-def _saved(path: Path, make: Callable[[], Rows]) -> Calibration:
-    return Calibration(_step(path, lambda written: save_calibration(written, make())))
+def _rows(path: Path, replay: GraphReplay) -> Calibration:
+    """The inputs of the linears of a graph. Warns of linears that meet too few."""
+
+    def write(written: Path) -> None:
+        rows = replay.in_floats()
+        if few := [linear for linear, found in rows.items() if len(found) < LEAST_ROWS]:
+            log.warning(
+                "calibration: %d linears, such as %s, meet fewer than %d rows, so weights alone decide; give "
+                "more sentences",
+                len(few),
+                few[0],
+                LEAST_ROWS,
+            )
+        save_rows(written, rows)
+
+    return Calibration(_step(path, write))
 
 
 def _step(path: Path, write: Callable[[Path], None]) -> Path:

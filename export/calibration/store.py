@@ -29,9 +29,12 @@ def find_calibration(sha256: str) -> Calibration:
 def read_calibration(path: Path) -> Calibration:
     """Raises UsageError if the file has no statistics."""
     try:
-        return Calibration(path)
+        found, reason = Calibration(path), "no weights"
     except (OSError, SafetensorError, ValueError) as error:
-        raise UsageError(f"{path}: has no statistics of a calibration ({error})", field="calibrate") from None
+        found, reason = None, str(error)
+    if not found or not found.schemes:
+        raise UsageError(f"{path}: has no statistics of a calibration ({reason})", field="calibrate")
+    return found
 
 
 def made_before(key: str) -> str | None:

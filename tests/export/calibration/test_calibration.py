@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from safetensors.torch import save_file
 from support.export.calibrations import SENTENCES, TARGET, of_family, recorded
 
 from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import Kind
 from voxport.export.calibration import free_run, run
 from voxport.export.calibration.data import built_in, from_folder
@@ -21,11 +23,13 @@ from voxport.export.calibration.record import Call
 from voxport.export.calibration.replay import Collector, QuantizingCollector
 from voxport.export.evaluation.sentences import Sentence
 from voxport.export.model import Model
-from voxport.export.resolve import Resolved
+from voxport.export.resolve import Resolved, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales
-from voxport.quantize.calibration import LEAST_ROWS, Calibration
+from voxport.quantize.calibration import Calibration, quantize
+from voxport.quantize.inputs import InputRows
+from voxport.quantize.schemes import IntegerScheme
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,7 +103,8 @@ def test_a_repeating_graph_is_quantised_in_the_order_of_its_linears() -> None:
     resolved, job = of_family("qwen3_tts", code_predictor="w4")
     calls = recorded(resolved, job)
     replay = GraphReplay(resolved, "code_predictor", calls)
-    in_floats, quantised = replay.in_floats(), replay.quantized(resolved.source.checkpoint)
+    in_floats = replay.in_floats()
+    quantised = replay.quantized(resolved.source.checkpoint).rows_by_path()
     assert replay.reads and in_floats.keys() == quantised.keys()
     frames = sum(name == "code_predictor" for name, _ in calls)
     first, last = "talker.code_predictor.model.layers.0.self_attn.q_proj", list(quantised)[-1]
@@ -111,8 +116,8 @@ def test_a_repeating_graph_is_quantised_in_the_order_of_its_linears() -> None:
 def test_a_head_gets_the_rows_that_it_meets_one_by_one(tmp_path: Path) -> None:
     resolved, job = of_family("qwen3_tts")
     path = run.write_statistics(resolved, recorded(resolved, job), tmp_path)
-    rows = Calibration(path).rows("talker.codec_head")
-    assert rows and len(rows.fit) > LEAST_ROWS
+    rows = Calibration(tmp_path / "talker.floats").rows("talker.codec_head")
+    assert rows and rows.count > 32 and "talker.codec_head" in Calibration(path).schemes
 
 
 def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
@@ -170,6 +175,34 @@ def test_values_that_are_not_finite_and_too_few_rows_are_named(
         GraphReplay(resolved, "backbone", calls).in_floats()
 
 
+def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) -> None:
+    """Each holds what was quantised, whatever the number of bits; nothing is searched again."""
+    resolved, job = of_family("voxtral_tts")
+    calls = recorded(resolved, job)
+    path = "layers.0.feed_forward.w2"
+    for quant in ("w4", "w8", "lut4"):
+        given = resolve(resolved.source, ExportRequest(quant=quant))
+        folder = tmp_path / quant
+        folder.mkdir()
+        statistics = Calibration(run.write_statistics(given, calls, folder))
+        replay = GraphReplay(given, "backbone", calls)
+        changed = given.source.checkpoint.changed(ChannelScales(given.source.root(), statistics.exponents))
+        scheme = given.recipes["backbone"].scheme_for(path, False)
+        assert scheme
+        weight = replay.weights_of(changed)(path)
+        plain = scheme.quantize(weight, path, False)
+        found = statistics.restored(path, scheme, plain)
+        rows = InputRows.of(replay.quantized(changed).rows_by_path()[path])
+        expected = quantize(scheme, weight, path, rows)
+        assert torch.equal(found.module.weight, expected.module.weight) and found.errors == expected.errors
+        assert not torch.equal(found.module.weight, plain.module.weight)
+        with pytest.raises(UsageError, match=f"{path}: was calibrated with other values"):
+            statistics.restored(path, scheme, scheme.quantize(1.02 * weight, path, False))
+        other = IntegerScheme(4, group=64)
+        with pytest.raises(UsageError, match=f"{path}: was calibrated for .*, not for int4"):
+            statistics.restored(path, other, plain)
+
+
 def test_built_in_data_is_for_the_languages_of_the_model() -> None:
     assert {sentence.name for sentence in built_in(False, ["de", "fr"]).sentences} == {"de", "fr"}
     assert {sentence.name for sentence in built_in(False, ["xx"]).sentences} == {"en"}
@@ -199,5 +232,7 @@ def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> No
     with pytest.raises(UsageError, match=r"line 1: .*script"):
         free_run.record_run(resolved, job, [Sentence("line 1", "\u4f60\u597d\uff0c\u4e16\u754c")])
     (tmp_path / "not.safetensors").write_text("nothing")
-    with pytest.raises(UsageError, match="has no statistics"):
-        run.calibrated(resolved, TARGET, tmp_path / "not.safetensors")
+    save_file({"embedding": torch.zeros(2)}, tmp_path / "voice.safetensors")
+    for name in ("not", "voice"):
+        with pytest.raises(UsageError, match="has no statistics"):
+            run.calibrated(resolved, TARGET, tmp_path / f"{name}.safetensors")

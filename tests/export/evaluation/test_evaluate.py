@@ -21,7 +21,7 @@ from voxport.export.resolve import Resolved, Source
 from voxport.export.targets import target_of_job
 from voxport.export.verify.manifest_check import check_manifest
 from voxport.model.embedded import trained_checkpoint
-from voxport.quantize.calibration import Calibration, save_calibration
+from voxport.quantize.calibration import Calibration, StoredWeights, save_calibration
 from voxport.runtime.text_to_speech import TextToSpeech
 
 TEXT = "Hello there."
@@ -164,7 +164,7 @@ def test_the_sweep_of_a_calibrated_bundle_also_has_the_recipe_without_calibratio
     bundle: Bundle, resolved: Resolved, realtime_bundles: Path, tmp_path: Path
 ) -> None:
     """Statistics of nothing change nothing."""
-    save_calibration(tmp_path / "statistics", {}, {})
+    save_calibration(tmp_path / "statistics", StoredWeights())
     calibrated = replace(resolved, calibration=Calibration(tmp_path / "statistics"))
     recogniser = str(realtime_bundles / "onnx")
     options = evaluation_options(bundle.job.family, [Sentence("one", TEXT)], recogniser)
