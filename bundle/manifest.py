@@ -17,8 +17,8 @@ from voxport.bundle.names import did_you_mean
 from voxport.bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[3] = 3
-MANIFEST, README, REPORT = "manifest.json", "README.md", "verify.json"
-UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
+MANIFEST, README, REPORT, VECTORS = "manifest.json", "README.md", "verify.json", "vectors.json"
+UNLISTED = (README, REPORT, VECTORS)  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` if nothing has executed the artifacts
 MAX_MANIFEST_BYTES = 2**24  # the published models have 0.1 MB

@@ -109,6 +109,11 @@ COMMANDS = (
         f"{BUNDLE} --inputs inputs.npz -o bundle.npz",
     ),
     Command(
+        "vectors",
+        "compare a runner with the values of a short run",
+        f"{BUNDLE} --check found.json",
+    ),
+    Command(
         "mil",
         "show the contents of a Core ML package",
         "artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",

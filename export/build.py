@@ -38,6 +38,7 @@ from voxport.export.verify.comparison import Result
 from voxport.export.verify.eager import check_signatures
 from voxport.export.verify.modes import DEFAULTS
 from voxport.export.verify.result import VerificationResult, failures
+from voxport.export.verify.vectors import write_vectors
 from voxport.export.verify.worst_linears import rounding_advice
 from voxport.runtime.families import read_constants
 
@@ -85,6 +86,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: OutputSett
             _raise_failures(job, result, folder, partial(rounding_advice, model, target))
             verified = {"verification": result.stored(), "executed_by": target.runners[0]}
             manifest = manifest.model_copy(update=verified)
+            write_vectors(Bundle(folder, manifest), model, target)
         shutil.copyfile(FORMAT, folder / FORMAT.name)
         _write_readme_and_manifest(bundle_card(manifest, resolved, target, folder), manifest, folder)
         (folder / RECORD).unlink()

@@ -25,7 +25,16 @@ from pydantic import ValidationError
 from voxport.bundle.errors import ExportError, UsageError, VerificationError
 from voxport.bundle.files import check_utf8, files_below, is_fixed, move_into, reason_of, write_whole
 from voxport.bundle.folder import could_be_read, is_plain_path, unlisted
-from voxport.bundle.manifest import MANIFEST, README, REPORT, FileEntry, Record, WeightError, file_entry
+from voxport.bundle.manifest import (
+    MANIFEST,
+    README,
+    REPORT,
+    VECTORS,
+    FileEntry,
+    Record,
+    WeightError,
+    file_entry,
+)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Ends of names of hidden folders, whose content is of an export alone.
@@ -209,7 +218,7 @@ def bundle_files(folder: Path) -> set[str]:
         return set()
     readme = hashes.pop(README, None)
     is_ours = (folder / README).is_file() and file_entry(folder / README).sha256 == readme
-    return {MANIFEST, REPORT, *hashes} | ({README} if is_ours else set())
+    return {MANIFEST, REPORT, VECTORS, *hashes} | ({README} if is_ours else set())
 
 
 def check_output(out: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import MANIFEST, README, REPORT, Bundle
+from voxport.bundle.manifest import MANIFEST, README, REPORT, VECTORS, Bundle
 from voxport.bundle.names import HubName
 from voxport.cli.arguments import add_bundle, add_json, set_up_hub_client
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     licences = {path.name for pattern in LICENCES for path in bundle.folder.glob(pattern) if path.is_file()}
     paths = {MANIFEST, README, *bundle.manifest.files, *licences}
-    paths |= {REPORT} if (bundle.folder / REPORT).is_file() else set()
+    paths |= {name for name in (REPORT, VECTORS) if (bundle.folder / name).is_file()}
     readers = "you and your organisation" if arguments.private else "everyone"
     about = f"{len(paths)} files, {bundle.size / 1e6:.1f} MB; {readers} may read a new repository"
     log.info("%s: uploading %s", name, about)

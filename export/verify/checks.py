@@ -25,6 +25,7 @@ from voxport.export.verify.manifest_check import check_weight_errors
 from voxport.export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from voxport.export.verify.result import VerificationResult
 from voxport.export.verify.run_checks import check_free_run, check_long_codes, check_long_runs, check_replay
+from voxport.export.verify.vectors import check_vectors
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ def verify(
             model.pack(graph)
             free_memory()
     results += check_weight_errors(bundle.manifest.weight_errors, model.weight_errors)
+    results += guarded(check_vectors(bundle, target), "vectors")
     for mode in found:
         # no name holds the engines of a mode, so they are freed before the next one opens its own
         results += _named(_run_checks(open_context(bundle, model, target, mode), mode), mode)

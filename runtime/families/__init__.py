@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from voxport.runtime.families.workload import BenchWorkload, TraceWorkload, VerificationWorkload
     from voxport.runtime.speech_to_text import SpeechToText
     from voxport.runtime.text_to_speech import TextToSpeech
+    from voxport.runtime.vectors import VectorWorkload
 
 FAMILIES = {  # name: the module that defines the object FAMILY
     "voxtral_tts": "voxport.runtime.families.voxtral_tts.task",
@@ -64,6 +66,13 @@ class RuntimeFamily(Generic[Constants]):
     @property
     def trace(self) -> TraceWorkload[Constants]:
         return cast("TraceWorkload[Constants]", import_module(self.workloads).TRACE)
+
+    @property
+    def vectors(self) -> VectorWorkload[Constants] | None:
+        """None if the family has no module `vectors` beside its workloads."""
+        name = f"{self.workloads.rpartition('.')[0]}.vectors"
+        found = import_module(name).VECTORS if find_spec(name) else None
+        return cast("VectorWorkload[Constants] | None", found)
 
     @property
     def verification(self) -> VerificationWorkload[Constants]:

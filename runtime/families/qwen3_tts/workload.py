@@ -204,7 +204,9 @@ KINDS = {"x_vector": "base", "icl": "base", "speaker": "custom_voice", "design":
 
 
 def _inputs(constants: QwenConstants) -> dict[str, ArraySpec]:
-    """A request as JSON; for clones a recording; for sampling the noise; optionally codes for the codec."""
+    """A request as JSON; for clones a recording; for sampling the noise; optionally codes to feed back, and
+    codes for the codec alone.
+    """
     books = constants.n_codebooks
     others = ("frames", books - 1, constants.other_codes)
     return {
@@ -212,6 +214,7 @@ def _inputs(constants: QwenConstants) -> dict[str, ArraySpec]:
         "ref_pcm": ArraySpec((None,), kind="pcm", is_optional=True),
         "noise_c0": ArraySpec((None, constants.vocab_size), is_optional=True),
         "noise_cp": ArraySpec(others, is_optional=True),
+        "codes": ArraySpec((None, books), constants.code_sizes, is_optional=True),
         "codec_codes": ArraySpec((None, books), constants.code_sizes, is_optional=True),
     }
 
@@ -232,7 +235,7 @@ def _run(
     decoder.start(rows)
     results["hidden"], codes = _frames(decoder, request, inputs)
     results["codes"] = codes
-    results["audio"] = _audio(decoder, codes, voice.reference)
+    results["audio"] = _audio(decoder, inputs.get("codes", codes), voice.reference)
     if "codec_codes" in inputs:
         codec_decoder = QwenDecoder(standard_stream(engine.stream(), constants), constants)
         results["codec_audio"] = codec_decoder.decode(inputs["codec_codes"])
@@ -296,7 +299,7 @@ def _frames(decoder: QwenDecoder, request: Request, inputs: Arrays) -> tuple[np.
             raise UsageError(f"noise_cp: {rows} rows, frame {index} needs another one")
         hidden.append(current)
         codes.append(found)
-        decoder.step(found)
+        decoder.step(inputs["codes"][index] if "codes" in inputs else found)
     books, dim = decoder.constants.n_codebooks, decoder.constants.dim
     return np.reshape(hidden, (-1, dim)).astype(np.float32), np.reshape(codes, (-1, books)).astype(np.int64)
 

@@ -59,8 +59,14 @@ VERIFICATION = VerificationWorkload[RealtimeConstants](teacher_forced_run, free_
 
 
 def _inputs(constants: RealtimeConstants) -> dict[str, ArraySpec]:
-    """`audio` float32 [n] at `sample_rate`; optionally `delay` int64 [1], a number in `delays_ms`."""
-    return {"audio": ArraySpec((None,)), "delay": ArraySpec((1,), (len(constants.delays),), is_optional=True)}
+    """`audio` float32 [n] at `sample_rate`; optionally `delay` int64 [1], a number in `delays_ms`, and
+    `tokens` to feed back.
+    """
+    return {
+        "audio": ArraySpec((None,)),
+        "delay": ArraySpec((1,), (len(constants.delays),), is_optional=True),
+        "tokens": ArraySpec((None,), (constants.vocab_size,), is_optional=True),
+    }
 
 
 def _run(
@@ -72,7 +78,7 @@ def _run(
     decoder = StreamingDecoder(
         engine.stream(),
         constants,
-        DecodeOptions(delay, chunk_tokens=1 if live else None),
+        DecodeOptions(delay, 1 if live else None, inputs.get("tokens")),
         lambda name, array: values[name].append(array),
     )
     samples = inputs["audio"]

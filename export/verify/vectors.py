@@ -1,0 +1,52 @@
+"""Writes `vectors.json` of a bundle, and checks that its artifacts still compute it."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from voxport.bundle.manifest import VECTORS, Bundle
+from voxport.export.evaluation.sentences import HELD_OUT, read_sentences
+from voxport.export.model import Model
+from voxport.export.targets.base import Target
+from voxport.export.verify.comparison import FLOAT_BAR, Assertion
+from voxport.export.verify.eager import EagerEngine
+from voxport.runtime.audio.files import MAX_PCM16
+from voxport.runtime.engines.base import DEFAULT
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.vectors import Vectors, compare, read_vectors, values_of
+
+SECONDS = 2.0  # of the recording
+DISTANCE = 4.0  # another engine may be so many times as far from eager as the artifact is here
+
+
+def write_vectors(bundle: Bundle, model: Model, target: Target) -> None:
+    """From eager, with the arithmetic of the target. A code that differs in the artifact is near a tie."""
+    family, constants = open_family(bundle.job.family), read_constants(bundle.job)
+    workload = family.vectors
+    if workload is None:
+        return
+    request = workload.request(bundle, _recording)
+    eager = EagerEngine(model.components, model.module, target.layout, target.linear_kernel)
+    expected = workload.run(eager, bundle, constants, request)
+    request[workload.chosen] = expected[workload.chosen].tolist()
+    found = workload.run(target.open_artifacts(bundle, DEFAULT), bundle, constants, request)
+    values = [values_of(name, each, found[name], FLOAT_BAR, DISTANCE) for name, each in expected.items()]
+    content = Vectors(request=request, values=tuple(values)).model_dump_json()
+    (bundle.folder / VECTORS).write_text(content + "\n", encoding="utf-8")
+
+
+def check_vectors(bundle: Bundle, target: Target) -> Iterable[Assertion]:
+    """Whether the artifacts compute the values of `vectors.json`, if the bundle has it."""
+    family = open_family(bundle.job.family)
+    if family.vectors is None or not (bundle.folder / VECTORS).is_file():
+        return
+    vectors = read_vectors(bundle)
+    engine = target.open_artifacts(bundle, DEFAULT)
+    found = family.vectors.run(engine, bundle, read_constants(bundle.job), vectors.request)
+    wrong = [f"{each.name}: {each.text}" for each in compare(vectors, found) if each.text]
+    yield Assertion("vectors", not wrong, "; ".join(wrong) or f"{len(vectors.values)} arrays are equal")
+
+
+def _recording(rate: int) -> np.ndarray:
+    samples = read_sentences(HELD_OUT, 1)[0].samples(rate)[: round(SECONDS * rate)]
+    return np.round(samples * MAX_PCM16).clip(-MAX_PCM16, MAX_PCM16).astype(np.int16)

@@ -1,0 +1,82 @@
+"""`vectors.json`: written by an export, computed by its engine, and by a runner that makes a mistake."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import error_line
+from support.export.short_verification import few_calls
+from support.model.micro import micro_checkpoint
+
+from voxport.__main__ import main
+from voxport.bundle.errors import IntegrityError
+from voxport.bundle.manifest import VECTORS, Bundle
+from voxport.export.__main__ import main as export
+from voxport.export.targets import open_target
+from voxport.export.verify.vectors import check_vectors
+from voxport.model.families import FAMILIES
+from voxport.runtime.engines import open_engine
+from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.vectors import read_vectors
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    out = tmp_path_factory.mktemp("vectors") / "bundle"
+    arguments = ["--checkpoint", str(micro_checkpoint(request.param)), "--quant", "w8", "--out", str(out)]
+    with few_calls():
+        assert export(["--target", "onnx", *arguments]) == 0
+    return Bundle(out)
+
+
+def found_of(bundle: Bundle) -> dict[str, list[object]]:
+    """What voxport computes, as a runner would write it."""
+    workload, constants = open_family(bundle.job.family).vectors, read_constants(bundle.job)
+    assert workload
+    found = workload.run(open_engine(bundle), bundle, constants, read_vectors(bundle).request)
+    return {name: array.tolist() for name, array in found.items()}
+
+
+def test_an_export_writes_what_its_engine_computes_and_names_where_a_runner_leaves_the_path(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["vectors", str(bundle.folder)]) == 0
+    assert all(line.endswith(" equal") for line in capsys.readouterr().out.splitlines())
+    assert all(each.passed for each in check_vectors(bundle, open_target("onnx")))
+    vectors, found, path = read_vectors(bundle), found_of(bundle), tmp_path / "found.json"
+    for expected in vectors.values:
+        wrong = np.array(found[expected.name])
+        wrong.reshape(-1)[0] += 1 if not expected.tolerance else 2 * expected.tolerance
+        path.write_text(json.dumps(found | {expected.name: wrong.tolist()}))
+        if expected.values[0] is not None:
+            assert main(["vectors", str(bundle.folder), "--check", str(path)]) == 4
+            zeros = ", ".join("0" for _ in expected.shape)
+            assert f"at {expected.name}: 1 of" in error_line(capsys) and zeros
+    exact = [value for each in vectors.values for value in each.values if not each.tolerance]
+    assert sum(value is None for value in exact) <= 0.1 * len(exact)
+
+
+def test_a_runner_that_gives_nothing_and_damaged_vectors_are_one_line(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "found.json"
+    for content, text in (
+        ("[]", "not a JSON object"),
+        ('{"x": 1}', "none of the arrays"),
+        ("{", "not a JSON"),
+    ):
+        path.write_text(content)
+        assert main(["vectors", str(bundle.folder), "--check", str(path)]) == 2
+        assert text in error_line(capsys)
+    name = read_vectors(bundle).values[-1].name
+    path.write_text(json.dumps({name: [1, 2]}))
+    assert main(["vectors", str(bundle.folder), "--check", str(path)]) == 4
+    assert "has shape [2], expected" in error_line(capsys)
+    kept = (bundle.folder / VECTORS).read_text()
+    try:
+        (bundle.folder / VECTORS).write_text(kept[:-20])
+        with pytest.raises(IntegrityError, match=VECTORS):
+            read_vectors(bundle)
+    finally:
+        (bundle.folder / VECTORS).write_text(kept)
