@@ -122,7 +122,7 @@ def test_the_card_of_an_export_shows_its_files(bundles: Path) -> None:
     _, content, body = (out / "README.md").read_text().split("---\n", 2)
     sizes = yaml.safe_load(content)["voxport"]["bytes"]
     assert sizes["codec"] == sum(path.stat().st_size for path in out.glob("codec.*")) > 0
-    written_later = ("README.md", "manifest.json", "verify.json")
+    written_later = ("README.md", "FORMAT.md", "manifest.json", "verify.json", "vectors.json")
     others = [path for path in out.rglob("*") if path.is_file() and path.name not in written_later]
     assert sizes["total"] == sum(path.stat().st_size for path in others)
     assert body.startswith("\n# voxtral-tts-tiny, onnx, w4\n")
