@@ -5,10 +5,10 @@ importance, and error compensation, and takes the one whose output X W^T is near
 saw.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from math import isclose
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ from voxport.quantize.search import SquaredErrors
 
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
 AGAIN = "calibrate again"
-SAME_NORM = 1e-5  # relative difference of the norms of one weight, which are summed in different orders
 KEPT_ROWS, KEPT_VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS, EXPONENTS, WEIGHTS = "rows.", "exponents.", "weights."  # how names of tensors begin
 ABOUT = "about"  # the only key of the metadata, because a file has several in any order
@@ -60,6 +59,7 @@ class StoredWeights:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.schemes: dict[str, SchemeEntry] = {}
+        self.digests: dict[str, str] = {}
 
     def add(self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight) -> None:
         """Nothing for a module that is not made of tensors with rows."""
@@ -67,10 +67,14 @@ class StoredWeights:
         if not module.row_tensors:
             return
         tensors = {name: getattr(module, name) for name in module.row_tensors}
-        norm = float(weight.float().square().sum(dtype=torch.float64))
-        tensors["errors"] = torch.tensor([*astuple(found.errors), norm], dtype=torch.float64)
+        tensors["errors"] = torch.tensor(astuple(found.errors), dtype=torch.float64)
         self.tensors |= {f"{path}.{name}": _packed(value, scheme.bits) for name, value in tensors.items()}
-        self.schemes[path] = scheme.to_entry()
+        self.schemes[path], self.digests[path] = scheme.to_entry(), _digest(weight)
+
+
+def _digest(weight: torch.Tensor) -> str:
+    """Of the values, whatever the dtype: a checkpoint that was fine-tuned a little has others."""
+    return hashlib.sha256(weight.float().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _packed(tensor: torch.Tensor, bits: int) -> torch.Tensor:
@@ -108,6 +112,7 @@ class Calibration:
             }
         self._rows: dict[str, str] = about.get("rows", {})
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
+        self.digests: dict[str, str] = about.get("digests", {})
         self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
 
     def rows(self, path: str) -> InputRows | None:
@@ -123,19 +128,21 @@ class Calibration:
             if name.startswith(WEIGHTS)
         }
 
-    def restored(self, path: str, scheme: Scheme, plain: QuantizedWeight) -> QuantizedWeight:
-        """The stored form of a weight; `plain` if there is none. `plain` is what weights alone give.
+    def restored(
+        self, path: str, scheme: Scheme, weight: torch.Tensor, plain: QuantizedWeight
+    ) -> QuantizedWeight:
+        """The stored form of a weight; `plain` if there is none. `plain` is what the weight alone gives.
 
         Raises UsageError if it belongs to another scheme or to other values.
         """
         if path not in self.schemes:
             return plain
         module = plain.module
-        *errors, norm = self._tensor(f"{WEIGHTS}{path}.errors").tolist()
+        errors = self._tensor(f"{WEIGHTS}{path}.errors").tolist()
         if self.schemes[path] != scheme.to_entry():
             found = dict(self.schemes[path])
             raise UsageError(f"{path}: was calibrated for {found}, not for {scheme.describe()}; {AGAIN}")
-        if not isclose(norm, plain.errors.norm, rel_tol=SAME_NORM):
+        if self.digests[path] != _digest(weight):
             raise UsageError(f"{path}: was calibrated with other values than the checkpoint's; {AGAIN}")
         make: Any = type(module)  # each subclass has its own arguments
         stored = (
@@ -170,4 +177,5 @@ def save_calibration(
     tensors = {WEIGHTS + name: value for name, value in weights.tensors.items()}
     tensors |= {EXPONENTS + name: value.to(torch.int8) for name, value in exponents.items()}
     schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
-    save_file(tensors, path, {ABOUT: json.dumps({"schemes": schemes, "mixture": mixture})})
+    about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture}
+    save_file(tensors, path, {ABOUT: json.dumps(about)})

@@ -37,7 +37,7 @@ class Quantizer:
             return None
         found = scheme.quantize(weight, path, is_table)
         if self.calibration:
-            found = self.calibration.restored(path, scheme, found)
+            found = self.calibration.restored(path, scheme, weight, found)
         if not found.errors.are_plausible:
             raise RecipeError(
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "

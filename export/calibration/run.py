@@ -65,11 +65,10 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
 
 
 def _given(given: Path, budget: Budget | None) -> str:
-    if budget and not read_calibration(given).mixture:
+    if not read_calibration(given).mixture and budget:
         raise UsageError(
             f"{given}: its statistics have no mixture; give texts or recordings", field="calibrate"
         )
-    read_calibration(given)
     with tempfile.TemporaryDirectory() as folder:
         return keep(shutil.copyfile(given, Path(folder) / given.name), GIVEN)
 
@@ -151,6 +150,7 @@ def write_statistics(
         log.info("%s: %d linears", name, len(found.schemes))
         weights.tensors |= found.tensors()
         weights.schemes |= found.schemes
+        weights.digests |= found.digests
     save_calibration(folder / "statistics", weights, exponents, chosen)
     return folder / "statistics"
 
