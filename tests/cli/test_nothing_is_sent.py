@@ -32,6 +32,7 @@ CALLS = (
     ("verify", "TTS --checkpoint CHECKPOINT --steps 3 --report out/report.html"),
     ("evaluate", "TTS --alone --count 1 -o out/evaluation.json"),
     ("sweep", "TTS --checkpoint CHECKPOINT --count 1"),
+    ("vectors", "TTS"),
     ("list", "--json"),
     ("bench", "TTS --frames 3"),
     ("trace", "TTS --eager --checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),
