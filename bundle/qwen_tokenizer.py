@@ -13,12 +13,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Split
 from tokenizers.pre_tokenizers import Sequence as Steps
 
+from voxport.bundle.constants.qwen3_tts import PATTERN
 from voxport.bundle.errors import IntegrityError, first_line
 
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 VOCABULARY = ("vocab.json", "merges.txt")
 
 

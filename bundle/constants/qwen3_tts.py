@@ -8,6 +8,11 @@ from voxport.bundle.bounds import Codebooks, Count, Id, SampleRate
 from voxport.bundle.manifest import FamilyConstants
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
+# of the published tokenizer: splits a text into pieces
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 WINDOW_CONTEXT = 25  # frames that a window of `--split six` repeats, as in the published package
 Factor = Annotated[float, Field(gt=0, le=100)]
 Temperature = Annotated[float, Field(ge=0, le=100)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from voxport.bundle.constants.qwen3_tts import LANGUAGES, WINDOW_CONTEXT, QwenConstants
+from voxport.bundle.constants.qwen3_tts import LANGUAGES, PATTERN, WINDOW_CONTEXT, QwenConstants
 from voxport.bundle.json_types import Json
 from voxport.bundle.names import NAMES
 from voxport.model.config import values_of
@@ -49,7 +49,7 @@ class Qwen3TTS(Family[Qwen3TTSWeights, Qwen3TTSConfig, Options]):
         "speaker_encoder.": "speaker encoder",
     }
     unused = UNUSED
-    call_facts = {"frames": DECODER_FRAMES, "context": WINDOW_CONTEXT}
+    call_facts = {"frames": DECODER_FRAMES, "context": WINDOW_CONTEXT, "pattern": PATTERN}
 
     def size_config(self, size: str) -> Json:
         return config_of(size)

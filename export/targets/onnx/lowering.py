@@ -16,7 +16,7 @@ import onnx_ir.passes.common as passes
 import torch
 
 from voxport.bundle.manifest import Precision
-from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT
+from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, StateSpec
 from voxport.export.targets.base import Graph
 from voxport.export.targets.onnx.kernels import (
     TRANSLATIONS,
@@ -44,6 +44,7 @@ OPSET = 23
 TRACE_BATCH = 3  # batch size while tracing
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
 SCALE = 3  # the input of `MatMulIntegerToFloat` with the scale of the weight
+ROWS = "L"  # name of the dimension of a cache's rows
 ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight
 Axes = list[dict[int, torch.export.Dim]]
 
@@ -70,12 +71,19 @@ def _trace_arguments(graph: Graph, max_batch: int) -> tuple[list[torch.Tensor], 
     """Inputs and then states of the first component, and their dynamic dimensions."""
     component = graph.first
     tensors = [*trace_inputs(component), *zero_states(component)]
-    dynamic: Axes = [*dynamic_shapes(component), *({} for _ in component.signature.states)]
+    dynamic: Axes = [*dynamic_shapes(component), *map(_free_rows, component.signature.states)]
     if any(part.batched for part in graph.components):
         batch = torch.export.Dim("B", min=1, max=max_batch)
         tensors = [tensor.expand(TRACE_BATCH, *tensor.shape[1:]).clone() for tensor in tensors]
         dynamic = [{0: batch, **axes} for axes in dynamic]
     return tensors, dynamic
+
+
+def _free_rows(state: StateSpec) -> dict[int, torch.export.Dim]:
+    """The rows of a cache that ends, so that an engine which copies caches need not pass all of them."""
+    if not state.cache or state.cache.window:
+        return {}
+    return {state.cache.row_axis: torch.export.Dim(ROWS, max=state.rows)}
 
 
 def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precision: Precision) -> ir.Model:

@@ -25,9 +25,11 @@ class OnnxTarget(Target):
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Pass each output as the next input. An engine that
-can bind both to one buffer copies no cache; the result is the same. Another one copies all caches at each
-call: export for it with a small `--cache-length`. A cache without a window has the row of position p at row
-p. Large weights of a graph are in `GRAPH.onnx.data` beside it, if `files` has that name.
+can bind both to one buffer copies no cache; the result is the same. A cache without a window has the row of
+position p at row p, and its number of rows is free: pass exactly `position` rows, none at first, and the
+output has those of the call as well; or pass any number that is enough for the call, and the output has as
+many. An engine that copies caches takes the first way. Large weights of a graph are in `GRAPH.onnx.data`
+beside it, if `files` has that name.
 """
     sliding_window_notes = """\
 A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history. The graph writes the

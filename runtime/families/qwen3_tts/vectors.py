@@ -7,8 +7,10 @@ import numpy as np
 from voxport.bundle.constants.qwen3_tts import QwenConstants
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Bundle
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.runtime.engines.base import Arrays, Engine
 from voxport.runtime.families import read_constants, tokenizer_paths
+from voxport.runtime.families.qwen3_tts.prompt import PromptBuilder
 from voxport.runtime.families.qwen3_tts.workload import TRACE
 from voxport.runtime.vectors import TEXT, Samples, VectorWorkload, decoded, encoded
 
@@ -34,9 +36,11 @@ def _run_vectors(engine: Engine, bundle: Bundle, constants: QwenConstants, reque
     if "reference" in request:
         inputs["ref_pcm"] = decoded(request["reference"])
     found = TRACE.run(engine, constants, inputs, False, tokenizer_paths(bundle))
+    ids = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants).ids(request["text"])
     samples = found["audio"].reshape(len(found["codes"]), -1)
+    result = {"ids": np.array(ids, np.int64)}
     names = ("mel", "speaker_embedding", "prefill", "hidden", "codes")
-    return {name: found[name] for name in names if name in found} | {"samples": samples}
+    return result | {name: found[name] for name in names if name in found} | {"samples": samples}
 
 
 VECTORS = VectorWorkload[QwenConstants](_request, _run_vectors)
