@@ -24,7 +24,8 @@ def _run_vectors(engine: Engine, bundle: Bundle, constants: RealtimeConstants, r
     if "tokens" in request:
         inputs["tokens"] = np.array(request["tokens"])
     found = TRACE.run(engine, constants, inputs, False, ())
-    return {name: found[name] for name in ("mel", "audio_embeds", "prefill_logits", "tokens")}
+    names = ("audio_embeds", "prefill_logits", "tokens")
+    return {"mel": found["mel"].T} | {name: found[name] for name in names}  # mel: frame after frame
 
 
 VECTORS = VectorWorkload[RealtimeConstants](_request, _run_vectors, chosen="tokens")

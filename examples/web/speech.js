@@ -1,0 +1,70 @@
+// What the two families that speak have in common.
+
+export function argmax(values, isAllowed = () => true) {
+  let best = -1;
+  for (let i = 0; i < values.length; i++) if (isAllowed(i) && (best < 0 || values[i] > values[best])) best = i;
+  return best;
+}
+
+export function roundHalfEven(value) {
+  const down = Math.floor(value), rest = value - down;
+  return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
+}
+
+const SHORT = 60; // characters; shorter sentences are spoken with the next one
+
+export function sentences(text) {
+  const parts = [];
+  for (const sentence of text.trim().split(/(?<=[.!?\u2026\u3002\uff01\uff1f])\s+|(?<=[\u3002\uff01\uff1f])|\n+/u)) {
+    if (parts.length && parts.at(-1).length < SHORT) parts.push(`${parts.pop()} ${sentence}`);
+    else parts.push(sentence);
+  }
+  return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
+}
+
+// Subclasses have prepare(), start(text, options), frame(), step(codes) and vectors(request).
+export class Speaker {
+  static async open(bundle, engine) {
+    const speaker = new this();
+    Object.assign(speaker, {bundle, engine, constants: bundle.constants});
+    const {states} = bundle.component("prefill").signature;
+    speaker.rows = states[0].shape[states[0].cache.layout === "BSHD" ? 1 : 2];
+    await speaker.prepare();
+    return speaker;
+  }
+
+  // Yields samples float32, those of `chunk` frames at a time.
+  async *speak(text, {chunk = 5, ...options} = {}) {
+    for (const sentence of sentences(text)) {
+      await this.start(sentence, options);
+      const waiting = [];
+      for (let codes; (codes = waiting.length + this.frames < this.limit && (await this.frame())); ) {
+        waiting.push(codes);
+        if (waiting.length === chunk) yield await this.decode(waiting.splice(0));
+        if (this.position >= this.rows) break;
+        await this.step(codes);
+      }
+      if (waiting.length) yield await this.decode(waiting);
+    }
+  }
+
+  begin() {
+    this.engine.reset();
+    this.position = this.frames = 0; // rows of the caches, and frames
+  }
+
+  // Reads rows of the width of the model: `outputs` are those of the last one
+  async read(component, values) {
+    const rows = values.length / this.constants.dim;
+    const inputs = {embeddings: [values, [1, rows, this.constants.dim]], position: [[this.position], [1]]};
+    this.outputs = await this.engine.run(component, inputs);
+    this.position += rows;
+  }
+
+  // The samples of the next frames. How frames are divided into calls changes roundings only.
+  async decode(codes) {
+    const inputs = {codes: [codes.flat(), [1, codes.length, codes[0].length]], position: [[this.frames], [1]]};
+    this.frames += codes.length;
+    return (await this.engine.run("codec_step", inputs)).audio.data;
+  }
+}

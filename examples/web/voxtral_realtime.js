@@ -1,0 +1,121 @@
+// Speech to text with Voxtral-Realtime.
+import {LogMel} from "./mel.js";
+import {argmax} from "./speech.js";
+import {Tekken} from "./tokenizer.js";
+
+export class Listener {
+  static async open(bundle, engine) {
+    const listener = new Listener();
+    Object.assign(listener, {bundle, engine, constants: bundle.constants});
+    listener.tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
+    const most = name => Object.values(bundle.component(name).signature.dims)[0]?.[1] ?? 1;
+    [listener.mostTokens, listener.mostRows] = [most("audio_encoder"), most("prefill")];
+    return listener;
+  }
+
+  // delay: index into `delays`. isLive: text comes with each token of 80 ms, not with the most of a call.
+  async begin({delay = 0, isLive = false, tokens: forced} = {}) {
+    const {constants: c} = this;
+    this.engine.reset();
+    Object.assign(this, {delay, forced, chunk: isLive ? 1 : this.mostTokens, frames: [], embeddings: []});
+    Object.assign(this, {encoded: 0, position: 0, samples: 0, tokens: [], mel: new LogMel(c), seen: {}});
+    this.prompt = c.left_pad_tokens + c.delays[delay] + 1;
+    this.decoder = new TextDecoder();
+    this.isFirst = true;
+    this.frames.push(...this.mel.feed(new Float32Array(c.left_pad_tokens * c.samples_per_token)));
+    await this.encode(1, this.mostTokens);
+  }
+
+  // samples float32 -> the text that they complete
+  async feed(samples) {
+    this.samples += samples.length;
+    this.frames.push(...this.mel.feed(samples));
+    await this.encode(this.chunk, this.chunk);
+    return this.decode();
+  }
+
+  async finish() {
+    const {constants: c} = this, size = c.samples_per_token, silent = c.delays[this.delay] + c.flush_tokens + 1;
+    const rest = (size - (this.samples % size)) % size;
+    this.frames.push(...this.mel.feed(new Float32Array(rest + silent * size)), ...this.mel.finish());
+    await this.encode(1, this.chunk);
+    return (await this.decode()) + this.decoder.decode();
+  }
+
+  async encode(least, most) {
+    const {constants: c} = this, size = c.samples_per_token / c.hop_length;
+    while (this.frames.length >= least * size) {
+      const count = Math.min(most, Math.floor(this.frames.length / size));
+      const mel = new Float32Array(count * size * c.n_mels);
+      this.frames.splice(0, count * size).forEach((frame, i) => mel.set(frame, i * c.n_mels));
+      const hasChunk = this.bundle.manifest.job.components.some(each => each.name === "encode_chunk");
+      const component = count === 1 && hasChunk ? "encode_chunk" : "audio_encoder";
+      const inputs = {mel: [mel, [1, count, size, c.n_mels]], position: [[this.encoded], [1]]};
+      const {embeddings} = await this.engine.run(component, inputs);
+      for (let i = 0; i < count; i++) this.embeddings.push(embeddings.data.slice(i * c.dim, (i + 1) * c.dim));
+      this.encoded += count;
+      this.observe?.(mel, embeddings.data);
+    }
+  }
+
+  // Runs the decoder on the embeddings so far; the text of its tokens
+  async decode() {
+    const {constants: c} = this;
+    let text = "";
+    if (this.position === 0 && this.embeddings.length >= this.prompt) {
+      const count = Math.min(this.prompt, this.mostRows);
+      const ids = Array.from({length: this.prompt}, (_, i) => (i ? c.pad_id : c.bos_id));
+      await this.step("prefill", ids.slice(0, count));
+      for (const id of ids.slice(count)) await this.step("decode_step", [id]);
+      text += this.take();
+    }
+    while (this.position && this.embeddings.length) {
+      await this.step("decode_step", [this.forced?.[this.tokens.length - 1] ?? this.tokens.at(-1)]);
+      text += this.take();
+    }
+    return text;
+  }
+
+  async step(component, ids) {
+    const {constants: c, engine} = this;
+    const rows = (await engine.run("embed_tokens", {ids: [ids, [1, ids.length]]})).embeddings.data.slice();
+    for (const [i, sound] of this.embeddings.splice(0, ids.length).entries()) {
+      for (let k = 0; k < c.dim; k++) rows[i * c.dim + k] += sound[k];
+    }
+    const inputs = {embeddings: [rows, [1, ids.length, c.dim]], position: [[this.position], [1]]};
+    this.logits = (await engine.run(component, {...inputs, delay: [[this.delay], [1]]})).logits;
+    this.position += ids.length;
+  }
+
+  // Takes the next token; its text without the space before the first word
+  take() {
+    const token = argmax(this.logits.data), {first_text_id: first} = this.constants;
+    this.firstLogits ??= Array.from(this.logits.data);
+    this.tokens.push(token);
+    if (token < first) return "";
+    const text = this.decoder.decode(this.tokenizer.bytes(token), {stream: true});
+    const shown = this.isFirst ? text.trimStart() : text;
+    this.isFirst &&= !shown;
+    return shown;
+  }
+
+  // What vectors.json has for a request
+  async vectors({recording, delay, tokens}) {
+    const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
+    const values = {mel: [], audio_embeds: []};
+    this.observe = (mel, embeddings) => (values.mel.push(...mel), values.audio_embeds.push(...embeddings));
+    this.firstLogits = undefined;
+    await this.begin({delay, tokens});
+    await this.feed(Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768));
+    await this.finish();
+    this.observe = undefined;
+    return {...values, prefill_logits: this.firstLogits, tokens: this.tokens};
+  }
+}
+
+// The factor that makes a quiet recording as loud as the model expects
+export function gain(samples) {
+  const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0);
+  const isQuiet = peak >= 10 ** (-60 / 20) && peak < 10 ** (-6 / 20);
+  return isQuiet ? Math.min(10 ** (40 / 20), 10 ** (-1 / 20) / peak) : 1;
+}
