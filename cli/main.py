@@ -89,6 +89,7 @@ COMMANDS = (
         "encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
     ),
     Command("serve", "serve bundles over HTTP and WebSockets", f"--bundle {BUNDLE} --port 8000"),
+    Command("web", "write a static folder that speaks and transcribes in a browser", f"{BUNDLE} page"),
     Command("push", "upload a bundle to a model hub", f"{BUNDLE} me/my-voice --private"),
     Command("info", "show what a bundle holds and how it was verified", BUNDLE),
     Command("evaluate", "measure how well a bundle speaks or transcribes", BUNDLE),

@@ -2,49 +2,42 @@
 
 const SCHEMA_VERSION = 3;
 
-export class BundleError extends Error {}
-
 export class Bundle {
-  // source: {name, read(path, size) -> Promise<Uint8Array>, path(path) -> string of a local file, or absent}
+  // source: {name, read(path, entry) -> Promise<Uint8Array>}; entry: size and sha256 of a file
   static async open(source) {
     let manifest;
     try {
       manifest = JSON.parse(new TextDecoder().decode(await source.read("manifest.json")));
     } catch (error) {
-      throw new BundleError(`${source.name}: no manifest.json that can be read (${error.message}); choose the folder of a bundle`);
+      throw new Error(`${source.name}: no manifest.json of a bundle (${error.message})`);
     }
     const {schema_version: version, job, files} = manifest;
     if (version !== SCHEMA_VERSION || !job || !files) {
-      throw new BundleError(`${source.name}: schema version ${version}, expected ${SCHEMA_VERSION}; export it again`);
+      throw new Error(`${source.name}: version ${version}, not ${SCHEMA_VERSION}; export it again`);
     }
     if (job.target !== "onnx") {
-      throw new BundleError(`${source.name}: made for ${job.target}; export it with --target onnx`);
+      throw new Error(`${source.name}: made for ${job.target}; export it with --target onnx`);
     }
-    return new Bundle(source, manifest);
-  }
-
-  constructor(source, manifest) {
-    Object.assign(this, {source, manifest, family: manifest.job.family, constants: manifest.job.constants});
+    return Object.assign(new Bundle(), {source, manifest, family: job.family, constants: job.constants});
   }
 
   component(name) {
     const found = this.manifest.job.components.find(each => each.name === name);
-    if (!found) throw new BundleError(`${this.source.name}: no component ${name}; export it again`);
+    if (!found) throw new Error(`${this.source.name}: no component ${name}; export it again`);
     return found;
   }
 
   async read(path) {
     const entry = this.manifest.files[path];
-    if (!entry) throw new BundleError(`${this.source.name}: no file ${path} in its manifest`);
+    if (!entry) throw new Error(`${this.source.name}: no file ${path}; export it again`);
     const bytes = await this.source.read(path, entry);
     if (bytes.length !== entry.size) {
-      throw new BundleError(`${path}: ${bytes.length} bytes, expected ${entry.size}; copy the bundle again`);
+      throw new Error(`${path}: ${bytes.length} bytes, expected ${entry.size}; copy the bundle again`);
     }
-    if (globalThis.crypto?.subtle) {
-      const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-      if (Array.from(hash, byte => byte.toString(16).padStart(2, "0")).join("") !== entry.sha256) {
-        throw new BundleError(`${path}: damaged, its hash is not that of the manifest; copy the bundle again`);
-      }
+    const digest = await globalThis.crypto?.subtle?.digest("SHA-256", bytes); // none in a page without TLS
+    const hash = Array.from(new Uint8Array(digest), byte => byte.toString(16).padStart(2, "0")).join("");
+    if (digest && hash !== entry.sha256) {
+      throw new Error(`${path}: damaged, another hash than in the manifest; copy the bundle again`);
     }
     return bytes;
   }
@@ -52,54 +45,38 @@ export class Bundle {
   async text(path) {
     return new TextDecoder().decode(await this.read(path));
   }
-
-  // vectors.json, which is not among `files`
-  async vectors() {
-    return JSON.parse(new TextDecoder().decode(await this.source.read("vectors.json")));
-  }
 }
 
-// Files under a URL. Those of the manifest are kept by their hash, so that a page works without a network.
+// Files under a URL. progress(path, bytes, size). The service worker keeps what has a hash in its URL.
 export function urlSource(base, progress = () => {}) {
   const root = new URL(base.endsWith("/") ? base : `${base}/`, location.href);
   const read = async (path, entry) => {
     const url = new URL(path, root);
-    if (entry) url.search = `sha256=${entry.sha256}`;
-    const cache = await globalThis.caches?.open("voxport");
-    let response;
-    try {
-      response = (entry && (await cache?.match(url))) ?? (await fetch(url));
-      if (response.ok && !response.headers.has("x-kept")) await cache?.put(url, response.clone());
-    } catch (error) {
-      response = await cache?.match(url); // the manifest of a page without a network
-      if (!response) throw error;
+    if (entry) url.searchParams.set("sha256", entry.sha256);
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`${url.pathname}: ${response.status} ${response.statusText}`);
+    const parts = [new Uint8Array(0)], reader = response.body.getReader();
+    for (let length = 0, part; !(part = await reader.read()).done; ) {
+      parts.push(part.value);
+      progress(path, (length += part.value.length), entry?.size);
     }
-    if (!response.ok) throw new BundleError(`${url.pathname}: ${response.status} ${response.statusText}`);
-    const bytes = new Uint8Array(entry?.size ?? 0), parts = [];
-    let length = 0;
-    for (const reader = response.body.getReader(); ; ) {
-      const {done, value} = await reader.read();
-      if (done) break;
-      if (length + value.length <= bytes.length) bytes.set(value, length);
-      else parts.push(value);
-      length += value.length;
-      if (entry) progress(path, length, entry.size);
-    }
-    return parts.length ? concatenate([bytes.subarray(0, length - parts.reduce((n, each) => n + each.length, 0)), ...parts]) : bytes.subarray(0, length);
+    return concatenate(parts);
   };
   return {name: root.href, read};
 }
 
-// Files of a folder that the user picked, by <input type="file" webkitdirectory>
+// Files that the user picked, by <input type="file" webkitdirectory>
 export function filesSource(files) {
-  const byPath = new Map(Array.from(files, file => [file.webkitRelativePath.split("/").slice(1).join("/"), file]));
+  const inside = file => file.webkitRelativePath.split("/").slice(1).join("/");
+  const byPath = new Map(Array.from(files, file => [inside(file), file]));
   const read = async path => {
-    if (!byPath.has(path)) throw new BundleError(`${path}: missing`);
+    if (!byPath.has(path)) throw new Error(`${path}: missing`);
     return new Uint8Array(await byPath.get(path).arrayBuffer());
   };
-  return {name: files[0]?.webkitRelativePath.split("/")[0] ?? "nothing", read};
+  return {name: files[0].webkitRelativePath.split("/")[0], read};
 }
 
+// Typed arrays of one type as one
 export function concatenate(parts) {
   const whole = new parts[0].constructor(parts.reduce((sum, each) => sum + each.length, 0));
   parts.reduce((at, each) => (whole.set(each, at), at + each.length), 0);

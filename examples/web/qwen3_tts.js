@@ -1,131 +1,108 @@
 // Text to speech with Qwen3-TTS: speakers of the model, and voices by description.
-import {BundleError, concatenate} from "./bundle.js";
-import {Generator} from "./random.js";
-import {Speaker, argmax} from "./speech.js";
+import {concatenate} from "./bundle.js";
+import {Speaker, argmax, gumbel} from "./speech.js";
 import {QwenTokenizer} from "./tokenizer.js";
 
 const FRAMES_PER_CHARACTER = 0.83, MIN_FRAMES = 2;
-const SMALLEST = 2 ** -126; // float32, so that no noise is infinite
+const SMALL = "0b6"; // the size whose CustomVoice model follows no instruction
 
 export class QwenTTS extends Speaker {
   async prepare() {
     const {bundle, constants: c} = this;
-    if (c.kind === "base") throw new BundleError("a Base model clones voices, which this example does not do");
+    if (c.kind === "base") throw new Error("a Base model clones voices, this example does not");
     const vocabulary = JSON.parse(await bundle.text("vocab.json"));
     this.tokenizer = new QwenTokenizer(vocabulary, await bundle.text("merges.txt"));
-    this.voices = Object.keys(c.speakers);
-    this.languages = Object.keys(c.codec_language_id);
-    this.padding = await this.text([c.tts_pad_id]);
+    [this.voices, this.languages] = [Object.keys(c.speakers), Object.keys(c.codec_language_id)];
+    this.padding = await this.textRows([c.tts_pad_id]);
   }
 
-  // Rows of ids of text
-  async text(ids) {
-    if (!ids.length) return new Float32Array(0);
+  async textRows(ids) {
     return (await this.engine.run("embed_text", {ids: [ids, [1, ids.length]]})).embeddings.data;
   }
 
-  // Rows of frames of codes; a code below 0 adds nothing
-  async codes(frames) {
+  // frames: lists of codes; a code below 0 adds nothing
+  async codeRows(frames) {
     const shape = [1, frames.length, this.constants.n_codebooks];
     return (await this.engine.run("embed_codes", {codes: [frames.flat(), shape]})).embeddings.data;
   }
 
-  languageIds(language, voice) {
-    const {constants: c} = this, name = language.toLowerCase();
-    const dialect = ["auto", "chinese"].includes(name) ? c.dialects[voice] : undefined;
-    const id = c.codec_language_id[dialect ?? name];
-    if (id === undefined && name !== "auto") {
-      throw new BundleError(`language ${language}: unknown, this bundle has ${this.languages.join(", ")}`);
+  // Ids of the talker's vocabulary that say who speaks, and in which language
+  controls(voice, language) {
+    const {constants: c} = this, speaker = c.speakers[voice];
+    if (this.voices.length && speaker === undefined) {
+      throw new Error(`voice ${voice}: unknown, this bundle has ${this.voices.join(", ")}`);
     }
-    return id === undefined
-      ? [c.codec_nothink_id, c.codec_think_bos_id, c.codec_think_eos_id]
-      : [c.codec_think_id, c.codec_think_bos_id, id, c.codec_think_eos_id];
+    const name = (["auto", "chinese"].includes(language) && c.dialects[voice]) || language;
+    const id = c.codec_language_id[name];
+    if (id === undefined && name !== "auto") {
+      throw new Error(`language ${language}: unknown, this bundle has ${this.languages.join(", ")}`);
+    }
+    const head = id === undefined ? [c.codec_nothink_id] : [c.codec_think_id];
+    const spoken = [c.codec_think_bos_id, ...(id === undefined ? [] : [id]), c.codec_think_eos_id];
+    return [...head, ...spoken, ...(this.voices.length ? [speaker] : []), c.codec_pad_id, c.codec_bos_id];
   }
 
-  async start(text, {voice = this.voices[0], language = "auto", instruct, seed = 0, sampling = {}}) {
+  async start(text, {voice = this.voices[0], language = "auto", instruct, sampling}) {
     this.begin();
-    const {constants: c, tokenizer, padding} = this;
-    const speaker = this.voices.length ? [c.speakers[voice.toLowerCase()]] : [];
-    if (speaker.includes(undefined)) throw new BundleError(`voice ${voice}: this bundle has ${this.voices.join(", ")}`);
-    Object.assign(this, {generator: new Generator(seed), sampling: {...c.sampling_defaults, ...sampling}, first: []});
+    const {constants: c, tokenizer} = this, [newline] = tokenizer.encode("\n");
+    this.sampling = {...c.sampling_defaults, ...sampling};
+    this.first = []; // codes 0 so far
     this.limit = Math.ceil(3 * FRAMES_PER_CHARACTER * text.length) + 50;
     this.ids = tokenizer.encode(text);
-    const newline = tokenizer.encode("\n"), follows = instruct && !(c.kind === "custom_voice" && c.size === "0b6");
-    const user = follows ? [c.im_start_id, ...tokenizer.encode("user\n"), ...tokenizer.encode(instruct), c.im_end_id, ...newline] : [];
-    const controls = [...this.languageIds(language, voice?.toLowerCase()), ...speaker, c.codec_pad_id, c.codec_bos_id];
-    const codes = await this.codes(controls.map(id => [id, ...Array(c.n_codebooks - 1).fill(-1)]));
+    const follows = instruct && !(c.kind === "custom_voice" && c.size === SMALL);
+    const asked = follows ? [...tokenizer.encode("user\n"), ...tokenizer.encode(instruct)] : [];
+    const user = follows ? [c.im_start_id, ...asked, c.im_end_id, newline] : [];
+    const controls = this.controls(voice?.toLowerCase(), language.toLowerCase());
+    const codes = await this.codeRows(controls.map(id => [id, ...Array(c.n_codebooks - 1).fill(-1)]));
     const [pad, bos] = [codes.slice(-2 * c.dim, -c.dim), codes.slice(-c.dim)];
-    // beside the controls: padding and tts_bos; beside pad: the text; beside bos: padding
-    const head = await this.text([...Array(controls.length - 2).fill(c.tts_pad_id), c.tts_bos_id]);
-    const body = await this.text([...this.ids, c.tts_eos_id]);
+    const beside = await this.textRows([...Array(controls.length - 2).fill(c.tts_pad_id), c.tts_bos_id]);
+    const body = await this.textRows([...this.ids, c.tts_eos_id]);
     this.prompt = concatenate([
-      await this.text([...user, c.im_start_id, c.assistant_id, ...newline]),
-      head.map((value, i) => value + codes[i]),
+      await this.textRows([...user, c.im_start_id, c.assistant_id, newline]),
+      beside.map((value, i) => value + codes[i]),
       body.map((value, i) => value + pad[i % c.dim]),
-      bos.map((value, i) => value + padding[i]),
+      bos.map((value, i) => value + this.padding[i]),
     ]);
     await this.read("prefill", this.prompt);
-  }
-
-  noise(count) {
-    const draw = () => -Math.log(Math.max(this.generator.exponential(), SMALLEST));
-    return Float32Array.from({length: count}, draw);
   }
 
   // The codes of the next frame; null if the model ends the speech
   async frame() {
     const {constants: c, outputs, sampling: s} = this, books = c.n_codebooks - 1;
-    const first = this.firstCode(outputs.logits.data, s.temperature && this.noise(c.vocab_size));
+    const first = this.firstCode(outputs.logits.data);
     if (first === c.codec_eos_token_id) return null;
-    const draws = s.others_temperature > 0, size = books * c.other_codes;
-    const topK = s.others_top_k > 0 && s.others_top_k < c.other_codes ? s.others_top_k : c.other_codes;
+    this.first.push(first);
+    const draws = s.others_temperature > 0, topK = Math.min(s.others_top_k || c.other_codes, c.other_codes);
+    const noise = Float32Array.from({length: books * c.other_codes}, () => (draws ? gumbel() : 0));
     const inputs = {
       hidden: [outputs.hidden.data.slice(-c.dim), [1, 1, c.dim]],
       codes: [[first, ...Array(books).fill(-1)], [1, c.n_codebooks]],
-      noise: [draws ? this.noise(size) : new Float32Array(size), [1, books, c.other_codes]],
+      noise: [noise, [1, books, c.other_codes]],
       temperature: [[draws ? s.others_temperature : 1], [1]],
       top_k: [[topK], [1]],
       top_p: [[s.others_top_p], [1]],
     };
-    this.first.push(first);
     return Array.from((await this.engine.run("code_predictor", inputs)).chosen.data, Number);
   }
 
-  firstCode(logits, noise) {
+  firstCode(logits) {
     const {constants: c, sampling: s} = this, end = c.codec_eos_token_id, earlier = new Set(this.first);
     const isAllowed = id => id < c.first_codes || (id === end && this.first.length >= MIN_FRAMES);
-    const scores = Float64Array.from(logits, (value, id) => {
-      if (!earlier.has(id) || s.repetition_penalty === 1) return value;
-      return value > 0 ? value / s.repetition_penalty : value * s.repetition_penalty;
-    });
+    const penalty = value => (value > 0 ? value / s.repetition_penalty : value * s.repetition_penalty);
+    const scores = Float64Array.from(logits, (value, id) => (earlier.has(id) ? penalty(value) : value));
     if (!s.temperature) return argmax(scores, isAllowed);
-    const most = scores[argmax(scores, isAllowed)];
     const order = [...scores.keys()].filter(isAllowed).sort((a, b) => scores[b] - scores[a] || a - b);
-    const scaled = scores.map(value => (value - most) / s.temperature);
-    const least = s.top_k > 0 && s.top_k < order.length ? scaled[order[s.top_k - 1]] : -Infinity;
+    const scaled = scores.map(value => (value - scores[order[0]]) / s.temperature);
+    const least = scaled[order[Math.min(s.top_k || order.length, order.length) - 1]];
     const kept = order.filter(id => scaled[id] >= least), weights = kept.map(id => Math.exp(scaled[id]));
-    const total = weights.reduce((a, b) => a + b, 0);
-    let before = 0;
+    const total = weights.reduce((sum, each) => sum + each, 0);
+    let before = 0; // probability of the ids in front of each, times the total
     const nucleus = new Set(kept.filter((_, i) => (before += weights[i]) - weights[i] < s.top_p * total));
-    return argmax(scaled.map((value, id) => value + noise[id]), id => nucleus.has(id));
+    return argmax(scaled.map(value => value + gumbel()), id => nucleus.has(id));
   }
 
   async step(codes) {
-    const frame = await this.codes([codes]);
-    await this.read("decode_step", frame.map((value, i) => value + this.padding[i]));
-  }
-
-  // What vectors.json has for a request: greedy
-  async vectors({text, language, speaker, instruct, codes: given}) {
-    const values = {hidden: [], codes: [], samples: []};
-    const sampling = {temperature: 0, others_temperature: 0};
-    await this.start(text, {language, voice: speaker, instruct, sampling});
-    for (const codes of given) {
-      values.hidden.push(...this.outputs.hidden.data.slice(-this.constants.dim));
-      values.codes.push(...(await this.frame()));
-      values.samples.push(...(await this.decode([codes])));
-      await this.step(codes);
-    }
-    return {ids: this.ids, prefill: [...this.prompt], ...values};
+    const rows = await this.codeRows([codes]);
+    await this.read("decode_step", rows.map((value, i) => value + this.padding[i]));
   }
 }

@@ -2,9 +2,13 @@
 
 export function argmax(values, isAllowed = () => true) {
   let best = -1;
-  for (let i = 0; i < values.length; i++) if (isAllowed(i) && (best < 0 || values[i] > values[best])) best = i;
+  values.forEach((value, i) => (best = isAllowed(i) && (best < 0 || value > values[best]) ? i : best));
   return best;
 }
+
+const uniform = () => 1 - Math.random(); // above 0
+export const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+export const gumbel = () => -Math.log(-Math.log(Math.random() || 0.5));
 
 export function roundHalfEven(value) {
   const down = Math.floor(value), rest = value - down;
@@ -15,20 +19,17 @@ const SHORT = 60; // characters; shorter sentences are spoken with the next one
 
 export function sentences(text) {
   const parts = [];
-  for (const sentence of text.trim().split(/(?<=[.!?\u2026\u3002\uff01\uff1f])\s+|(?<=[\u3002\uff01\uff1f])|\n+/u)) {
-    if (parts.length && parts.at(-1).length < SHORT) parts.push(`${parts.pop()} ${sentence}`);
-    else parts.push(sentence);
+  for (const sentence of text.trim().split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+/u)) {
+    parts.push(parts.at(-1)?.length < SHORT ? `${parts.pop()} ${sentence}` : sentence);
   }
   return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
 }
 
-// Subclasses have prepare(), start(text, options), frame(), step(codes) and vectors(request).
+// Subclasses have prepare(), start(text, options), noise(), frame(noise) and step(codes).
 export class Speaker {
   static async open(bundle, engine) {
-    const speaker = new this();
-    Object.assign(speaker, {bundle, engine, constants: bundle.constants});
-    const {states} = bundle.component("prefill").signature;
-    speaker.rows = states[0].shape[states[0].cache.layout === "BSHD" ? 1 : 2];
+    const rows = bundle.component("prefill").signature.states[0].shape[2]; // of the caches
+    const speaker = Object.assign(new this(), {bundle, engine, constants: bundle.constants, rows});
     await speaker.prepare();
     return speaker;
   }
@@ -49,7 +50,7 @@ export class Speaker {
   }
 
   begin() {
-    this.engine.reset();
+    this.engine.states.clear();
     this.position = this.frames = 0; // rows of the caches, and frames
   }
 
@@ -63,7 +64,8 @@ export class Speaker {
 
   // The samples of the next frames. How frames are divided into calls changes roundings only.
   async decode(codes) {
-    const inputs = {codes: [codes.flat(), [1, codes.length, codes[0].length]], position: [[this.frames], [1]]};
+    const shape = [1, codes.length, codes[0].length];
+    const inputs = {codes: [codes.flat(), shape], position: [[this.frames], [1]]};
     this.frames += codes.length;
     return (await this.engine.run("codec_step", inputs)).audio.data;
   }

@@ -4,8 +4,6 @@
 const pattern = source =>
   new RegExp(source.replaceAll("\\s", "\\p{White_Space}").replaceAll("\\S", "\\P{White_Space}"), "gu");
 
-const latin1 = bytes => Array.from(bytes, byte => String.fromCharCode(byte));
-
 // Joins the two neighbours with the lowest rank, the leftmost first, until no pair has one
 function merge(symbols, rank) {
   for (;;) {
@@ -32,7 +30,7 @@ export class Tekken {
 
   encode(text) {
     return [...text.matchAll(this.pattern)].flatMap(([piece]) => {
-      const symbols = latin1(new TextEncoder().encode(piece));
+      const symbols = Array.from(new TextEncoder().encode(piece), byte => String.fromCharCode(byte));
       return merge(symbols, (a, b) => this.ranks.get(a + b)).map(each => this.ranks.get(each) + this.first);
     });
   }

@@ -5,20 +5,22 @@ import {Tekken} from "./tokenizer.js";
 
 export class Listener {
   static async open(bundle, engine) {
-    const listener = new Listener();
-    Object.assign(listener, {bundle, engine, constants: bundle.constants});
-    listener.tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
-    const most = name => Object.values(bundle.component(name).signature.dims)[0]?.[1] ?? 1;
-    [listener.mostTokens, listener.mostRows] = [most("audio_encoder"), most("prefill")];
+    const tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
+    const listener = Object.assign(new Listener(), {bundle, engine, tokenizer, constants: bundle.constants});
+    const dims = name => bundle.component(name).signature.dims;
+    [listener.mostTokens, listener.mostRows] = [dims("audio_encoder").T[1], dims("prefill").S[1]];
+    const hasChunk = bundle.manifest.job.components.some(each => each.name === "encode_chunk");
+    listener.live = hasChunk ? "encode_chunk" : "audio_encoder"; // for one token
     return listener;
   }
 
   // delay: index into `delays`. isLive: text comes with each token of 80 ms, not with the most of a call.
+  // tokens: fed back in place of those that the model chooses
   async begin({delay = 0, isLive = false, tokens: forced} = {}) {
     const {constants: c} = this;
-    this.engine.reset();
+    this.engine.states.clear();
     Object.assign(this, {delay, forced, chunk: isLive ? 1 : this.mostTokens, frames: [], embeddings: []});
-    Object.assign(this, {encoded: 0, position: 0, samples: 0, tokens: [], mel: new LogMel(c), seen: {}});
+    Object.assign(this, {encoded: 0, position: 0, samples: 0, tokens: [], mel: new LogMel(c)});
     this.prompt = c.left_pad_tokens + c.delays[delay] + 1;
     this.decoder = new TextDecoder();
     this.isFirst = true;
@@ -35,9 +37,9 @@ export class Listener {
   }
 
   async finish() {
-    const {constants: c} = this, size = c.samples_per_token, silent = c.delays[this.delay] + c.flush_tokens + 1;
-    const rest = (size - (this.samples % size)) % size;
-    this.frames.push(...this.mel.feed(new Float32Array(rest + silent * size)), ...this.mel.finish());
+    const {constants: c} = this, size = c.samples_per_token, rest = (size - (this.samples % size)) % size;
+    const silent = (c.delays[this.delay] + c.flush_tokens + 1) * size;
+    this.frames.push(...this.mel.feed(new Float32Array(rest + silent)), ...this.mel.finish());
     await this.encode(1, this.chunk);
     return (await this.decode()) + this.decoder.decode();
   }
@@ -48,13 +50,10 @@ export class Listener {
       const count = Math.min(most, Math.floor(this.frames.length / size));
       const mel = new Float32Array(count * size * c.n_mels);
       this.frames.splice(0, count * size).forEach((frame, i) => mel.set(frame, i * c.n_mels));
-      const hasChunk = this.bundle.manifest.job.components.some(each => each.name === "encode_chunk");
-      const component = count === 1 && hasChunk ? "encode_chunk" : "audio_encoder";
       const inputs = {mel: [mel, [1, count, size, c.n_mels]], position: [[this.encoded], [1]]};
-      const {embeddings} = await this.engine.run(component, inputs);
+      const {embeddings} = await this.engine.run(count === 1 ? this.live : "audio_encoder", inputs);
       for (let i = 0; i < count; i++) this.embeddings.push(embeddings.data.slice(i * c.dim, (i + 1) * c.dim));
       this.encoded += count;
-      this.observe?.(mel, embeddings.data);
     }
   }
 
@@ -90,26 +89,12 @@ export class Listener {
   // Takes the next token; its text without the space before the first word
   take() {
     const token = argmax(this.logits.data), {first_text_id: first} = this.constants;
-    this.firstLogits ??= Array.from(this.logits.data);
     this.tokens.push(token);
     if (token < first) return "";
     const text = this.decoder.decode(this.tokenizer.bytes(token), {stream: true});
     const shown = this.isFirst ? text.trimStart() : text;
     this.isFirst &&= !shown;
     return shown;
-  }
-
-  // What vectors.json has for a request
-  async vectors({recording, delay, tokens}) {
-    const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
-    const values = {mel: [], audio_embeds: []};
-    this.observe = (mel, embeddings) => (values.mel.push(...mel), values.audio_embeds.push(...embeddings));
-    this.firstLogits = undefined;
-    await this.begin({delay, tokens});
-    await this.feed(Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768));
-    await this.finish();
-    this.observe = undefined;
-    return {...values, prefill_logits: this.firstLogits, tokens: this.tokens};
   }
 }
 

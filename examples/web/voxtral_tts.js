@@ -1,7 +1,5 @@
 // Text to speech with Voxtral-TTS.
-import {BundleError} from "./bundle.js";
-import {Generator} from "./random.js";
-import {Speaker, argmax, roundHalfEven} from "./speech.js";
+import {Speaker, argmax, normal, roundHalfEven} from "./speech.js";
 import {Tekken} from "./tokenizer.js";
 
 const END = 1, FIRST = 2; // codes: the end of the speech, and the first with a sound
@@ -11,30 +9,21 @@ export class VoxtralTTS extends Speaker {
   async prepare() {
     const {bundle} = this;
     this.tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
-    this.voices = Object.keys(bundle.manifest.voices);
+    this.embeddings = new Map(); // by voice
+    for (const [name, path] of Object.entries(bundle.manifest.voices)) {
+      this.embeddings.set(name, readEmbedding(await bundle.read(path)));
+    }
+    [this.voices, this.languages] = [[...this.embeddings.keys()], []];
     this.voice = this.voices.find(name => name === "neutral_female") ?? this.voices[0];
-    this.languages = [];
   }
 
-  // float32 rows of a voice: the tensor `embedding` of a file of safetensors
-  async voiceRows(name) {
-    const path = this.bundle.manifest.voices[name];
-    if (!path) throw new BundleError(`voice ${name}: unknown, this bundle has ${this.voices.join(", ")}`);
-    const bytes = (await this.bundle.read(path)).slice();
-    const length = Number(new DataView(bytes.buffer).getBigUint64(0, true));
-    const {embedding} = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
-    const [first, end] = embedding.data_offsets;
-    return new Float32Array(bytes.slice(8 + length + first, 8 + length + end).buffer);
-  }
-
-  async start(text, {voice = this.voice, seed = 0}) {
+  async start(text, {voice = this.voice}) {
     this.begin();
-    const {constants: c, tokenizer} = this, rows = await this.voiceRows(voice), count = rows.length / c.dim;
-    const [next, repeat] = ["[NEXT_AUDIO_TEXT]", "[REPEAT_AUDIO_TEXT]"].map(name => tokenizer.special.get(name));
-    const head = [c.bos_id, c.begin_audio_id, ...Array(count).fill(c.audio_id), next];
-    const ids = [...head, ...tokenizer.encode(text), repeat, c.begin_audio_id];
-    this.ids = ids;
-    this.generator = new Generator(seed);
+    const {constants: c, tokenizer} = this, rows = this.embeddings.get(voice);
+    if (!rows) throw new Error(`voice ${voice}: unknown, this bundle has ${this.voices.join(", ")}`);
+    const [next, repeat] = ["NEXT", "REPEAT"].map(each => tokenizer.special.get(`[${each}_AUDIO_TEXT]`));
+    const head = [c.bos_id, c.begin_audio_id, ...Array(rows.length / c.dim).fill(c.audio_id), next];
+    const ids = (this.ids = [...head, ...tokenizer.encode(text), repeat, c.begin_audio_id]);
     this.limit = Math.ceil(3 * FRAMES_PER_CHARACTER * text.length) + 50;
     const given = c.first_frame === "audio_token" ? [...ids, c.audio_id] : ids;
     const {embeddings} = await this.engine.run("embed_text", {ids: [given, [1, given.length]]});
@@ -45,7 +34,7 @@ export class VoxtralTTS extends Speaker {
   }
 
   noise() {
-    return Float32Array.from({length: this.constants.n_codebooks - 1}, () => this.generator.normal());
+    return Float32Array.from({length: this.constants.n_codebooks - 1}, normal);
   }
 
   // The codes of the next frame; null if the model ends the speech
@@ -69,23 +58,14 @@ export class VoxtralTTS extends Speaker {
     const {embeddings} = await this.engine.run("embed_codes", {codes: [codes, [1, codes.length]]});
     await this.read("decode_step", embeddings.data);
   }
+}
 
-  // What vectors.json has for a request
-  async vectors(request) {
-    const values = {noise: [], semantic_logits: [], condition: [], codes: [], samples: []};
-    await this.start(request.text, request);
-    values.ids = this.ids;
-    const noise = request.codes.map(() => this.noise());
-    for (const [index, given] of request.codes.entries()) {
-      values.noise.push(...noise[index]);
-      values.semantic_logits.push(...this.outputs.semantic_logits.data);
-      values.condition.push(...this.outputs.condition.data);
-      values.codes.push(...(await this.frame(noise[index])));
-      values.samples.push(...(await this.decode([given])));
-      await this.step(given);
-    }
-    return values;
-  }
+// The tensor `embedding`, float32, of a file of safetensors
+function readEmbedding(bytes) {
+  const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const {embedding} = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+  const [first, end] = embedding.data_offsets;
+  return new Float32Array(bytes.slice(8 + length + first, 8 + length + end).buffer);
 }
 
 // The level of an acoustic value, in float32

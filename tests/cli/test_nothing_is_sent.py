@@ -33,6 +33,7 @@ CALLS = (
     ("evaluate", "TTS --alone --count 1 -o out/evaluation.json"),
     ("sweep", "TTS --checkpoint CHECKPOINT --count 1"),
     ("vectors", "TTS"),
+    ("web", "TTS out/page"),
     ("list", "--json"),
     ("bench", "TTS --frames 3"),
     ("trace", "TTS --eager --checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),

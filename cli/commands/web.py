@@ -1,0 +1,97 @@
+"""Write a static folder that speaks and transcribes in a browser: the page of examples/web with bundles."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from html import escape
+from pathlib import Path
+
+import voxport
+from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import MANIFEST, VECTORS, Bundle
+from voxport.cli.arguments import add_json, embedded_bundle, folder
+
+PAGE = Path(voxport.__file__).with_name("web")  # examples/web
+TARGET = "onnx"
+SUFFIXES = (".js", ".html", ".json", ".md")  # of the page
+BUNDLES = '<datalist id="bundles"></datalist>'  # of index.html; the page opens the first of its options
+# Threads need memory that threads may share, which browsers allow isolated pages only.
+ISOLATION = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "bundles",
+        type=folder,
+        nargs="*",
+        metavar="BUNDLE",
+        help=f"folder of a bundle, exported with --target {TARGET} (default: both embedded models)",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundles = [_checked(Bundle(path)) for path in arguments.bundles or _embedded()]
+    out: Path = arguments.out.absolute()
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not an empty folder; give a new one", field="out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as made:
+        written = Path(made) / "page"
+        names = _write(written, bundles)
+        os.replace(written, out)
+    if arguments.json:
+        print(json.dumps({"out": str(out), "bundles": names}))
+    else:
+        print(f"cd {arguments.out} && npm install --ignore-scripts && npx serve")
+    return 0
+
+
+def _embedded() -> list[Path]:
+    from voxport.runtime.speech_to_text import SpeechToText
+    from voxport.runtime.text_to_speech import TextToSpeech
+
+    return [embedded_bundle(TextToSpeech), embedded_bundle(SpeechToText)]
+
+
+def _checked(bundle: Bundle) -> Bundle:
+    """Raises UsageError on a bundle that browsers cannot run, IntegrityError on a damaged one."""
+    if bundle.job.target != TARGET:
+        raise UsageError(
+            f"{bundle.folder}: made for {bundle.job.target}; export it with --target {TARGET}", field="bundles"
+        )
+    bundle.check_hashes()
+    return bundle
+
+
+def _write(out: Path, bundles: list[Bundle]) -> list[str]:
+    """Writes the folder. Returns the path of each bundle in it."""
+    out.mkdir()
+    for path in sorted(PAGE.iterdir()):
+        if path.is_file() and path.suffix in SUFFIXES:
+            shutil.copyfile(path, out / path.name)
+    names = list[str]()
+    for bundle in bundles:
+        names.append(f"bundles/{_unused(bundle.folder.resolve().name, names)}")
+        for path in (MANIFEST, VECTORS, *bundle.manifest.files):
+            if (bundle.folder / path).is_file():
+                target = out / names[-1] / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(bundle.folder / path, target)
+    options = "".join(f'<option value="{escape(name)}">' for name in names)
+    index = (out / "index.html").read_text(encoding="utf-8")
+    (out / "index.html").write_text(index.replace(BUNDLES, BUNDLES.replace("><", f">{options}<")), "utf-8")
+    headers = [{"key": name, "value": value} for name, value in ISOLATION.items()]
+    (out / "serve.json").write_text(json.dumps({"headers": [{"source": "**", "headers": headers}]}), "utf-8")
+    return names
+
+
+def _unused(name: str, taken: list[str]) -> str:
+    """`name`, with a number if another bundle has it."""
+    count = sum(each.removeprefix("bundles/").startswith(name) for each in taken)
+    return f"{name}-{count + 1}" if count else name

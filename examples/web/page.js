@@ -1,0 +1,98 @@
+// The page: opens a bundle, and speaks or listens with it.
+import {microphone, play, readSound} from "./audio.js";
+import {filesSource, urlSource} from "./bundle.js";
+import {open} from "./runner.js";
+import {gain} from "./voxtral_realtime.js";
+
+const query = new URLSearchParams(location.search), element = id => document.getElementById(id);
+const onGpu = query.get("engine") === "webgpu", dist = "./node_modules/onnxruntime-web/dist/";
+const ort = await import(`${dist}${onGpu ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs"}`);
+ort.env.wasm.proxy = !onGpu; // products run in a worker, so the page stays usable
+const say = text => (element("status").textContent = text);
+let runner, stop = new AbortController(), running = Promise.resolve();
+
+// Runs one action at a time: a new one stops the last one. An error is one line of the page.
+function act(action) {
+  stop.abort();
+  const {signal} = (stop = new AbortController()), buttons = document.querySelectorAll(".stop");
+  const fail = error => (element("error").textContent = error.message);
+  running = running.then(() => {
+    fail({message: ""});
+    buttons.forEach(each => (each.disabled = false));
+    return action(signal);
+  }).catch(fail).finally(() => buttons.forEach(each => (each.disabled = true)));
+}
+
+async function openBundle(source) {
+  const options = {executionProviders: onGpu ? ["webgpu", "wasm"] : ["wasm"]}, start = performance.now();
+  runner = await open(ort, source, options);
+  const {manifest: {job}, constants: c} = runner.bundle, isSpeaker = "speak" in runner;
+  for (const {file} of job.components) await runner.engine.session(file);
+  element("speak").hidden = !isSpeaker;
+  element("listen").hidden = isSpeaker;
+  const fill = (id, names) => {
+    element(id).replaceChildren(...names.map((name, i) => new Option(name, isSpeaker ? name : i)));
+    element(id).parentElement.hidden = names.length < 2;
+  };
+  fill("voice", runner.voices ?? []);
+  fill("language", ["auto", ...(runner.languages ?? [])]);
+  fill("delay", (c.delays_ms ?? []).map(delay => `${delay} ms`));
+  element("instruct").parentElement.hidden = c.kind !== "voice_design";
+  const seconds = ((performance.now() - start) / 1000).toFixed(1);
+  say(`${job.source.name}, ${job.request.quant}: ready after ${seconds} s`);
+  await keepPage().catch(() => {}); // without a network it is kept already
+}
+
+// Keeps what the page has loaded, for use without a network
+async function keepPage() {
+  const urls = performance.getEntriesByType("resource").map(each => each.name);
+  const own = urls.filter(url => url.startsWith(location.origin) && !url.includes("sha256="));
+  await (await caches.open("voxport")).addAll([location.href, "worklets.js", ...own]);
+}
+
+async function speak(signal) {
+  const value = id => element(id).value || undefined, [voice, language] = [value("voice"), value("language")];
+  const options = {chunk: 1, voice, language, instruct: value("instruct")};
+  const {sample_rate: rate} = runner.constants, start = performance.now();
+  let first, count = 0;
+  const onPart = samples => {
+    first ??= performance.now() - start;
+    count += samples.length;
+    const factor = (performance.now() - start) / 1000 / (count / rate);
+    say(`first sound after ${Math.round(first)} ms, real-time factor ${factor.toFixed(2)}`);
+  };
+  await play(runner.speak(element("text").value, options), rate, {signal, onPart});
+}
+
+async function transcribe(parts, signal, isLive) {
+  const start = performance.now(), shown = element("transcript");
+  shown.textContent = "";
+  await runner.begin({delay: Number(element("delay").value), isLive});
+  for await (const samples of parts) {
+    shown.textContent += await runner.feed(samples);
+    if (signal.aborted && !isLive) return;
+  }
+  shown.textContent += await runner.finish();
+  const seconds = runner.samples / runner.constants.sample_rate, taken = (performance.now() - start) / 1000;
+  say(`${seconds.toFixed(1)} s of sound in ${taken.toFixed(1)} s`);
+}
+
+async function* file(sound) {
+  const rate = runner.constants.sample_rate, samples = await readSound(sound, rate), factor = gain(samples);
+  const louder = samples.map(each => Math.min(Math.max(factor * each, -1), 1));
+  for (let at = 0; at < louder.length; at += rate) yield louder.slice(at, at + rate);
+}
+
+const progress = (path, bytes, size) => say(`${path}: ${Math.round((100 * bytes) / (size ?? bytes))} %`);
+const on = (id, event, action) =>
+  element(id).addEventListener(event, each => (each.preventDefault(), act(action)));
+on("bundle", "submit", () => openBundle(urlSource(element("url").value, progress)));
+on("folder", "change", () => openBundle(filesSource(element("folder").files)));
+on("speak", "submit", speak);
+on("recording", "change", signal => transcribe(file(element("recording").files[0]), signal, false));
+on("listen", "submit", signal => transcribe(microphone(runner.constants.sample_rate, signal), signal, true));
+for (const button of document.querySelectorAll(".stop")) button.addEventListener("click", () => stop.abort());
+
+await navigator.serviceWorker?.register("service_worker.js");
+element("url").value = query.get("bundle") ?? element("bundles").options[0]?.value ?? "";
+if (element("url").value) act(() => openBundle(urlSource(element("url").value, progress)));

@@ -1,0 +1,41 @@
+// What runs in the thread of the sound: a queue of samples, and the microphone in pieces of 80 ms.
+
+registerProcessor("player", class extends AudioWorkletProcessor {
+  constructor() {
+    super();
+    this.waiting = []; // null is the end
+    this.port.onmessage = ({data}) => this.waiting.push(data);
+  }
+
+  process(inputs, [[output]]) {
+    for (let at = 0; at < output.length && this.waiting.length; ) {
+      if (this.waiting[0] === null) {
+        this.port.postMessage("done");
+        return false;
+      }
+      const part = this.waiting[0].subarray(0, output.length - at);
+      output.set(part, at);
+      at += part.length;
+      this.waiting[0] = this.waiting[0].subarray(part.length);
+      if (!this.waiting[0].length) this.waiting.shift();
+    }
+    return true;
+  }
+});
+
+registerProcessor("recorder", class extends AudioWorkletProcessor {
+  constructor() {
+    super();
+    this.part = new Float32Array(0.08 * sampleRate);
+    this.length = 0;
+  }
+
+  process([[input]]) {
+    for (const sample of input ?? []) {
+      this.part[this.length++] = sample;
+      if (this.length === this.part.length) this.port.postMessage(this.part.slice());
+      this.length %= this.part.length;
+    }
+    return true;
+  }
+});
