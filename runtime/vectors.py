@@ -21,9 +21,9 @@ from voxport.runtime.engines.base import Arrays, Engine
 
 TEXT = "Seven green bottles."  # what models that speak say
 Samples = Callable[[int], np.ndarray]  # int16 samples of a recording, at so many Hz
-MOST_VALUES = 256  # of an array of floats
-DIGITS = 6  # of a float
-MAY_DIFFER = 0.02  # of the chosen integers; one processor differs from another in fewer
+MOST_VALUES = 256  # kept from an array of floats
+DIGITS = 6  # significant, in a float
+MAY_DIFFER = 0.02  # part of the chosen integers; one processor differs from another in fewer
 Constants = TypeVar("Constants", bound=FamilyConstants)
 
 

@@ -8,7 +8,7 @@ from voxport.bundle.bounds import Codebooks, Count, Id, SampleRate
 from voxport.bundle.manifest import FamilyConstants
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
-# of the published tokenizer: splits a text into pieces
+# the published tokenizer splits a text into its matches
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"

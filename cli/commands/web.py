@@ -17,8 +17,8 @@ from voxport.cli.arguments import add_json, embedded_bundle, folder
 
 PAGE = Path(voxport.__file__).with_name("web")  # examples/web
 TARGET = "onnx"
-SUFFIXES = (".js", ".html", ".json", ".md")  # of the page
-BUNDLES = '<datalist id="bundles"></datalist>'  # of index.html; the page opens the first of its options
+SUFFIXES = (".js", ".html", ".json", ".md")  # what the page consists of
+BUNDLES = '<datalist id="bundles"></datalist>'  # in index.html; the page opens its first option
 # Threads need memory that threads may share, which browsers allow isolated pages only.
 ISOLATION = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
 
@@ -63,7 +63,8 @@ def _checked(bundle: Bundle) -> Bundle:
     """Raises UsageError on a bundle that browsers cannot run, IntegrityError on a damaged one."""
     if bundle.job.target != TARGET:
         raise UsageError(
-            f"{bundle.folder}: made for {bundle.job.target}; export it with --target {TARGET}", field="bundles"
+            f"{bundle.folder}: made for {bundle.job.target}; export it with --target {TARGET}",
+            field="bundles",
         )
     bundle.check_hashes()
     return bundle
@@ -78,11 +79,11 @@ def _write(out: Path, bundles: list[Bundle]) -> list[str]:
     names = list[str]()
     for bundle in bundles:
         names.append(f"bundles/{_unused(bundle.folder.resolve().name, names)}")
-        for path in (MANIFEST, VECTORS, *bundle.manifest.files):
-            if (bundle.folder / path).is_file():
-                target = out / names[-1] / path
+        for file in (MANIFEST, VECTORS, *bundle.manifest.files):
+            if (bundle.folder / file).is_file():
+                target = out / names[-1] / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(bundle.folder / path, target)
+                shutil.copyfile(bundle.folder / file, target)
     options = "".join(f'<option value="{escape(name)}">' for name in names)
     index = (out / "index.html").read_text(encoding="utf-8")
     (out / "index.html").write_text(index.replace(BUNDLES, BUNDLES.replace("><", f">{options}<")), "utf-8")

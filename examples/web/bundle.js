@@ -22,24 +22,18 @@ export class Bundle {
   }
 
   component(name) {
-    const found = this.manifest.job.components.find(each => each.name === name);
-    if (!found) throw new Error(`${this.source.name}: no component ${name}; export it again`);
-    return found;
+    return this.manifest.job.components.find(each => each.name === name);
   }
 
   async read(path) {
     const entry = this.manifest.files[path];
     if (!entry) throw new Error(`${this.source.name}: no file ${path}; export it again`);
     const bytes = await this.source.read(path, entry);
-    if (bytes.length !== entry.size) {
-      throw new Error(`${path}: ${bytes.length} bytes, expected ${entry.size}; copy the bundle again`);
-    }
     const digest = await globalThis.crypto?.subtle?.digest("SHA-256", bytes); // none in a page without TLS
     const hash = Array.from(new Uint8Array(digest), byte => byte.toString(16).padStart(2, "0")).join("");
-    if (digest && hash !== entry.sha256) {
-      throw new Error(`${path}: damaged, another hash than in the manifest; copy the bundle again`);
-    }
-    return bytes;
+    if (bytes.length === entry.size && (!digest || hash === entry.sha256)) return bytes;
+    await this.source.forget?.(path, entry);
+    throw new Error(`${path}: damaged, ${bytes.length} of ${entry.size} bytes; copy the bundle again`);
   }
 
   async text(path) {
@@ -50,11 +44,10 @@ export class Bundle {
 // Files under a URL. progress(path, bytes, size). The service worker keeps what has a hash in its URL.
 export function urlSource(base, progress = () => {}) {
   const root = new URL(base.endsWith("/") ? base : `${base}/`, location.href);
+  const locate = (path, entry) => new URL(entry ? `${path}?sha256=${entry.sha256}` : path, root);
   const read = async (path, entry) => {
-    const url = new URL(path, root);
-    if (entry) url.searchParams.set("sha256", entry.sha256);
-    const response = await fetch(url);
-    if (!response.ok) throw new Error(`${url.pathname}: ${response.status} ${response.statusText}`);
+    const response = await fetch(locate(path, entry));
+    if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
     const parts = [new Uint8Array(0)], reader = response.body.getReader();
     for (let length = 0, part; !(part = await reader.read()).done; ) {
       parts.push(part.value);
@@ -62,7 +55,8 @@ export function urlSource(base, progress = () => {}) {
     }
     return concatenate(parts);
   };
-  return {name: root.href, read};
+  const forget = async (...file) => (await globalThis.caches?.open("voxport"))?.delete(locate(...file));
+  return {name: root.href, read, forget};
 }
 
 // Files that the user picked, by <input type="file" webkitdirectory>

@@ -28,7 +28,7 @@ export function sentences(text) {
 // Subclasses have prepare(), start(text, options), noise(), frame(noise) and step(codes).
 export class Speaker {
   static async open(bundle, engine) {
-    const rows = bundle.component("prefill").signature.states[0].shape[2]; // of the caches
+    const rows = bundle.component("prefill").signature.states[0].shape[2]; // in the caches
     const speaker = Object.assign(new this(), {bundle, engine, constants: bundle.constants, rows});
     await speaker.prepare();
     return speaker;

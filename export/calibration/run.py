@@ -65,10 +65,13 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
 
 
 def _given(given: Path, budget: Budget | None) -> str:
-    if not read_calibration(given).mixture and budget:
+    has_mixture = bool(read_calibration(given).mixture)
+    if budget and not has_mixture:
         raise UsageError(
             f"{given}: its statistics have no mixture; give texts or recordings", field="calibrate"
         )
+    if has_mixture and not budget:
+        raise UsageError(f"{given}: its statistics are for the recipe auto; give it", field="calibrate")
     with tempfile.TemporaryDirectory() as folder:
         return keep(shutil.copyfile(given, Path(folder) / given.name), GIVEN)
 

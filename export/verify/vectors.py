@@ -15,7 +15,7 @@ from voxport.runtime.engines.base import DEFAULT
 from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.vectors import Vectors, choices_of, compare, read_vectors, values_of
 
-SECONDS = 2.0  # of the recording
+SECONDS = 2.0  # length of the recording
 # Another engine, or another processor, rounds independently: its distance from eager is about that of the
 # artifact. The largest of n distances of one spread varies by less than a factor of 2 between such samples of
 # 256 values or more; another factor of 2 is for another spread.

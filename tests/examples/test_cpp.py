@@ -1,0 +1,107 @@
+"""The runner of `examples/cpp`, built here, on ONNX Runtime's library of the Python package."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from support.paths import ROOT
+
+from voxport.__main__ import main
+
+EXAMPLE = ROOT / "examples" / "cpp"
+MOST_LINES = 1100
+FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")
+TEXT = "Seven green bottles."
+
+
+def need(program: str) -> str:
+    found = shutil.which(program)
+    if not found:
+        assert "CI" not in os.environ, f"{program} is missing; .ci/run installs it"
+        pytest.skip(f"needs {program}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cmake = need("cmake")
+    folder = tmp_path_factory.mktemp("cpp")
+    library, build = folder / "onnxruntime", folder / "build"
+    subprocess.run(["bash", str(EXAMPLE / "fetch_onnxruntime.sh"), str(library)], check=True)
+    subprocess.run([cmake, "-S", EXAMPLE, "-B", build, f"-DONNXRUNTIME_ROOT={library}"], check=True)
+    subprocess.run([cmake, "--build", build, "-j2"], check=True)
+    return build / "voxport_runner"
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+
+
+def test_the_example_is_short() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in EXAMPLE.iterdir()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_computes_the_vectors(
+    runner: Path, family_bundles: dict[str, Path], family: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "found.json"
+    assert run(runner, "vectors", family_bundles[family], out).returncode == 0
+    assert main(["vectors", str(family_bundles[family]), "--check", str(out)]) == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES[:2])
+def test_it_speaks_as_voxport_byte_for_byte(
+    runner: Path, family_bundles: dict[str, Path], family: str, tmp_path: Path
+) -> None:
+    bundle, found, expected = family_bundles[family], tmp_path / "found.wav", tmp_path / "expected.wav"
+    assert main(["say", TEXT, "--bundle", str(bundle), "--seed", "3", "-q", "-o", str(expected)]) == 0
+    result = run(runner, "say", bundle, TEXT, found, "--seed", 3)
+    assert result.returncode == 0, result.stderr
+    assert found.read_bytes() == expected.read_bytes()
+
+
+def test_it_hears_what_voxport_hears(
+    runner: Path, family_bundles: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoken, recording = tmp_path / "spoken.wav", tmp_path / "recording.wav"
+    bundle = str(family_bundles["voxtral_tts"])
+    assert main(["say", TEXT, "--bundle", bundle, "--seed", "0", "-q", "-o", str(spoken)]) == 0
+    samples, rate = soundfile.read(spoken)
+    soundfile.write(recording, soxr.resample(samples, rate, 16_000), 16_000, subtype="PCM_16")
+    capsys.readouterr()
+    listener = family_bundles["voxtral_realtime"]
+    assert main(["transcribe", str(recording), "--bundle", str(listener)]) == 0
+    assert run(runner, "transcribe", listener, recording).stdout == capsys.readouterr().out
+
+
+def test_what_it_cannot_run_is_one_line(
+    runner: Path, family_bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle, out = family_bundles["voxtral_tts"], tmp_path / "out.wav"
+    broken = shutil.copytree(bundle, tmp_path / "broken")
+    data = broken / "backbone.onnx.data"
+    data.write_bytes(data.read_bytes()[:-1])
+    other = shutil.copytree(bundle, tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["job"]["target"] = "coreml"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    np.save(tmp_path / "sound.npy", np.zeros(3))
+    for words, text in (
+        (("say", tmp_path / "none", TEXT, out), "manifest.json"),
+        (("say", broken, TEXT, out), "backbone.onnx.data"),
+        (("say", other, TEXT, out), "coreml"),
+        (("say", bundle, TEXT, out, "--voice", "nobody"), "nobody"),
+        (("transcribe", family_bundles["voxtral_realtime"], tmp_path / "sound.npy"), "sound.npy"),
+        (("transcribe", bundle, tmp_path / "sound.npy"), "speak"),
+        (("sing", bundle), "usage"),
+    ):
+        result = run(runner, *words)
+        assert result.returncode != 0 and text in result.stderr and len(result.stderr.splitlines()) == 1
+        assert not out.exists()

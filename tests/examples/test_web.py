@@ -1,0 +1,200 @@
+"""The modules of `examples/web` and their page, in Node and in Chromium."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from support.commands import error_line
+from support.paths import ROOT
+from support.serve.browser import chromium
+from support.serve.static_folder import served
+
+from voxport.__main__ import main
+
+EXAMPLE = ROOT / "examples" / "web"
+MOST_LINES = 900
+FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")
+TEXT = "Seven green bottles."
+WORDS = "Seven green bottles."  # what the embedded model hears of it
+DONE = "document.querySelector('.stop').disabled"
+READY = "document.getElementById('status').textContent.includes('ready')"
+FAILED = "document.getElementById('error').textContent"
+SECONDS = 120_000  # milliseconds; WebAssembly on a busy machine
+COMPUTE = """async path => {
+  const ort = await import("./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs");
+  const {open} = await import("./runner.js"), {urlSource} = await import("./bundle.js");
+  const {vectors} = await import("./vectors.js");
+  const runner = await open(ort, urlSource(path), {executionProviders: ["wasm"]});
+  return JSON.stringify(await vectors(runner, await (await fetch(`${path}/vectors.json`)).json()));
+}"""
+
+
+def need(program: str) -> str:
+    found = shutil.which(program)
+    if not found:
+        assert "CI" not in os.environ, f"{program} is missing; .ci/run installs it"
+        pytest.skip(f"needs {program}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(family_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `voxport web` writes, with its packages, and the modules of this test."""
+    npm = need("npm")
+    out = tmp_path_factory.mktemp("web") / "page"
+    assert main(["web", *(str(family_bundles[family]) for family in FAMILIES), str(out)]) == 0
+    subprocess.run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=out, check=True)
+    for path in Path(__file__).parent.glob("*.js"):
+        shutil.copy(path, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    with served(folder) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def speech(family_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The words, at the rate of a microphone."""
+    made = tmp_path_factory.mktemp("speech") / "spoken.wav"
+    bundle = str(family_bundles["voxtral_tts"])
+    assert main(["say", TEXT, "--bundle", bundle, "--seed", "0", "-q", "-o", str(made)]) == 0
+    samples, rate = soundfile.read(made)
+    path = made.with_name("microphone.wav")
+    soundfile.write(path, np.pad(soxr.resample(samples, rate, 48_000), (0, 96_000)), 48_000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(speech: Path) -> Iterator[Any]:
+    with chromium(speech, "--autoplay-policy=no-user-gesture-required") as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page()
+    page.set_default_timeout(SECONDS)
+    yield page
+    page.close()
+
+
+def bundle_url(url: str, family_bundles: dict[str, Path], family: str) -> str:
+    return f"{url}/bundles/{family_bundles[family].resolve().name}"
+
+
+def check(bundle: Path, content: str, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    path.write_text(content)
+    assert main(["vectors", str(bundle), "--check", str(path)]) == 0
+
+
+def test_the_example_is_short() -> None:
+    count = sum(
+        len(path.read_text().splitlines()) for path in EXAMPLE.iterdir() if path.suffix in (".js", ".html")
+    )
+    assert count <= MOST_LINES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_node_computes_the_vectors(
+    folder: Path, family_bundles: dict[str, Path], family: str, tmp_path: Path
+) -> None:
+    bundle, out = family_bundles[family], tmp_path / "out.json"
+    subprocess.run([need("node"), "node.js", str(bundle), str(out)], cwd=folder, check=True)
+    check(bundle, out.read_text(), tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chromium_computes_the_vectors(
+    url: str, page: Any, family_bundles: dict[str, Path], family: str, tmp_path: Path
+) -> None:
+    page.goto(f"{url}/package.json")
+    check(family_bundles[family], page.evaluate(COMPUTE, bundle_url(url, family_bundles, family)), tmp_path)
+
+
+def test_the_page_speaks_and_does_so_again_without_a_network(folder: Path, page: Any) -> None:
+    with served(folder) as url:
+        page.goto(url)
+        page.wait_for_function(READY)
+        assert page.evaluate("crossOriginIsolated")
+        page.wait_for_function("navigator.serviceWorker.controller")
+        page.reload()
+        page.wait_for_function(READY)
+        page.wait_for_function("caches.match('worklets.js')")
+    page.reload()
+    page.wait_for_function(READY)
+    page.fill("#text", TEXT)
+    page.click("text=Speak")
+    page.wait_for_function("document.getElementById('status').textContent.includes('first sound')")
+    page.wait_for_function(DONE)
+    assert not page.inner_text("#error")
+
+
+def test_the_page_writes_what_it_hears(
+    url: str, page: Any, family_bundles: dict[str, Path], speech: Path
+) -> None:
+    page.goto(f"{url}/?bundle={bundle_url(url, family_bundles, 'voxtral_realtime')}")
+    page.wait_for_function(READY)
+    page.set_input_files("#recording", str(speech))
+    page.wait_for_function("document.getElementById('status').textContent.includes('s of sound')")
+    assert page.inner_text("#transcript") == WORDS
+    page.click("text=Listen to the microphone")
+    page.wait_for_function("document.getElementById('transcript').textContent.includes('bottles')")
+    page.click("#listen .stop")
+    page.wait_for_function(DONE)
+    assert page.inner_text("#transcript").strip() == WORDS and not page.inner_text("#error")
+
+
+def test_bundles_that_the_page_cannot_run_are_one_line_each(
+    folder: Path, url: str, page: Any, family_bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(family_bundles["voxtral_realtime"], folder / "broken", dirs_exist_ok=True)
+    data = folder / "broken" / "embed_tokens.onnx.data"
+    manifest = json.loads((folder / "broken" / "manifest.json").read_text())
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    page.goto(f"{url}/?bundle=none")
+    page.wait_for_function(FAILED)
+    assert "no manifest.json of a bundle" in page.inner_text("#error")
+    for change, bytes_, text in (
+        ({}, bytes(content), "embed_tokens.onnx.data: damaged"),
+        ({}, data.read_bytes()[:-1], "copy the bundle again"),
+        ({"target": "coreml"}, data.read_bytes(), "made for coreml; export it with --target onnx"),
+        ({"family": "other"}, data.read_bytes(), "family other is unknown"),
+    ):
+        whole = data.read_bytes()
+        data.write_bytes(bytes_)
+        changed = manifest | {"job": manifest["job"] | change}
+        (folder / "broken" / "manifest.json").write_text(json.dumps(changed))
+        page.goto(f"{url}/?bundle=broken")
+        page.wait_for_function(FAILED)
+        assert text in page.inner_text("#error") and "\n" not in page.inner_text("#error")
+        data.write_bytes(whole)
+
+
+def test_web_refuses_other_targets_and_used_folders(
+    family_bundles: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = family_bundles["voxtral_tts"]
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("mine")
+    assert main(["web", str(bundle), str(tmp_path / "used")]) == 2
+    assert "exists and is not an empty folder" in error_line(capsys)
+    other = shutil.copytree(bundle, tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["job"]["target"] = manifest["job"]["request"]["target"] = "coreai"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["web", str(other), str(tmp_path / "out")]) == 2
+    assert "made for coreai; export it with --target onnx" in error_line(capsys)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,49 @@
+// What vectors.json has for a request of a family, computed by the modules of examples/web, as flat arrays.
+
+export const VECTORS = {
+  async voxtral_tts(speaker, {text, voice, codes: given}, noise) {
+    const size = speaker.constants.n_codebooks - 1, values = {semantic_logits: [], condition: [], codes: [], samples: []};
+    await speaker.start(text, {voice});
+    for (const [index, codes] of given.entries()) {
+      for (const name of ["semantic_logits", "condition"]) values[name].push(...speaker.outputs[name].data);
+      values.codes.push(...(await speaker.frame(Float32Array.from(noise.slice(index * size, (index + 1) * size)))));
+      values.samples.push(...(await speaker.decode([codes])));
+      await speaker.step(codes);
+    }
+    return {ids: speaker.ids, ...values};
+  },
+
+  async qwen3_tts(speaker, {text, language, speaker: voice, instruct, codes: given}) {
+    const values = {hidden: [], codes: [], samples: []};
+    await speaker.start(text, {language, voice, instruct, sampling: {temperature: 0, others_temperature: 0}});
+    for (const codes of given) {
+      values.hidden.push(...speaker.outputs.hidden.data.slice(-speaker.constants.dim));
+      values.codes.push(...(await speaker.frame()));
+      values.samples.push(...(await speaker.decode([codes])));
+      await speaker.step(codes);
+    }
+    return {ids: speaker.ids, prefill: Array.from(speaker.prompt), ...values};
+  },
+
+  async voxtral_realtime(listener, {recording, delay, tokens}) {
+    const values = {mel: [], audio_embeds: []}, {engine} = listener, run = engine.run.bind(engine);
+    let logits;
+    engine.run = async (component, inputs) => {
+      const outputs = await run(component, inputs);
+      if (inputs.mel) values.mel.push(...inputs.mel[0]), values.audio_embeds.push(...outputs.embeddings.data);
+      if (listener.tokens.length === 0) logits = outputs.logits ?? logits;
+      return outputs;
+    };
+    await listener.begin({delay, tokens});
+    const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
+    await listener.feed(Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768));
+    await listener.finish();
+    return {...values, prefill_logits: Array.from(logits.data), tokens: listener.tokens};
+  },
+};
+
+// The vectors of an open runner for the content of vectors.json
+export function vectors(runner, {request, values}) {
+  const noise = values.find(each => each.name === "noise")?.values;
+  return VECTORS[runner.bundle.family](runner, request, noise);
+}
