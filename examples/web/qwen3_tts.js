@@ -66,14 +66,14 @@ export class QwenTTS extends Speaker {
     await this.read("prefill", this.prompt);
   }
 
-  // The codes of the next frame; null if the model ends the speech
-  async frame() {
+  // The codes of the next frame; null if the model ends the speech. draw: gives one value of noise
+  async frame(draw = gumbel) {
     const {constants: c, outputs, sampling: s} = this, books = c.n_codebooks - 1;
-    const first = this.firstCode(outputs.logits.data);
+    const first = this.firstCode(outputs.logits.data, draw);
     if (first === c.codec_eos_token_id) return null;
     this.first.push(first);
     const draws = s.others_temperature > 0, topK = Math.min(s.others_top_k || c.other_codes, c.other_codes);
-    const noise = Float32Array.from({length: books * c.other_codes}, () => (draws ? gumbel() : 0));
+    const noise = Float32Array.from({length: books * c.other_codes}, () => (draws ? draw() : 0));
     const inputs = {
       hidden: [outputs.hidden.data.slice(-c.dim), [1, 1, c.dim]],
       codes: [[first, ...Array(books).fill(-1)], [1, c.n_codebooks]],
@@ -85,7 +85,7 @@ export class QwenTTS extends Speaker {
     return Array.from((await this.engine.run("code_predictor", inputs)).chosen.data, Number);
   }
 
-  firstCode(logits) {
+  firstCode(logits, draw) {
     const {constants: c, sampling: s} = this, end = c.codec_eos_token_id, earlier = new Set(this.first);
     const isAllowed = id => id < c.first_codes || (id === end && this.first.length >= MIN_FRAMES);
     const penalty = value => (value > 0 ? value / s.repetition_penalty : value * s.repetition_penalty);
@@ -98,7 +98,7 @@ export class QwenTTS extends Speaker {
     const total = weights.reduce((sum, each) => sum + each, 0);
     let before = 0; // probability of the ids in front of each, times the total
     const nucleus = new Set(kept.filter((_, i) => (before += weights[i]) - weights[i] < s.top_p * total));
-    return argmax(scaled.map(value => value + gumbel()), id => nucleus.has(id));
+    return argmax(scaled.map(value => value + draw()), id => nucleus.has(id));
   }
 
   async step(codes) {

@@ -25,7 +25,7 @@ export function sentences(text) {
   return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
 }
 
-// Subclasses have prepare(), start(text, options), noise(), frame(noise) and step(codes).
+// Subclasses have prepare(), start(text, options), frame() and step(codes).
 export class Speaker {
   static async open(bundle, engine) {
     const rows = bundle.component("prefill").signature.states[0].shape[2]; // in the caches

@@ -33,19 +33,15 @@ export class VoxtralTTS extends Speaker {
     this.isFirst = true;
   }
 
-  noise() {
-    return Float32Array.from({length: this.constants.n_codebooks - 1}, normal);
-  }
-
-  // The codes of the next frame; null if the model ends the speech
-  async frame(noise = this.noise()) {
+  // The codes of the next frame; null if the model ends the speech. draw: gives one value of noise
+  async frame(draw = normal) {
     const {constants: c, outputs} = this;
     const barred = this.isFirst ? FIRST : FIRST - 1; // the first frame may not be the end
     this.isFirst = false;
     const logits = outputs.semantic_logits.data.subarray(0, FIRST + c.semantic_codes);
     const semantic = argmax(logits, code => code >= barred);
     if (semantic === END) return null;
-    let x = noise;
+    let x = Float32Array.from({length: c.n_codebooks - 1}, draw);
     const condition = [outputs.condition.data, outputs.condition.dims];
     for (let step = 0; step < c.euler_steps; step++) {
       const inputs = {x: [x, [1, x.length]], step: [[step], [1]], condition};

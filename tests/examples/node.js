@@ -9,8 +9,8 @@ const [folder, out] = process.argv.slice(2);
 try {
   const source = {name: folder, read: async path => new Uint8Array(await readFile(join(folder, path)))};
   const runner = await open(ort, source, {executionProviders: ["wasm"]});
-  const content = JSON.parse(await readFile(join(folder, "vectors.json")));
-  await writeFile(out, JSON.stringify(await vectors(runner, content)));
+  const {request} = JSON.parse(await readFile(join(folder, "vectors.json")));
+  await writeFile(out, JSON.stringify(await vectors(runner, request)));
 } catch (error) {
   console.error(error.message);
   process.exit(1);

@@ -33,7 +33,8 @@ COMPUTE = """async path => {
   const {open} = await import("./runner.js"), {urlSource} = await import("./bundle.js");
   const {vectors} = await import("./vectors.js");
   const runner = await open(ort, urlSource(path), {executionProviders: ["wasm"]});
-  return JSON.stringify(await vectors(runner, await (await fetch(`${path}/vectors.json`)).json()));
+  const {request} = await (await fetch(`${path}/vectors.json`)).json();
+  return JSON.stringify(await vectors(runner, request));
 }"""
 
 

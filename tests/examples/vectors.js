@@ -1,24 +1,29 @@
 // What vectors.json has for a request of a family, computed by the modules of examples/web, as flat arrays.
+import {Generator} from "./random.js";
 
-export const VECTORS = {
-  async voxtral_tts(speaker, {text, voice, codes: given}, noise) {
-    const size = speaker.constants.n_codebooks - 1, values = {semantic_logits: [], condition: [], codes: [], samples: []};
+const VECTORS = {
+  async voxtral_tts(speaker, {text, voice, seed, codes: given}) {
+    const generator = new Generator(seed);
+    const values = {noise: [], semantic_logits: [], condition: [], codes: [], samples: []};
+    const draw = () => (values.noise.push(generator.normal()), values.noise.at(-1));
     await speaker.start(text, {voice});
-    for (const [index, codes] of given.entries()) {
+    for (const codes of given) {
       for (const name of ["semantic_logits", "condition"]) values[name].push(...speaker.outputs[name].data);
-      values.codes.push(...(await speaker.frame(Float32Array.from(noise.slice(index * size, (index + 1) * size)))));
+      values.codes.push(...(await speaker.frame(draw)));
       values.samples.push(...(await speaker.decode([codes])));
       await speaker.step(codes);
     }
     return {ids: speaker.ids, ...values};
   },
 
-  async qwen3_tts(speaker, {text, language, speaker: voice, instruct, codes: given}) {
-    const values = {hidden: [], codes: [], samples: []};
-    await speaker.start(text, {language, voice, instruct, sampling: {temperature: 0, others_temperature: 0}});
+  async qwen3_tts(speaker, {text, language, speaker: voice, instruct, seed, codes: given}) {
+    const generator = new Generator(seed), values = {noise: [], hidden: [], codes: [], samples: []};
+    const gumbel = () => -Math.log(Math.max(generator.exponential(), 2 ** -126));
+    const draw = () => (values.noise.push(gumbel()), values.noise.at(-1));
+    await speaker.start(text, {language, voice, instruct});
     for (const codes of given) {
       values.hidden.push(...speaker.outputs.hidden.data.slice(-speaker.constants.dim));
-      values.codes.push(...(await speaker.frame()));
+      values.codes.push(...(await speaker.frame(draw)));
       values.samples.push(...(await speaker.decode([codes])));
       await speaker.step(codes);
     }
@@ -42,8 +47,6 @@ export const VECTORS = {
   },
 };
 
-// The vectors of an open runner for the content of vectors.json
-export function vectors(runner, {request, values}) {
-  const noise = values.find(each => each.name === "noise")?.values;
-  return VECTORS[runner.bundle.family](runner, request, noise);
+export function vectors(runner, request) {
+  return VECTORS[runner.bundle.family](runner, request);
 }

@@ -26,9 +26,9 @@ class OnnxTarget(Target):
     state_notes = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Pass each output as the next input. An engine that
 can bind both to one buffer copies no cache; the result is the same. A cache without a window has the row of
-position p at row p, and its number of rows is free: pass exactly `position` rows, none at first, and the
-output has those of the call as well; or pass any number that is enough for the call, and the output has as
-many. An engine that copies caches takes the first way. Large weights of a graph are in `GRAPH.onnx.data`
+position p at row p, and its number of rows, axis 2, is free. Pass exactly `position` rows, none at first:
+then the output has the rows of the call as well, and an engine that copies caches copies no empty rows. Or
+pass any number that is enough for the call: then the output has as many. Large weights of a graph are in `GRAPH.onnx.data`
 beside it, if `files` has that name.
 """
     sliding_window_notes = """\
