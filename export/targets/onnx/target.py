@@ -28,8 +28,8 @@ States are inputs `past.NAME` and outputs `present.NAME`. Pass each output as th
 can bind both to one buffer copies no cache; the result is the same. A cache without a window has the row of
 position p at row p, and its number of rows, axis 2, is free. Pass exactly `position` rows, none at first:
 then the output has the rows of the call as well, and an engine that copies caches copies no empty rows. Or
-pass any number that is enough for the call: then the output has as many. Large weights of a graph are in `GRAPH.onnx.data`
-beside it, if `files` has that name.
+pass any number that is enough for the call: then the output has as many. Large weights of a graph are in
+`GRAPH.onnx.data` beside it, if `files` has that name.
 """
     sliding_window_notes = """\
 A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history. The graph writes the

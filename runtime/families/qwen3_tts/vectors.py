@@ -34,8 +34,9 @@ def _request(bundle: Bundle, recording: Samples) -> Json:
 
 def _run_vectors(engine: Engine, bundle: Bundle, constants: QwenConstants, request: Json) -> Arrays:
     """With the sampling of the model."""
-    asked = {name: request[name] for name in ("text", "language", "speaker", "instruct") if name in request}
-    asked |= {"mode": MODES[constants.kind], "max_new_tokens": request["frames"] + 1, "sampling": {}}
+    spoken = ("text", "language", "speaker", "instruct")
+    asked: Json = {"mode": MODES[constants.kind], "max_new_tokens": request["frames"] + 1, "sampling": {}}
+    asked |= {name: request[name] for name in spoken if name in request}
     generator = np.random.default_rng(request["seed"])
     noise = [draw_noise(generator, constants) for _ in range(request["frames"] + 1)]
     inputs = {
