@@ -85,3 +85,28 @@ def _fault(error: ErrorDetails) -> str:
 def values_of(section: Section, *keys: str) -> str:
     """`dim 3072, n_layers 26`, for people."""
     return ", ".join(f"{key} {getattr(section, key)}" for key in keys)
+
+
+class QwenBlockConfig(Section):
+    """Shape of a stack of pre-norm blocks with grouped-query attention, under Qwen's names."""
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Few
+    num_attention_heads: Few
+    num_key_value_heads: Few
+    head_dim: Size
+    rope_theta: Positive
+    rms_norm_eps: Positive
+    hidden_act: Literal["silu"]
+    attention_bias: Literal[False]
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        require(
+            heads % kv_heads == 0,
+            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
+        )
+        require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
+        return self

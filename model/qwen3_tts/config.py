@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from voxport.bundle.bounds import FRAME_RATE, Codebooks, SampleRate
 from voxport.bundle.constants.qwen3_tts import Factor, SamplingConstants, TopK, TopP
 from voxport.bundle.manifest import Record
-from voxport.model.config import Few, Positive, Section, Size, require
+from voxport.model.config import Few, Positive, QwenBlockConfig, Section, Size, require
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
@@ -22,39 +22,14 @@ CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame ha
 Id = int
 
 
-class BlockConfig(Section):
-    """Shape of a stack of pre-norm blocks with grouped-query attention, under Qwen's names."""
-
-    hidden_size: Size
-    intermediate_size: Size
-    num_hidden_layers: Few
-    num_attention_heads: Few
-    num_key_value_heads: Few
-    head_dim: Size
-    rope_theta: Positive
-    rms_norm_eps: Positive
-    hidden_act: Literal["silu"]
-    attention_bias: Literal[False]
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
-        require(
-            heads % kv_heads == 0,
-            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
-        )
-        require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
-        return self
-
-
-class PredictorConfig(BlockConfig):
+class PredictorConfig(QwenBlockConfig):
     """The code predictor: codes 1 to `num_code_groups` - 1 of a frame."""
 
     vocab_size: Size
     num_code_groups: Codebooks
 
 
-class TalkerConfig(BlockConfig):
+class TalkerConfig(QwenBlockConfig):
     """The talker: code 0 of a frame. `vocab_size` counts codes and control ids."""
 
     vocab_size: Size
@@ -142,7 +117,7 @@ class SpeakerEncoderConfig(Section):
     mel_dim: Few = 128
 
 
-class CodecDecoderConfig(BlockConfig):
+class CodecDecoderConfig(QwenBlockConfig):
     """The decoder of the speech tokenizer: codes to samples."""
 
     codebook_size: Size

@@ -19,6 +19,7 @@ from voxport.model.graph import (
     random_embeddings,
     token_table,
 )
+from voxport.model.layers.qwen_block import QwenDecoder
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
@@ -27,7 +28,6 @@ from voxport.model.qwen3_tts.modules import (
     CodeEmbedding,
     CodePredictor,
     Qwen3TTSWeights,
-    Talker,
     TextEmbedding,
 )
 from voxport.model.qwen3_tts.speaker import SpeakerEncoder
@@ -105,7 +105,8 @@ class TalkerGraph(Graph):
     weights = TALKER_WEIGHTS
 
     def build(self, weights: Qwen3TTSWeights, model: Model) -> nn.Module:
-        return Talker(weights.talker, model.config.talker_config, model.cache_length)
+        talker, config = weights.talker, model.config.talker_config
+        return QwenDecoder(talker.model, talker.codec_head, config, model.cache_length)
 
     def components(self, model: Model) -> tuple[Component, ...]:
         talker, length = model.config.talker_config, model.cache_length

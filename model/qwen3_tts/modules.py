@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from voxport.model.layers.basic import Layer
-from voxport.model.layers.block import parts_of, run_blocks
+from voxport.model.layers.block import parts_of
+from voxport.model.layers.qwen_block import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.layers.rope import RotaryTable
-from voxport.model.qwen3_tts.blocks import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.qwen3_tts.codec.encoder import EncoderWeights
 from voxport.model.qwen3_tts.codec.weights import CodecDecoderWeights
 from voxport.model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
@@ -136,31 +136,6 @@ class CodeEmbedding(nn.Module):
             for index, table in enumerate(self.tables)
         ]
         return torch.stack(rows).sum(dim=0)
-
-
-class Talker(nn.Module):
-    """The graph of `prefill` and `decode_step`.
-
-    embeddings [B, S, width], position int64 [B] of each first row, then k and v cache of every layer
-    -> hidden [B, S, width] (final-normed), logits [B, vocab_size] of the last row, then the caches.
-    """
-
-    def __init__(self, weights: TalkerWeights, config: TalkerConfig, cache_length: int):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            QwenBlock(part) for part in parts_of(weights.model.layers, QwenBlockWeights)
-        )
-        self.norm = weights.model.norm
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, interleaved=False)
-        self.head: Layer = weights.codec_head
-
-    def forward(
-        self, embeddings: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
-        x, written = run_blocks(self.layers, embeddings, rotation, caches, position)
-        hidden = self.norm(x)
-        return hidden, self.head(hidden[:, -1]), *written
 
 
 def filtered_logits(

@@ -15,8 +15,8 @@ from torch import nn
 from voxport.model.layers.attention import Attention, Update, cache_update
 from voxport.model.layers.basic import Layer, conv_of
 from voxport.model.layers.block import parts_of, run_blocks
+from voxport.model.layers.qwen_block import GatedMLP
 from voxport.model.layers.rope import Rotation, UnboundedRotaryTable
-from voxport.model.qwen3_tts.blocks import GatedMLP
 from voxport.model.qwen3_tts.codec.weights import (
     CodebookWeights,
     CodecBlockWeights,

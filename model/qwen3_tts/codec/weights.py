@@ -7,7 +7,7 @@ from torch import nn
 
 from voxport.model.layers.basic import RMSNorm, codebook_entries, module_dict
 from voxport.model.layers.channels import QWEN_PAIRS
-from voxport.model.qwen3_tts.blocks import AttentionWeights, MLPWeights
+from voxport.model.layers.qwen_block import AttentionWeights, MLPWeights
 from voxport.model.qwen3_tts.config import CodecDecoderConfig
 
 KERNEL, INPUT_KERNEL = 7, 3

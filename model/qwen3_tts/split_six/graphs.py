@@ -4,8 +4,8 @@ import numpy as np
 from torch import nn
 
 from voxport.bundle.spec import MASKED_SCORE, Kind, Signature, StateSpec, TensorSpec
+from voxport.model.config import QwenBlockConfig
 from voxport.model.graph import Component, Inputs
-from voxport.model.qwen3_tts.config import BlockConfig
 from voxport.model.qwen3_tts.graphs import (
     CODE_TABLE,
     OTHER_TABLES,
@@ -150,7 +150,7 @@ def _embedder(spec: Graph, name: str, model: Model, ids: int, purpose: str) -> t
     return (Component(name, spec.name, signature, example, purpose),)
 
 
-def _caches(config: BlockConfig, names: tuple[str, ...], rows: int) -> tuple[StateSpec, ...]:
+def _caches(config: QwenBlockConfig, names: tuple[str, ...], rows: int) -> tuple[StateSpec, ...]:
     size = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return tuple(StateSpec(name, "float32", (1, size, 1, rows)) for name in names)
 

@@ -10,16 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from voxport.model.config import QwenBlockConfig
 from voxport.model.layers.basic import Layer
 from voxport.model.layers.block import parts_of
+from voxport.model.layers.qwen_block import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.layers.rope import RotaryTable, Rotation
-from voxport.model.qwen3_tts.blocks import QwenBlock, QwenBlockWeights, StackWeights
 from voxport.model.qwen3_tts.codec.decoder import (
     CodecBlock,
     CodecDecoder,
 )
 from voxport.model.qwen3_tts.codec.weights import CodecDecoderWeights, codec_contexts
-from voxport.model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
+from voxport.model.qwen3_tts.config import CodecDecoderConfig, PredictorConfig, TalkerConfig
 from voxport.model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables
 
 Caches = tuple[torch.Tensor, torch.Tensor]
@@ -68,7 +69,7 @@ class MultiCodeEmbedder(nn.Module):
 class OneHotStack(nn.Module):
     """Blocks and their norm, for one position at a call."""
 
-    def __init__(self, weights: StackWeights, config: BlockConfig, rows: int):
+    def __init__(self, weights: StackWeights, config: QwenBlockConfig, rows: int):
         super().__init__()
         self.layers = nn.ModuleList(QwenBlock(part) for part in parts_of(weights.layers, QwenBlockWeights))
         self.blocks, self.norm = parts_of(self.layers, QwenBlock), weights.norm

@@ -1,19 +1,20 @@
-"""Transformer blocks under Qwen's tensor names, with norms of queries and keys per head."""
+"""Transformer blocks under Qwen's tensor names, with norms of queries and keys per head, and their stack."""
 
 import torch
 from torch import nn
 
+from voxport.model.config import QwenBlockConfig
 from voxport.model.layers.attention import Attended, Attention, HeadWeights, Place
-from voxport.model.layers.basic import FeedForward, RMSNorm
+from voxport.model.layers.basic import FeedForward, Layer, RMSNorm
+from voxport.model.layers.block import parts_of, run_blocks
 from voxport.model.layers.channels import QWEN_PAIRS
-from voxport.model.layers.rope import Rotation
-from voxport.model.qwen3_tts.config import BlockConfig
+from voxport.model.layers.rope import RotaryTable, Rotation
 
 
 class AttentionWeights(HeadWeights):
     """Parameters of `self_attn`. `has_norms`: queries and keys are normed per head."""
 
-    def __init__(self, config: BlockConfig, has_norms: bool = True):
+    def __init__(self, config: QwenBlockConfig, has_norms: bool = True):
         super().__init__()
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = config.head_dim
@@ -30,7 +31,7 @@ class AttentionWeights(HeadWeights):
 class MLPWeights(nn.Module):
     """Parameters of `mlp`."""
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: QwenBlockConfig):
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -42,7 +43,7 @@ class QwenBlockWeights(nn.Module):
 
     channel_pairs = QWEN_PAIRS
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: QwenBlockConfig):
         super().__init__()
         self.self_attn = AttentionWeights(config)
         self.mlp = MLPWeights(config)
@@ -53,7 +54,7 @@ class QwenBlockWeights(nn.Module):
 class StackWeights(nn.Module):
     """Blocks and the norm behind them."""
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: QwenBlockConfig):
         super().__init__()
         self.layers = nn.ModuleList(QwenBlockWeights(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -124,3 +125,26 @@ class QwenBlock(nn.Module):
         attended, keys, values = self.attention.attend_and_append(self.attention_norm(x), rotation, rows)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), keys, values
+
+
+class QwenDecoder(nn.Module):
+    """The graph of `prefill` and `decode_step`: a stack with its caches, its last norm and a head.
+
+    embeddings [B, S, width], position int64 [B] of each first row, then k and v cache of every layer
+    -> hidden [B, S, width] (final-normed), logits [B, ids] of the last row, then the caches.
+    """
+
+    def __init__(self, weights: StackWeights, head: nn.Module, config: QwenBlockConfig, cache_length: int):
+        super().__init__()
+        self.layers = nn.ModuleList(QwenBlock(part) for part in parts_of(weights.layers, QwenBlockWeights))
+        self.norm = weights.norm
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, interleaved=False)
+        self.head: Layer = head
+
+    def forward(
+        self, embeddings: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
+        x, written = run_blocks(self.layers, embeddings, rotation, caches, position)
+        hidden = self.norm(x)
+        return hidden, self.head(hidden[:, -1]), *written
