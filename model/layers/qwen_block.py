@@ -127,7 +127,7 @@ class QwenBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), keys, values
 
 
-class QwenDecoder(nn.Module):
+class QwenStack(nn.Module):
     """The graph of `prefill` and `decode_step`: a stack with its caches, its last norm and a head.
 
     embeddings [B, S, width], position int64 [B] of each first row, then k and v cache of every layer

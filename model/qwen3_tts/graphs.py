@@ -19,7 +19,7 @@ from voxport.model.graph import (
     random_embeddings,
     token_table,
 )
-from voxport.model.layers.qwen_block import QwenDecoder
+from voxport.model.layers.qwen_block import QwenStack
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
@@ -106,7 +106,7 @@ class TalkerGraph(Graph):
 
     def build(self, weights: Qwen3TTSWeights, model: Model) -> nn.Module:
         talker, config = weights.talker, model.config.talker_config
-        return QwenDecoder(talker.model, talker.codec_head, config, model.cache_length)
+        return QwenStack(talker.model, talker.codec_head, config, model.cache_length)
 
     def components(self, model: Model) -> tuple[Component, ...]:
         talker, length = model.config.talker_config, model.cache_length

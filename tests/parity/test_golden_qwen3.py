@@ -19,7 +19,7 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.checkpoint import Checkpoint, expected_tensors, materialize
 from voxport.model.graph import ModelSpec
-from voxport.model.layers.qwen_block import QwenDecoder
+from voxport.model.layers.qwen_block import QwenStack
 from voxport.model.qwen3_tts.codec.decoder import CodecDecoder
 from voxport.model.qwen3_tts.codec.encoder import CodecEncoder
 from voxport.model.qwen3_tts.codec.weights import codec_contexts
@@ -64,7 +64,7 @@ class GoldenModel:
         self.modules = {
             "embed_text": TextEmbedding(self.root.talker),
             "embed_codes": CodeEmbedding(self.root.talker),
-            "talker": QwenDecoder(self.root.talker.model, self.root.talker.codec_head, talker, CACHE),
+            "talker": QwenStack(self.root.talker.model, self.root.talker.codec_head, talker, CACHE),
             "code_predictor": CodePredictor(self.root.talker, talker.code_predictor_config),
             "codec": self.codec,
         }
