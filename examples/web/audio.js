@@ -35,8 +35,8 @@ export async function readSound(file, rate) {
 
 // Yields samples of the microphone until `signal` aborts
 export async function* microphone(rate, signal) {
-  const stream = await navigator.mediaDevices.getUserMedia({audio: {channelCount: 1}});
   const context = await contextOf(rate), recorder = new AudioWorkletNode(context, "recorder");
+  const stream = await navigator.mediaDevices.getUserMedia({audio: {channelCount: 1}});
   const sound = new ReadableStream({
     start(controller) {
       recorder.port.onmessage = ({data}) => signal.aborted || controller.enqueue(data);

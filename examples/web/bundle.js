@@ -46,7 +46,7 @@ export function urlSource(base, progress = () => {}) {
   const root = new URL(base.endsWith("/") ? base : `${base}/`, location.href);
   const locate = (path, entry) => new URL(entry ? `${path}?sha256=${entry.sha256}` : path, root);
   const read = async (path, entry) => {
-    const response = await fetch(locate(path, entry));
+    const response = await fetch(locate(path, entry), entry ? {} : {cache: "no-cache"}); // it may change
     if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
     const parts = [new Uint8Array(0)], reader = response.body.getReader();
     for (let length = 0, part; !(part = await reader.read()).done; ) {

@@ -131,11 +131,20 @@ class QwenStack(nn.Module):
     """The graph of `prefill` and `decode_step`: a stack with its caches, its last norm and a head.
 
     embeddings [B, S, width], position int64 [B] of each first row, then k and v cache of every layer
-    -> hidden [B, S, width] (final-normed), logits [B, ids] of the last row, then the caches.
+    -> hidden [B, S, width] (final-normed), logits [B, ids] of the last row, or with `all_rows`
+    [B, S, ids], then the caches.
     """
 
-    def __init__(self, weights: StackWeights, head: nn.Module, config: QwenBlockConfig, cache_length: int):
+    def __init__(
+        self,
+        weights: StackWeights,
+        head: nn.Module,
+        config: QwenBlockConfig,
+        cache_length: int,
+        all_rows: bool = False,
+    ):
         super().__init__()
+        self.all_rows = all_rows
         self.layers = nn.ModuleList(QwenBlock(part) for part in parts_of(weights.layers, QwenBlockWeights))
         self.norm = weights.norm
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, interleaved=False)
@@ -147,4 +156,4 @@ class QwenStack(nn.Module):
         rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
         x, written = run_blocks(self.layers, embeddings, rotation, caches, position)
         hidden = self.norm(x)
-        return hidden, self.head(hidden[:, -1]), *written
+        return hidden, self.head(hidden if self.all_rows else hidden[:, -1]), *written

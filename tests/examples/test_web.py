@@ -72,7 +72,7 @@ def speech(family_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFac
     assert main(["say", TEXT, "--bundle", bundle, "--seed", "0", "-q", "-o", str(made)]) == 0
     samples, rate = soundfile.read(made)
     path = made.with_name("microphone.wav")
-    soundfile.write(path, np.pad(soxr.resample(samples, rate, 48_000), (0, 96_000)), 48_000)
+    soundfile.write(path, np.pad(soxr.resample(samples, rate, 48_000), (48_000, 96_000)), 48_000)
     return path
 
 
