@@ -160,28 +160,27 @@ def test_the_page_writes_what_it_hears(
 def test_bundles_that_the_page_cannot_run_are_one_line_each(
     folder: Path, url: str, page: Any, family_bundles: dict[str, Path], tmp_path: Path
 ) -> None:
-    shutil.copytree(family_bundles["voxtral_realtime"], folder / "broken", dirs_exist_ok=True)
-    data = folder / "broken" / "embed_tokens.onnx.data"
-    manifest = json.loads((folder / "broken" / "manifest.json").read_text())
-    content = bytearray(data.read_bytes())
-    content[100] ^= 1
     page.goto(f"{url}/?bundle=none")
     page.wait_for_function(FAILED)
     assert "no manifest.json of a bundle" in page.inner_text("#error")
-    for change, bytes_, text in (
-        ({}, bytes(content), "embed_tokens.onnx.data: damaged"),
-        ({}, data.read_bytes()[:-1], "copy the bundle again"),
-        ({"target": "coreml"}, data.read_bytes(), "made for coreml; export it with --target onnx"),
-        ({"family": "other"}, data.read_bytes(), "family other is unknown"),
+    bundle = family_bundles["voxtral_realtime"]
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    data = (bundle / "embed_tokens.onnx.data").read_bytes()
+    changed = bytes([data[0] ^ 1]) + data[1:]
+    for number, (change, content, text) in enumerate(
+        (
+            ({}, changed, "embed_tokens.onnx.data: damaged"),
+            ({}, data[:-1], "copy the bundle again"),
+            ({"target": "coreml"}, data, "made for coreml; export it with --target onnx"),
+            ({"family": "other"}, data, "family other is unknown"),
+        )
     ):
-        whole = data.read_bytes()
-        data.write_bytes(bytes_)
-        changed = manifest | {"job": manifest["job"] | change}
-        (folder / "broken" / "manifest.json").write_text(json.dumps(changed))
-        page.goto(f"{url}/?bundle=broken")
+        broken = shutil.copytree(bundle, folder / f"broken-{number}")
+        (broken / "embed_tokens.onnx.data").write_bytes(content)
+        (broken / "manifest.json").write_text(json.dumps(manifest | {"job": manifest["job"] | change}))
+        page.goto(f"{url}/?bundle={broken.name}")
         page.wait_for_function(FAILED)
         assert text in page.inner_text("#error") and "\n" not in page.inner_text("#error")
-        data.write_bytes(whole)
 
 
 def test_web_refuses_other_targets_and_used_folders(
