@@ -163,15 +163,17 @@ def _component(entry: ComponentEntry, target: Target, exceeds_float16: bool) -> 
     for state in entry.signature.states:
         name = target.state_name(entry.graph, state.name)
         dtype = target.state_dtype(state.dtype, exceeds_float16)
-        lines.append(f"| state | {name} | {dtype} | {list(state.shape)}{_window(state)} |")
+        lines.append(f"| state | {name} | {dtype} | {list(state.shape)}{_cache(state)} |")
     return "\n".join(lines) + "\n"
 
 
-def _window(state: StateSpec) -> str:
-    if state.cache is None or state.window is None:
+def _cache(state: StateSpec) -> str:
+    if state.cache is None:
         return ""
+    if state.window is None:
+        return ", cache without a window"
     rows = state.cache.rows_per_position
-    return f", window {state.window}, {rows} row{'' if rows == 1 else 's'} per position"
+    return f", cache with window {state.window}, {rows} row{'' if rows == 1 else 's'} per position"
 
 
 def _shape(tensor: TensorSpec, entry: ComponentEntry) -> str:

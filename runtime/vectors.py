@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, gcd, prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -88,6 +88,8 @@ def values_of(name: str, expected: np.ndarray, found: np.ndarray, least: float, 
     """
     largest, difference = np.abs(expected).max(initial=0.0), np.abs(found - expected).max(initial=0.0)
     step = max(1, ceil(expected.size / MOST_VALUES))
+    while gcd(step, expected.shape[-1]) > 1:  # else some columns are never among the values
+        step += 1
     values = tuple(float(f"{value:.{DIGITS}g}") for value in expected.reshape(-1)[::step].tolist())
     tolerance = float(f"{max(least * largest, factor * difference):.2g}")
     return Values(name=name, shape=expected.shape, step=step, values=values, tolerance=tolerance)

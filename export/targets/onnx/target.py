@@ -33,8 +33,9 @@ pass any number that is enough for the call: then the output has as many. Large 
 """
     sliding_window_notes = """\
 A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history. The graph writes the
-n new rows of a call behind it, and the runner copies them into it after the call:
+new rows of a call behind it, and the runner copies them into it after the call:
 
+    n = positions of the call * rows_per_position   # axis 1 of the first input has the positions
     p = position * rows_per_position      # rows of the stream before this call
     h = min(p, W - 1) if max_call_rows == 1 else W - 1
     for i in 0 ... n - 1, ascending:

@@ -16,7 +16,7 @@ from voxport.runtime.families.qwen3_tts.workload import TRACE
 from voxport.runtime.text.languages import AUTO
 from voxport.runtime.vectors import TEXT, Samples, VectorWorkload, decoded, encoded
 
-FRAMES = 3
+FRAMES = 7  # more than one call of the codec takes in `say`, and a code 0 may come again
 LANGUAGE = "english"
 MODES = {"base": "x_vector", "custom_voice": "speaker", "voice_design": "design"}  # by kind of model
 
@@ -50,13 +50,14 @@ def _run_vectors(engine: Engine, bundle: Bundle, constants: QwenConstants, reque
         inputs["ref_pcm"] = decoded(request["reference"])
     found = TRACE.run(engine, constants, inputs, False, tokenizer_paths(bundle))
     ids = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants).ids(request["text"])
-    drawn = [np.concatenate((each.first, each.others.reshape(-1))) for each in noise[:-1]]
+    codes = found["codes"]  # fewer frames if the speech ends before
+    drawn = [np.concatenate((each.first, each.others.reshape(-1))) for each in noise[: len(codes)]]
     names = ("mel", "speaker_embedding", "prefill", "hidden", "codes")
     return {
         "ids": np.array(ids, np.int64),
         "noise": np.stack(drawn),
         **{name: found[name] for name in names if name in found},
-        "samples": found["audio"].reshape(len(found["codes"]), -1),
+        "samples": found["audio"].reshape(len(codes), -1),
     }
 
 
