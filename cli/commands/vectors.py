@@ -39,13 +39,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         raise UsageError(f"{bundle.job.family}: has no run for vectors; give --check", field="check")
     results = list(compare(vectors, found))
+    missing = [expected.name for expected in vectors.values if expected.name not in found]
     if arguments.json:
-        print(json.dumps({each.name: each.text or None for each in results}))
+        print(
+            json.dumps({each.name: each.text or None for each in results} | dict.fromkeys(missing, "missing"))
+        )
     else:
         for each in results:
             print(f"{each.name:<16} {each.text or 'equal'}")
+        for name in missing:
+            print(f"{name:<16} missing, not compared")
     if wrong := [each for each in results if each.text]:
         raise VerificationError(
-            f"{bundle.folder}: the runner leaves the path at {wrong[0].name}: {wrong[0].text}"
+            f"{bundle.folder}: the runner differs from {wrong[0].name} on: {wrong[0].text}"
         )
     return 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import shutil
 import tempfile
 from html import escape
+from itertools import count
 from pathlib import Path
 
 import voxport
@@ -16,7 +19,7 @@ from voxport.bundle.manifest import MANIFEST, VECTORS, Bundle
 from voxport.cli.arguments import add_json, embedded_bundle, folder
 
 PAGE = Path(voxport.__file__).with_name("web")  # examples/web
-TARGET = "onnx"
+TARGET, STANDARD = "onnx", "standard"
 SUFFIXES = (".js", ".html", ".json", ".md")  # what the page consists of
 BUNDLES = '<datalist id="bundles"></datalist>'  # in index.html; the page opens its first option
 # Threads need memory that threads may share, which browsers allow isolated pages only.
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"out": str(out), "bundles": names}))
     else:
-        print(f"cd {arguments.out} && npm install --ignore-scripts && npx serve")
+        print(f"cd {shlex.quote(str(arguments.out))} && npm install --ignore-scripts && npx serve")
     return 0
 
 
@@ -66,6 +69,15 @@ def _checked(bundle: Bundle) -> Bundle:
             f"{bundle.folder}: made for {bundle.job.target}; export it with --target {TARGET}",
             field="bundles",
         )
+    constants, precision = bundle.job.constants, bundle.job.compute_precision
+    if precision != "float32":
+        raise UsageError(f"{bundle.folder}: computes in {precision}; export it in float32", field="bundles")
+    if constants.get("kind") == "base" or bundle.job.options.get("split", STANDARD) != STANDARD:
+        raise UsageError(
+            f"{bundle.folder}: the page neither clones voices nor runs graphs of another split; "
+            "export a CustomVoice or VoiceDesign checkpoint",
+            field="bundles",
+        )
     bundle.check_hashes()
     return bundle
 
@@ -78,7 +90,7 @@ def _write(out: Path, bundles: list[Bundle]) -> list[str]:
             shutil.copyfile(path, out / path.name)
     names = list[str]()
     for bundle in bundles:
-        names.append(f"bundles/{_unused(bundle.folder.resolve().name, names)}")
+        names.append(_unused(bundle.folder.resolve().name, names))
         for file in (MANIFEST, VECTORS, *bundle.manifest.files):
             if (bundle.folder / file).is_file():
                 target = out / names[-1] / file
@@ -93,6 +105,7 @@ def _write(out: Path, bundles: list[Bundle]) -> list[str]:
 
 
 def _unused(name: str, taken: list[str]) -> str:
-    """`name`, with a number if another bundle has it."""
-    count = sum(each.removeprefix("bundles/").startswith(name) for each in taken)
-    return f"{name}-{count + 1}" if count else name
+    """The folder of a bundle in the page: `name`, with a number if another bundle has it."""
+    plain = re.sub(r"[^\w.-]", "-", name)
+    candidates = (f"bundles/{plain}{number}" for number in ("", *map("-{}".format, count(2))))
+    return next(each for each in candidates if each not in taken)

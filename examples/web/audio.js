@@ -40,7 +40,8 @@ export async function* microphone(rate, signal) {
   const sound = new ReadableStream({
     start(controller) {
       recorder.port.onmessage = ({data}) => signal.aborted || controller.enqueue(data);
-      signal.addEventListener("abort", () => controller.close());
+      if (signal.aborted) controller.close();
+      else signal.addEventListener("abort", () => controller.close());
     },
   }).getReader();
   context.createMediaStreamSource(stream).connect(recorder);

@@ -11,9 +11,9 @@ export class Bundle {
     } catch (error) {
       throw new Error(`${source.name}: no manifest.json of a bundle (${error.message})`);
     }
-    const {schema_version: version, job, files} = manifest;
-    if (version !== SCHEMA_VERSION || !job || !files) {
-      throw new Error(`${source.name}: version ${version}, not ${SCHEMA_VERSION}; export it again`);
+    const {schema_version: version, job, files} = manifest ?? {};
+    if (version !== SCHEMA_VERSION || !job?.components || !job.constants || !files) {
+      throw new Error(`${source.name}: not a bundle of version ${SCHEMA_VERSION}; export it again`);
     }
     if (job.target !== "onnx") {
       throw new Error(`${source.name}: made for ${job.target}; export it with --target onnx`);
@@ -26,8 +26,8 @@ export class Bundle {
   }
 
   async read(path) {
-    const entry = this.manifest.files[path];
-    if (!entry) throw new Error(`${this.source.name}: no file ${path}; export it again`);
+    const entry = this.manifest.files[path], isInside = !/^\/|[\\:]|(^|\/)\.{0,2}(\/|$)/.test(path);
+    if (!entry || !isInside) throw new Error(`${this.source.name}: no file ${path}; export it again`);
     const bytes = await this.source.read(path, entry);
     const digest = await globalThis.crypto?.subtle?.digest("SHA-256", bytes); // none in a page without TLS
     const hash = Array.from(new Uint8Array(digest), byte => byte.toString(16).padStart(2, "0")).join("");
@@ -44,7 +44,8 @@ export class Bundle {
 // Files under a URL. progress(path, bytes, size). The service worker keeps what has a hash in its URL.
 export function urlSource(base, progress = () => {}) {
   const root = new URL(base.endsWith("/") ? base : `${base}/`, location.href);
-  const locate = (path, entry) => new URL(entry ? `${path}?sha256=${entry.sha256}` : path, root);
+  const encode = path => path.split("/").map(encodeURIComponent).join("/");
+  const locate = (path, entry) => new URL(encode(path) + (entry ? `?sha256=${entry.sha256}` : ""), root);
   const read = async (path, entry) => {
     const response = await fetch(locate(path, entry), entry ? {} : {cache: "no-cache"}); // it may change
     if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);

@@ -3,7 +3,6 @@
 const ARRAYS = {float32: Float32Array, float16: Uint16Array, int64: BigInt64Array, int32: Int32Array};
 
 export class Engine {
-  // ort: the module onnxruntime-web. options: of its sessions
   constructor(ort, bundle, options = {}) {
     Object.assign(this, {ort, bundle, options, sessions: new Map(), states: new Map()});
   }

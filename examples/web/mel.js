@@ -17,7 +17,6 @@ function melFilters(bins, bands, highest, rate) {
 }
 
 export class LogMel {
-  // constants: of the manifest of Voxtral-Realtime
   constructor({sample_rate: rate, n_mels: bands, window_size: size, hop_length: hop, log_mel_least: least}) {
     Object.assign(this, {size, hop, least, rest: new Float32Array(size / 2)});
     this.filters = melFilters(size / 2 + 1, bands, rate / 2, rate);

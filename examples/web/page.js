@@ -25,19 +25,20 @@ function act(action) {
 
 async function openBundle(source) {
   const options = {executionProviders: onGpu ? ["webgpu", "wasm"] : ["wasm"]}, start = performance.now();
+  for (const session of runner?.engine.sessions.values() ?? []) await session.release();
   runner = await open(ort, source, options);
   const {manifest: {job}, constants: c} = runner.bundle, isSpeaker = "speak" in runner;
   for (const {file} of job.components) await runner.engine.session(file);
   element("speak").hidden = !isSpeaker;
   element("listen").hidden = isSpeaker;
   const fill = (id, names) => {
-    element(id).replaceChildren(...names.map((name, i) => new Option(name, isSpeaker ? name : i)));
+    element(id).replaceChildren(...names.map(name => new Option(name, name, false, name === runner.voice)));
     element(id).parentElement.hidden = names.length < 2;
   };
   fill("voice", runner.voices ?? []);
   fill("language", ["auto", ...(runner.languages ?? [])]);
-  fill("delay", (c.delays_ms ?? []).map(delay => `${delay} ms`));
-  element("instruct").parentElement.hidden = c.kind !== "voice_design";
+  fill("delay", ["usual", ...(c.delays_ms ?? []).map(delay => `${delay} ms`)]);
+  element("instruct").parentElement.hidden = !runner.followsInstructions;
   const seconds = ((performance.now() - start) / 1000).toFixed(1);
   say(`${job.source.name}, ${job.request.quant}: ready after ${seconds} s`);
   await keepPage().catch(() => {}); // without a network it is kept already
@@ -46,12 +47,15 @@ async function openBundle(source) {
 // Keeps what the page has loaded, for use without a network
 async function keepPage() {
   const urls = performance.getEntriesByType("resource").map(each => each.name);
-  const own = urls.filter(url => url.startsWith(location.origin) && !url.includes("sha256="));
-  await (await caches.open("voxport")).addAll([location.href, "worklets.js", ...own]);
+  const own = urls.filter(url => url.startsWith(location.origin)), cache = await caches.open("voxport");
+  for (const url of [location.href, "worklets.js", ...own]) {
+    if (!(await cache.match(url))) await cache.add(url);
+  }
 }
 
 async function speak(signal) {
-  const value = id => element(id).value || undefined, [voice, language] = [value("voice"), value("language")];
+  const value = id => (!element(id).parentElement.hidden && element(id).value) || undefined;
+  const [voice, language] = [value("voice"), value("language")];
   const options = {chunk: 1, voice, language, instruct: value("instruct")};
   const {sample_rate: rate} = runner.constants, start = performance.now();
   let first, count = 0;
@@ -67,7 +71,8 @@ async function speak(signal) {
 async function transcribe(parts, signal, isLive) {
   const start = performance.now(), shown = element("transcript");
   shown.textContent = "";
-  await runner.begin({delay: Number(element("delay").value), isLive});
+  const delay = [undefined, ...runner.constants.delays.keys()][element("delay").selectedIndex];
+  await runner.begin({delay, isLive});
   for await (const samples of parts) {
     shown.textContent += await runner.feed(samples);
     if (signal.aborted && !isLive) return;

@@ -1,9 +1,9 @@
 // Text to speech with Qwen3-TTS: speakers of the model, and voices by description.
 import {concatenate} from "./bundle.js";
-import {Speaker, argmax, gumbel} from "./speech.js";
+import {Speaker, argmax, gumbel, mostFrames} from "./speech.js";
 import {QwenTokenizer} from "./tokenizer.js";
 
-const FRAMES_PER_CHARACTER = 0.83, MIN_FRAMES = 2;
+const FRAMES_PER_CHARACTER = 0.83, FRAMES_PER_WIDE = 2.8, MIN_FRAMES = 2;
 const SMALL = "0b6"; // the size whose CustomVoice model follows no instruction
 
 export class QwenTTS extends Speaker {
@@ -12,6 +12,7 @@ export class QwenTTS extends Speaker {
     if (c.kind === "base") throw new Error("a Base model clones voices, this example does not");
     const vocabulary = JSON.parse(await bundle.text("vocab.json"));
     this.tokenizer = new QwenTokenizer(vocabulary, await bundle.text("merges.txt"));
+    this.followsInstructions = !(c.kind === "custom_voice" && c.size === SMALL);
     [this.voices, this.languages] = [Object.keys(c.speakers), Object.keys(c.codec_language_id)];
     this.padding = await this.textRows([c.tts_pad_id]);
   }
@@ -47,9 +48,10 @@ export class QwenTTS extends Speaker {
     const {constants: c, tokenizer} = this, [newline] = tokenizer.encode("\n");
     this.sampling = {...c.sampling_defaults, ...sampling};
     this.first = []; // codes 0 so far
-    this.limit = Math.ceil(3 * FRAMES_PER_CHARACTER * text.length) + 50;
+    const wide = text.match(/[\u3000-\uffff]/g)?.length ?? 0;
+    this.limit = mostFrames(text, FRAMES_PER_CHARACTER * (text.length - wide) + FRAMES_PER_WIDE * wide);
     this.ids = tokenizer.encode(text);
-    const follows = instruct && !(c.kind === "custom_voice" && c.size === SMALL);
+    const follows = instruct && this.followsInstructions;
     const asked = follows ? [...tokenizer.encode("user\n"), ...tokenizer.encode(instruct)] : [];
     const user = follows ? [c.im_start_id, ...asked, c.im_end_id, newline] : [];
     const controls = this.controls(voice?.toLowerCase(), language.toLowerCase());

@@ -10,19 +10,21 @@ const uniform = () => 1 - Math.random(); // above 0
 export const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
 export const gumbel = () => -Math.log(-Math.log(Math.random() || 0.5));
 
-export function roundHalfEven(value) {
-  const down = Math.floor(value), rest = value - down;
-  return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
-}
+const PAUSE_S = 0.2; // between sentences
 
-const SHORT = 60; // characters; shorter sentences are spoken with the next one
-
-export function sentences(text) {
+// The sentences of a text. One of less than `least` characters is spoken with the next one.
+export function sentences(text, least) {
   const parts = [];
   for (const sentence of text.trim().split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+/u)) {
-    parts.push(parts.at(-1)?.length < SHORT ? `${parts.pop()} ${sentence}` : sentence);
+    parts.push(parts.at(-1)?.length < least ? `${parts.pop()} ${sentence}` : sentence);
   }
   return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
+}
+
+// Frames after which a model has missed the end of a text, whose speech usually has `usual` frames
+export function mostFrames(text, usual) {
+  const words = text.match(/[\p{N}\p{S}\p{Lu}]/gu)?.length ?? 0;
+  return Math.ceil(3 * usual) + Math.min(40, 10 + 4 * words + Math.round(usual));
 }
 
 // Subclasses have prepare(), start(text, options), frame() and step(codes).
@@ -36,8 +38,10 @@ export class Speaker {
 
   // Yields samples float32, those of `chunk` frames at a time.
   async *speak(text, {chunk = 5, ...options} = {}) {
-    for (const sentence of sentences(text)) {
-      await this.start(sentence, options);
+    const parts = sentences(text, this.leastCharacters ?? 60);
+    for (const [index, part] of parts.entries()) {
+      if (index) yield new Float32Array(PAUSE_S * this.constants.sample_rate);
+      await this.start(part, options);
       const waiting = [];
       for (let codes; (codes = waiting.length + this.frames < this.limit && (await this.frame())); ) {
         waiting.push(codes);
@@ -57,6 +61,7 @@ export class Speaker {
   // Reads rows of the width of the model: `outputs` are those of the last one
   async read(component, values) {
     const rows = values.length / this.constants.dim;
+    if (this.position + rows > this.rows) throw new Error("text: too long for the caches; divide it");
     const inputs = {embeddings: [values, [1, rows, this.constants.dim]], position: [[this.position], [1]]};
     this.outputs = await this.engine.run(component, inputs);
     this.position += rows;

@@ -17,7 +17,6 @@ function merge(symbols, rank) {
   }
 }
 
-// tekken.json of Mistral
 export class Tekken {
   constructor({config, vocab, special_tokens: special}) {
     this.first = config.default_num_special_tokens;

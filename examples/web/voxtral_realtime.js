@@ -16,7 +16,7 @@ export class Listener {
 
   // delay: index into `delays`. isLive: text comes with each token of 80 ms, not with the most of a call.
   // tokens: fed back in place of those that the model chooses
-  async begin({delay = 0, isLive = false, tokens: forced} = {}) {
+  async begin({isLive = false, delay = isLive ? 0 : this.constants.delays.length - 1, tokens: forced} = {}) {
     const {constants: c} = this;
     this.engine.states.clear();
     Object.assign(this, {delay, forced, chunk: isLive ? 1 : this.mostTokens, frames: [], embeddings: []});
@@ -28,7 +28,6 @@ export class Listener {
     await this.encode(1, this.mostTokens);
   }
 
-  // samples float32 -> the text that they complete
   async feed(samples) {
     this.samples += samples.length;
     this.frames.push(...this.mel.feed(samples));

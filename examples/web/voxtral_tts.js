@@ -1,9 +1,9 @@
 // Text to speech with Voxtral-TTS.
-import {Speaker, argmax, normal, roundHalfEven} from "./speech.js";
+import {Speaker, argmax, mostFrames, normal} from "./speech.js";
 import {Tekken} from "./tokenizer.js";
 
 const END = 1, FIRST = 2; // codes: the end of the speech, and the first with a sound
-const FRAMES_PER_CHARACTER = 0.68;
+const FRAMES_PER_CHARACTER = 0.68, SMALL = 10_000; // a vocabulary below it: trained on single sentences
 
 export class VoxtralTTS extends Speaker {
   async prepare() {
@@ -14,6 +14,7 @@ export class VoxtralTTS extends Speaker {
       this.embeddings.set(name, readEmbedding(await bundle.read(path)));
     }
     [this.voices, this.languages] = [[...this.embeddings.keys()], []];
+    this.leastCharacters = bundle.constants.vocab_size < SMALL ? 0 : undefined;
     this.voice = this.voices.find(name => name === "neutral_female") ?? this.voices[0];
   }
 
@@ -24,7 +25,7 @@ export class VoxtralTTS extends Speaker {
     const [next, repeat] = ["NEXT", "REPEAT"].map(each => tokenizer.special.get(`[${each}_AUDIO_TEXT]`));
     const head = [c.bos_id, c.begin_audio_id, ...Array(rows.length / c.dim).fill(c.audio_id), next];
     const ids = (this.ids = [...head, ...tokenizer.encode(text), repeat, c.begin_audio_id]);
-    this.limit = Math.ceil(3 * FRAMES_PER_CHARACTER * text.length) + 50;
+    this.limit = mostFrames(text, FRAMES_PER_CHARACTER * text.length);
     const given = c.first_frame === "audio_token" ? [...ids, c.audio_id] : ids;
     const {embeddings} = await this.engine.run("embed_text", {ids: [given, [1, given.length]]});
     const whole = embeddings.data.slice();
@@ -67,5 +68,6 @@ function readEmbedding(bytes) {
 // The level of an acoustic value, in float32
 function level(value, levels) {
   const f32 = Math.fround, shifted = f32(Math.min(Math.max(value, -1), 1) + 1) / 2;
-  return roundHalfEven(f32(shifted * (levels - 1)));
+  const scaled = f32(shifted * (levels - 1)), nearest = Math.round(scaled);
+  return nearest - scaled === 0.5 && nearest % 2 ? nearest - 1 : nearest; // half to even
 }

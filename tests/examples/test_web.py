@@ -18,6 +18,8 @@ from support.serve.browser import chromium
 from support.serve.static_folder import served
 
 from voxport.__main__ import main
+from voxport.bundle.manifest import Bundle
+from voxport.runtime.vectors import read_vectors
 
 EXAMPLE = ROOT / "examples" / "web"
 MOST_LINES = 900
@@ -97,6 +99,7 @@ def bundle_url(url: str, family_bundles: dict[str, Path], family: str) -> str:
 def check(bundle: Path, content: str, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     path.write_text(content)
+    assert json.loads(content).keys() >= {each.name for each in read_vectors(Bundle(bundle)).values}
     assert main(["vectors", str(bundle), "--check", str(path)]) == 0
 
 

@@ -23,14 +23,15 @@ class ExecuTorchTarget(Target):
     kernel = ("voxport.quantize.modules", "int8_per_token")
     costs = Costs(lowering=1.5, running=1.7, product=0.2, verification=17, sample=9)
     state_notes = """\
-States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
-returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
-`state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
-has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Divide prompts,
-and codes for `codec_step`, with more rows than a table allows into several calls. Add the number of rows
-before a call to `position`. Outputs without rows come from the last call. The recording of a voice cannot
-be divided. Link the portable operators, XNNPACK, and the custom operators of `extension/llm` (update_cache,
-update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
+States are mutable buffers of the program of a graph. They are zero when the program is loaded. The methods of
+a program share them only if it is loaded with shared memory (`share_memory_arenas` of `Module` in C++).
+`GRAPH.read` returns all states of a graph in the order of the table. Its one input is int64 row numbers, at
+most `state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the
+graph has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Divide
+prompts, and codes for `codec_step`, with more rows than a table allows into several calls. Add the number of
+rows before a call to `position`. Outputs without rows come from the last call. The recording of a voice
+cannot be divided. Link the portable operators, XNNPACK, and the custom operators of `extension/llm`
+(update_cache, update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
 """
     sliding_window_notes = RING_NOTES
     runners = ("ExecuTorch",)
