@@ -13,12 +13,11 @@ from html import escape
 from itertools import count
 from pathlib import Path
 
-import voxport
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, VECTORS, Bundle
 from voxport.cli.arguments import add_json, embedded_bundle, folder
 
-PAGE = Path(voxport.__file__).with_name("web")  # examples/web
+PAGE = Path(__file__).parents[2] / "web"  # a link to examples/web in a clone
 TARGET, STANDARD = "onnx", "standard"
 SUFFIXES = (".js", ".html", ".json", ".md")  # what the page consists of
 BUNDLES = '<datalist id="bundles"></datalist>'  # in index.html; the page opens its first option
