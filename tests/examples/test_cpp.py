@@ -106,7 +106,7 @@ def test_what_it_cannot_run_is_one_line(
         (("say", other, TEXT, out), "coreml"),
         (("say", bundle, TEXT, out, "--voice", "nobody"), "nobody"),
         (("transcribe", family_bundles["voxtral_realtime"], tmp_path / "sound.npy"), "sound.npy"),
-        (("transcribe", bundle, tmp_path / "sound.npy"), "does not listen"),
+        (("transcribe", bundle, tmp_path / "sound.npy"), "speaks; take a bundle of voxtral_realtime"),
         (("sing", bundle), "usage"),
     ):
         result = run(runner, *words)
