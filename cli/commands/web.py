@@ -10,7 +10,7 @@ import shlex
 import shutil
 import tempfile
 from html import escape
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError
@@ -106,5 +106,5 @@ def _write(out: Path, bundles: list[Bundle]) -> list[str]:
 def _unused(name: str, taken: list[str]) -> str:
     """The folder of a bundle in the page: `name`, with a number if another bundle has it."""
     plain = re.sub(r"[^\w.-]", "-", name)
-    candidates = (f"bundles/{plain}{number}" for number in ("", *map("-{}".format, count(2))))
+    candidates = chain((f"bundles/{plain}",), (f"bundles/{plain}-{number}" for number in count(2)))
     return next(each for each in candidates if each not in taken)

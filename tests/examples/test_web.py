@@ -190,6 +190,9 @@ def test_web_refuses_other_targets_and_used_folders(
     family_bundles: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = family_bundles["voxtral_tts"]
+    twice = tmp_path / "twice"
+    assert main(["web", str(bundle), str(bundle), str(twice)]) == 0
+    assert [path.name for path in sorted((twice / "bundles").iterdir())] == [bundle.name, f"{bundle.name}-2"]
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("mine")
     assert main(["web", str(bundle), str(tmp_path / "used")]) == 2
