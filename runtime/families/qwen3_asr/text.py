@@ -1,0 +1,106 @@
+"""Text to ids and back: the prompt around a recording, and what the model answers."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers.decoders import ByteLevel
+
+from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
+from voxport.bundle.qwen_tokenizer import QwenTokenizer
+
+TAG = "<asr_text>"  # between the language and the text of an answer
+CHARACTER_RUN, UNIT_RUN, LONGEST_UNIT = 20, 20, 20  # repetitions of a character, and of a longer unit
+
+
+class Tokenizer:
+    """The tokenizer of a bundle, with the tokens beside its vocabulary."""
+
+    def __init__(self, paths: Sequence[Path], constants: Qwen3ASRConstants):
+        """Raises IntegrityError on a missing or broken file."""
+        self._tokenizer, self._constants = QwenTokenizer(paths), constants
+        self._tokens = {index: token for token, index in self._tokenizer.vocabulary.items()}
+        config = next((path for path in paths if path.name == "tokenizer_config.json"), None)
+        added = json.loads(config.read_text(encoding="utf-8"))["added_tokens_decoder"] if config else {}
+        self._shown = {int(index): entry["content"] for index, entry in added.items() if not entry["special"]}
+        self._added = frozenset(map(int, added))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. Spellings of control tokens are text."""
+        return self._tokenizer.encode(text)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of an answer, whose tag is a token."""
+        first, *others = map(self.encode, text.split(TAG))
+        return [*first, *(index for ids in others for index in (self._constants.asr_text_id, *ids))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens. Bytes that are no UTF-8 are replaced."""
+        parts, tokens, decoder = list[str](), list[str](), ByteLevel()
+        for index in ids:
+            if index in self._added:
+                parts += [decoder.decode(tokens), self._shown.get(index, "")]
+                tokens = []
+            elif index in self._tokens:
+                tokens.append(self._tokens[index])
+        return "".join((*parts, decoder.decode(tokens)))
+
+    def prompt(self, rows: int, context: str = "", answer: str = "") -> list[int]:
+        """The ids of a prompt for `rows` rows of sound. The model continues `answer`."""
+        c, line = self._constants, self.encode("\n")
+        return [
+            *(c.im_start_id, *self.encode(f"system\n{context}"), c.im_end_id, *line),
+            *(c.im_start_id, *self.encode("user\n"), c.audio_start_id, *[c.audio_pad_id] * rows),
+            *(c.audio_end_id, c.im_end_id, *line),
+            *(c.im_start_id, *self.encode_answer(f"assistant\n{answer}")),
+        ]
+
+
+def forced_answer(language: str | None) -> str:
+    """What an answer in a language begins with; empty for any language."""
+    return f"language {language}{TAG}" if language else ""
+
+
+def parse_answer(answer: str, language: str | None = None) -> tuple[str, str]:
+    """Language and text of an answer. `language` was forced, so the answer is text alone.
+
+    An empty language means that the model named none, and an empty text that it heard no speech.
+    """
+    answer = without_repetitions(answer.strip())
+    if not answer:
+        return "", ""
+    if language:
+        return language, answer
+    head, tag, text = answer.partition(TAG)
+    if not tag:
+        return "", answer.strip()
+    if "language none" in head.lower():
+        return "", text.strip()
+    names = (line.strip() for line in head.splitlines() if line.strip().lower().startswith("language "))
+    name = next(names, "language ")[len("language ") :].strip()
+    return name[:1].upper() + name[1:].lower(), text.strip()
+
+
+def without_repetitions(text: str) -> str:
+    """A character that is repeated more than 20 times in a row stands once. So does a unit of 1 to 20
+    characters that is repeated 20 times or more.
+    """
+    return _without_units(re.sub(rf"(.)\1{{{CHARACTER_RUN},}}", r"\1", text, flags=re.DOTALL))
+
+
+def _without_units(text: str) -> str:
+    found, start = list[str](), 0
+    while len(text) - start >= 2 * UNIT_RUN:
+        for size in range(1, LONGEST_UNIT + 1):
+            unit, count = text[start : start + size], 1
+            while text.startswith(unit, start + count * size):
+                count += 1
+            if count >= UNIT_RUN:
+                found.append(unit)
+                start += count * size
+                break
+        else:
+            found.append(text[start])
+            start += 1
+    return "".join((*found, text[start:]))
