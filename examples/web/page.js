@@ -24,9 +24,9 @@ function act(action) {
 }
 
 async function openBundle(source) {
-  const options = {executionProviders: onGpu ? ["webgpu", "wasm"] : ["wasm"]}, start = performance.now();
-  for (const session of runner?.engine.sessions.values() ?? []) await session.release();
-  runner = await open(ort, source, options);
+  const executionProviders = onGpu ? ["webgpu", "wasm"] : ["wasm"], start = performance.now(), last = runner;
+  runner = await open(ort, source, {executionProviders});
+  for (const session of last?.engine.sessions.values() ?? []) await session.release();
   const {manifest: {job}, constants: c} = runner.bundle, isSpeaker = "speak" in runner;
   for (const {file} of job.components) await runner.engine.session(file);
   element("speak").hidden = !isSpeaker;
