@@ -43,6 +43,8 @@ DATA = (  # one of each kind of file that is no module
     "bundles/voxtral-realtime-tiny/tekken.json",
     "model/qwen3_tts/sizes.json",
     "runtime/serve/page/index.html",
+    "web/index.html",
+    "web/package.json",
     "export/evaluation/held_out/held-out.trans.txt",
     "export/evaluation/held_out/held-out-000.opus",
     "runtime/audio/silero_vad.safetensors",
