@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import soxr
 from support.paths import ROOT
+from support.programs import need
 
 from voxport.__main__ import main
 from voxport.bundle.manifest import Bundle
@@ -21,14 +22,6 @@ EXAMPLE = ROOT / "examples" / "cpp"
 MOST_LINES = 1100
 FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")
 TEXT = "Seven green bottles."
-
-
-def need(program: str) -> str:
-    found = shutil.which(program)
-    if not found:
-        assert "CI" not in os.environ, f"{program} is missing; .ci/run installs it"
-        pytest.skip(f"needs {program}")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The modules of `examples/web` and their page, in Node and in Chromium."""
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import soundfile
 import soxr
 from support.commands import error_line
 from support.paths import ROOT
+from support.programs import need
 from support.serve.browser import chromium
 from support.serve.static_folder import served
 
@@ -38,14 +38,6 @@ COMPUTE = """async path => {
   const {request} = await (await fetch(`${path}/vectors.json`)).json();
   return JSON.stringify(await vectors(runner, request));
 }"""
-
-
-def need(program: str) -> str:
-    found = shutil.which(program)
-    if not found:
-        assert "CI" not in os.environ, f"{program} is missing; .ci/run installs it"
-        pytest.skip(f"needs {program}")
-    return found
 
 
 @pytest.fixture(scope="module")
