@@ -4,20 +4,30 @@ Differences of 1e-4 are generous in float32: the package's own kernels differ by
 """
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from support.paths import GOLDEN
 
+from voxport.bundle.constants.qwen3_asr import CODES
 from voxport.model.checkpoint import materialize
 from voxport.model.layers.qwen_block import QwenStack
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.model.qwen3_asr.modules import Encoder, rows_of
+from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.qwen3_asr.features import log_mel
+from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
+from voxport.runtime.families.qwen3_asr.splitting import split, without_repeats
+from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer, parse_answer
+from voxport.runtime.families.qwen3_asr.times import mended
+from voxport.runtime.families.qwen3_asr.words import words_of
 
 FOLDER = GOLDEN / "qwen3_asr"
 CLOSE, ROWS = 1e-4, 256
@@ -69,6 +79,26 @@ class Reference:
         return torch.stack(found).numpy()
 
 
+class EagerStream:
+    """The decoder of the recogniser as a stream of an engine. It counts the rows that are read."""
+
+    def __init__(self, reference: Reference):
+        self.signatures = {"prefill": SimpleNamespace(dims={"S": (1, 64)})}
+        self.reference, self.caches, self.rows = reference, reference.caches, 0
+
+    def capacity(self, component: str) -> int:
+        return ROWS
+
+    def run_rows(self, component: str, inputs: Arrays) -> Arrays:
+        return {"embeddings": self.reference.table[torch.from_numpy(inputs["ids"])].numpy()}
+
+    def run(self, component: str, inputs: Arrays) -> Arrays:
+        self.rows += inputs["embeddings"].shape[1]
+        arrays = (torch.from_numpy(inputs[name]) for name in ("embeddings", "position"))
+        _, logits, *self.caches = self.reference.decoder(*arrays, *self.caches)
+        return {"logits": logits.numpy()}
+
+
 @pytest.fixture(scope="module")
 def golden() -> dict[str, np.ndarray]:
     return dict(np.load(FOLDER / "asr.npz"))
@@ -110,3 +140,58 @@ def test_answers(case: dict[str, str]) -> None:
 @pytest.mark.parametrize("case", TEXTS["tokenizer"])
 def test_ids_of_texts(reference: Reference, case: dict[str, list[int]]) -> None:
     assert reference.tokenizer.encode(str(case["text"])) == case["ids"]
+
+
+@pytest.mark.parametrize("name", TEXTS["streams"])
+def test_a_stream_continues_its_answer_and_reads_known_rows_once(
+    reference: Reference, golden: dict[str, np.ndarray], name: str
+) -> None:
+    run = TEXTS["streams"][name]
+    settings = StreamSettings(
+        run.get("chunk_size_sec", 2.0), run.get("unfixed_chunk_num", 2), run.get("unfixed_token_num", 5)
+    )
+    samples = golden[f"{run['clip']}_pcm"].astype(np.float32) / 32768
+    size, forced, answer = int(settings.chunk_s * 16000), forced_answer(run["language"]), ""
+    stream = EagerStream(reference)
+    recogniser, read = Recogniser(cast(Any, stream), reference.constants), 0
+    for chunk, call in enumerate(run["calls"]):
+        is_last = chunk == len(run["calls"]) - 1 and call["samples"] % size > 0
+        kept = kept_answer(reference.tokenizer, answer, chunk, settings, is_last)
+        sound = reference.sound(log_mel(samples[: call["samples"]], reference.constants)).numpy()
+        ids = reference.tokenizer.prompt(len(sound), run["context"], forced + kept)
+        tokens = list(recogniser.answer(ids, sound, 64))
+        read += len(ids) + len(tokens)
+        if not (is_last and name == "stream_japanese"):  # there the package keeps half of a character
+            assert forced + kept == call["prompt_end"]
+            assert tokens == call["tokens"][:-1]
+        answer = kept + reference.tokenizer.decode(tokens)
+    _, text = parse_answer(answer, run["language"])
+    assert text == (
+        "今日はとても良い天気ですね。" if name == "stream_japanese" else run["states"][-1]["text"]
+    )
+    assert stream.rows < 0.8 * read
+
+
+@pytest.mark.parametrize("case", TEXTS["splits"])
+def test_long_recordings_are_divided(golden: dict[str, np.ndarray], case: dict[str, Any]) -> None:
+    clips = [golden[f"{name}_pcm"].astype(np.float32) / 32768 for name in ("odd", "mixed", "window")]
+    zeros = [np.zeros(count, np.float32) for count in (9000, 5000)]
+    whole = np.concatenate((clips[0], zeros[0], clips[1], zeros[1], clips[2]))
+    samples = np.zeros(16_400, np.float32) if case["of"].startswith("zeros") else whole
+    pieces = split(samples, case["max_chunk_sec"], 16_000, case["search_expand_sec"])
+    assert [len(piece) for piece in pieces] == case["samples"]
+
+
+@pytest.mark.parametrize("case", TEXTS["words"])
+def test_words(case: dict[str, Any]) -> None:
+    needed = {"Japanese": ("nagisa",), "Korean": ("soynlp", "qwen_asr")}.get(case["language"], ())
+    if missing := [name for name in needed if not find_spec(name)]:
+        pytest.skip(f"the rules of {case['language']} need {missing[0]}")
+    assert words_of(case["text"], CODES[case["language"]]) == case["words"]
+
+
+def test_times_and_languages() -> None:
+    for case in TEXTS["mend"]:
+        assert mended(case["ms"]) == case["mended"]
+    for case in TEXTS["merge_languages"]:
+        assert ",".join(without_repeats(case["of"])) == case["merged"]

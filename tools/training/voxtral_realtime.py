@@ -3,9 +3,9 @@
     python -m tools.training.voxtral_realtime train --folder STATE           trains, or continues
     python -m tools.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
 
-The data is made with espeak-ng while the model trains: see `tools.training`. `train` continues at the last
-checkpoint in STATE. By default it takes as many steps as the embedded model had, which took 1.8 hours on
-one thread. To measure word error rates, export the written checkpoint and run `voxport evaluate`.
+Data: `docs/training.md`. `train` continues at the last checkpoint in STATE, and by default takes as many steps
+as the embedded model had. To measure word error rates, export the written checkpoint and run `voxport
+evaluate`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
-STEPS = (5_000, 1_000)  # the second number has a falling learning rate
+STEPS = (4_800, 1_000)  # the second number has a falling learning rate
 HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=60)
 PHONEME_WEIGHT = 0.3
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets

@@ -7,13 +7,10 @@ checkpoint.
     python -m tools.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
     python -m tools.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
-Data: sentences of `tools.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
-models train. Seeds: the data and the weights follow from --seed.
+Data: `docs/training.md`. The data and the weights follow from --seed.
 
 Each stage has as many steps by default as the embedded model had, the last of them with a falling learning
-rate. Codec and language model take over two hours each, on one thread. The embedded language model was
-trained in phases, of which this recipe is the last one: see docs/training.md. To measure word error rates,
-export the written checkpoint and run `voxport evaluate`.
+rate. To measure word error rates, export the written checkpoint and run `voxport evaluate`.
 """
 
 import argparse
@@ -50,8 +47,8 @@ from tools.training.writing import write_speech
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
-CODEC_STEPS = (5_500, 1_200)  # as in the embedded model; the second number has a falling learning rate
-LANGUAGE_STEPS = (8_000, 1_600)
+CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
+LANGUAGE_STEPS = (6_000, 1_200)
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
 HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)

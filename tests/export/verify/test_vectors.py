@@ -79,3 +79,16 @@ def test_a_runner_that_gives_nothing_and_damaged_vectors_are_one_line(
             read_vectors(bundle)
     finally:
         (bundle.folder / VECTORS).write_text(kept)
+
+
+def test_verification_fails_on_a_wrong_value(bundle: Bundle) -> None:
+    path = bundle.folder / VECTORS
+    kept = path.read_text()
+    content = json.loads(kept)
+    content["values"][-1]["values"][0] += 1
+    try:
+        path.write_text(json.dumps(content))
+        (found,) = check_vectors(bundle, open_target("onnx"))
+        assert not found.passed and found.detail.startswith(content["values"][-1]["name"])
+    finally:
+        path.write_text(kept)
