@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,6 +24,26 @@ class TranscriptDelta:
 
     text: str
     words: list[Word]
+
+
+class TranscriptionOptions(TypedDict, total=False):
+    """How audio is transcribed. A model ignores what it has no use for.
+
+    delay_ms: delay of the text behind the audio, one of `SpeechToText.delays_ms`.
+    live: whether text is wanted while the audio arrives.
+    chunk_tokens: the encoder takes so many tokens of 80 ms of audio per call. The default is 1 with `live`,
+        else as much as a call takes.
+    blank_penalty: makes text likelier after a long run of tokens without text.
+    language: code of the language that is spoken; None if the model finds it.
+    context: names and words that may be spoken.
+    """
+
+    delay_ms: int | None
+    live: bool
+    chunk_tokens: int | None
+    blank_penalty: bool
+    language: str | None
+    context: str
 
 
 class Transcription(Protocol):
@@ -60,8 +80,8 @@ class LiveBatch(Protocol):
     def has_room(self) -> bool:
         """Whether another stream can begin."""
 
-    def begin(self, delay_ms: int | None = None) -> LiveStream:
-        """A new stream. Raises UsageError like `SpeechToText.begin`."""
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> LiveStream:
+        """A new stream; it is live. Raises UsageError like `SpeechToText.begin`."""
 
     def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
         """A step of every stream that is due: the text that it completes, or the error that ends it."""
@@ -98,19 +118,8 @@ class SpeechToText(ABC):
         """Raises UsageError if the bundle is for recordings only."""
 
     @abstractmethod
-    def begin(
-        self,
-        delay_ms: int | None = None,
-        live: bool = False,
-        chunk_tokens: int | None = None,
-        blank_penalty: bool = False,
-    ) -> Transcription:
-        """A new transcription.
-
-        The encoder takes `chunk_tokens` * 80 ms per call. The default is 1 with `live`, else as much as a
-        call takes. `blank_penalty` makes text likelier after a long run of tokens without text. Raises
-        UsageError on a delay or a number of tokens that the bundle does not support.
-        """
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
+        """A new transcription. Raises UsageError on options that the bundle does not support."""
 
     @property
     @abstractmethod
@@ -125,19 +134,14 @@ class SpeechToText(ABC):
         """
 
     def transcribe(
-        self,
-        blocks: Iterable[np.ndarray],
-        delay_ms: int | None = None,
-        live: bool = False,
-        chunk_tokens: int | None = None,
-        blank_penalty: bool = False,
+        self, blocks: Iterable[np.ndarray], **options: Unpack[TranscriptionOptions]
     ) -> Iterator[TranscriptDelta]:
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
-        A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
-        UsageError immediately like `begin`, and later on a block that is not such an array.
+        A delta is returned as soon as its text is complete. Raises UsageError immediately like `begin`, and
+        later on a block that is not such an array.
         """
-        return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
+        return _deltas(self.begin(**options), blocks)
 
 
 def _deltas(transcription: Transcription, blocks: Iterable[np.ndarray]) -> Iterator[TranscriptDelta]:

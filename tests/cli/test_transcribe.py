@@ -275,11 +275,12 @@ def test_live_streams_in_one_batch_have_the_text_of_each_alone(
         return "".join(delta.text for delta in deltas)
 
     expected = [
-        text(task.transcribe([sound], delay, live=True)) for sound, delay in zip(sounds, delays, strict=True)
+        text(task.transcribe([sound], delay_ms=delay, live=True))
+        for sound, delay in zip(sounds, delays, strict=True)
     ]
     batch, found = task.live_batch(8), dict[LiveStream, Any]()
     streams = {
-        batch.begin(delay): np.split(sound, range(block, len(sound), block))
+        batch.begin(delay_ms=delay): np.split(sound, range(block, len(sound), block))
         for sound, delay in zip(sounds, delays, strict=True)
     }
     order = list(streams)

@@ -112,9 +112,9 @@ def test_the_blank_penalty_is_for_recordings_too(
 ) -> None:
     given, begin = list[bool](), VoxtralSpeechToText.begin
 
-    def recorded(task: Any, delay: Any, live: bool, chunk: Any, blank_penalty: bool) -> Any:
-        given.append(blank_penalty)
-        return begin(task, delay, live, chunk, blank_penalty)
+    def recorded(task: Any, **options: Any) -> Any:
+        given.append(options["blank_penalty"])
+        return begin(task, **options)
 
     monkeypatch.setattr(VoxtralSpeechToText, "begin", recorded)
     assert runtime([*transcribe, "a.wav", "--blank-penalty"]) == 0 and given == [True]

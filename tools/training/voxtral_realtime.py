@@ -3,7 +3,7 @@
     python -m tools.training.voxtral_realtime train --folder STATE           trains, or continues
     python -m tools.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
 
-Data: `docs/training.md`. `train` continues at the last checkpoint in STATE, and by default takes as many steps
+Data: `docs/training.md`. `train` continues at the last checkpoint in STATE. By default it takes as many steps
 as the embedded model had. To measure word error rates, export the written checkpoint and run `voxport
 evaluate`.
 """

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Lock
+from typing import Unpack
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
 from voxport.runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, StreamingDecoder
 from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 from voxport.runtime.slots import Slots, move_states
-from voxport.runtime.speech_to_text import LiveBatch, LiveStream, SpeechToText, TranscriptDelta
+from voxport.runtime.speech_to_text import (
+    LiveBatch,
+    LiveStream,
+    SpeechToText,
+    TranscriptDelta,
+    TranscriptionOptions,
+)
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams
@@ -65,8 +72,8 @@ class LiveSlots:
     def has_room(self) -> bool:
         return self._slots.has_room
 
-    def begin(self, delay_ms: int | None = None) -> LiveStream:
-        decoder = self._new_decoder(delay_ms, self._batch.slot(len(self._slots)))
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> LiveStream:
+        decoder = self._new_decoder(options.get("delay_ms"), self._batch.slot(len(self._slots)))
         stream = SlotStream(decoder, self._new_transcript())
         self._slots.take(stream)
         return stream
@@ -156,20 +163,15 @@ class VoxtralSpeechToText(SpeechToText):
     def max_live(self) -> int:
         return self._max_live
 
-    def begin(
-        self,
-        delay_ms: int | None = None,
-        live: bool = False,
-        chunk_tokens: int | None = None,
-        blank_penalty: bool = False,
-    ) -> "VoxtralTranscription":
-        delay = self._constants.delay_index(delay_ms, live)
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> "VoxtralTranscription":
+        live = options.get("live", False)
+        delay = self._constants.delay_index(options.get("delay_ms"), live)
         if live:
             self.check_live()
             self._warm_up()
-        chunk = chunk_tokens or (1 if live else None)
-        options = DecodeOptions(delay, chunk, blank_penalty=blank_penalty)
-        decoder = StreamingDecoder(self._engine.stream(), self._constants, options)
+        chunk = options.get("chunk_tokens") or (1 if live else None)
+        decode_options = DecodeOptions(delay, chunk, blank_penalty=options.get("blank_penalty", False))
+        decoder = StreamingDecoder(self._engine.stream(), self._constants, decode_options)
         if live or delay in self._silences:
             decoder.load_silence(self._silence(delay))
         return VoxtralTranscription(decoder, self._new_transcript())

@@ -46,8 +46,8 @@ def _step_time(task: SpeechToText, size: int) -> float:
     """Median seconds of a step of `size` streams. Each begins once per delay, so that its start is ready."""
     batch, times = task.live_batch(size), []
     for delay in task.delays_ms:
-        batch.end(batch.begin(delay))
-    streams = [batch.begin(min(task.delays_ms)) for _ in range(size)]
+        batch.end(batch.begin(delay_ms=delay))
+    streams = [batch.begin(delay_ms=min(task.delays_ms)) for _ in range(size)]
     silence = np.zeros(round(FRAME_SECONDS * task.sample_rate), np.float32)
     prompt = math.ceil(min(task.delays_ms) / (1000 * FRAME_SECONDS)) + 2  # steps before the first token
     for index in range(prompt + MEASURED_STEPS):
@@ -127,7 +127,7 @@ class LiveStreams:
         for job in due:
             if job not in self._slots and batch.has_room:
                 with suppress(Exception):  # it is raised again when that job is the first
-                    self._slots[job] = _StreamSlot(batch, batch.begin(job.delay_ms))
+                    self._slots[job] = _StreamSlot(batch, batch.begin(delay_ms=job.delay_ms))
         jobs = [job for job in due if job in self._slots and self._slots[job].batch is batch]
         for job in jobs:
             self._feed(job)
@@ -154,7 +154,7 @@ class LiveStreams:
         if batch is None:
             batch = self._task.live_batch(self._size)
             self._batches.append(batch)
-        self._slots[job] = _StreamSlot(batch, batch.begin(job.delay_ms))
+        self._slots[job] = _StreamSlot(batch, batch.begin(delay_ms=job.delay_ms))
         return batch
 
     def _feed(self, job: TranscriptionJob) -> None:

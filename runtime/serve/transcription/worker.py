@@ -187,7 +187,9 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         started = time.perf_counter()
         try:
             if job.transcription is None:
-                job.transcription = self.task.begin(job.delay_ms, False, self._recording_tokens)
+                job.transcription = self.task.begin(
+                    delay_ms=job.delay_ms, chunk_tokens=self._recording_tokens
+                )
             samples, is_last = job.take(self._recording_tokens * self._step)
             for delta in job.transcription.feed(samples):
                 job.put(delta)

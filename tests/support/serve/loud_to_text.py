@@ -1,13 +1,14 @@
 """A speech-to-text task that gives a word for each loud 80 ms, or for each loud sound."""
 
 from collections.abc import Callable, Iterator
+from typing import Unpack
 
 import numpy as np
 from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, TranscriptDelta
+from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, TranscriptDelta, TranscriptionOptions
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1
 HALF_WAVE = 10  # samples of the sound of a word
@@ -78,15 +79,9 @@ class LoudToText(SpeechToText):
 
     def live_batch(self, slots: int) -> LiveBatch:
         self.check_live()
-        return SingleStreamBatch(lambda delay_ms: self.begin(delay_ms, live=True))
+        return SingleStreamBatch(self.begin)
 
-    def begin(
-        self,
-        delay_ms: int | None = None,
-        live: bool = False,
-        chunk_tokens: int | None = None,
-        blank_penalty: bool = False,
-    ) -> LoudWords:
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> LoudWords:
         return LoudWords(self)
 
 

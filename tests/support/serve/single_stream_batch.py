@@ -1,25 +1,26 @@
 """A batch of one live stream, for a task that transcribes one stream per call."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 
-from voxport.runtime.speech_to_text import LiveStream, TranscriptDelta, Transcription
+from voxport.runtime.speech_to_text import LiveStream, TranscriptDelta, Transcription, TranscriptionOptions
 
 
 class SingleStreamBatch:
     """Implements `runtime.speech_to_text.LiveBatch`."""
 
-    def __init__(self, begin: Callable[[int | None], Transcription]):
+    def __init__(self, begin: Callable[..., Transcription]):
         self._begin, self._stream = begin, _SingleStream()
 
     @property
     def has_room(self) -> bool:
         return self._stream.transcription is None
 
-    def begin(self, delay_ms: int | None = None) -> LiveStream:
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> LiveStream:
         self._stream = _SingleStream()
-        self._stream.transcription = self._begin(delay_ms)
+        self._stream.transcription = self._begin(**options, live=True)
         return self._stream
 
     def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:

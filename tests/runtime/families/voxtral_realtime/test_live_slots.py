@@ -93,7 +93,7 @@ def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> di
         while waiting or running:
             for number, sound in [each for each in waiting if each[1].start <= step]:
                 if batch.has_room:
-                    running[number] = Running(sound, batch.begin(DELAYS_MS[sound.delay]))
+                    running[number] = Running(sound, batch.begin(delay_ms=DELAYS_MS[sound.delay]))
                     waiting.remove((number, sound))
             for each in running.values():
                 each.feed(step)
@@ -191,7 +191,7 @@ def test_faults_in_moves_slots_and_starts_are_found(
 def test_streams_that_are_due_together_share_one_call() -> None:
     engine = ToyEngine()
     batch = new_task(engine).live_batch(4)
-    streams = [batch.begin(80) for _ in range(3)]
+    streams = [batch.begin(delay_ms=80) for _ in range(3)]
     for _ in range(6):
         for stream in streams:
             stream.feed(np.zeros(TOKEN, np.float32))
@@ -212,7 +212,7 @@ def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(
     task, sounds = new_task(), [Sound(seed, 20) for seed in (1, 2, 3)]
     expected = [single_request(sound.seed, sound.tokens, sound.delay) for sound in sounds]
     batch = task.live_batch(3)
-    streams = [batch.begin(DELAYS_MS[sound.delay]) for sound in sounds]
+    streams = [batch.begin(delay_ms=DELAYS_MS[sound.delay]) for sound in sounds]
     running = [Running(sound, stream) for sound, stream in zip(sounds, streams, strict=True)]
     raise_for(monkeypatch, cast(SlotStream, streams[1]).decoder, where)
     tokens = dict[Any, list[int]]()
@@ -270,8 +270,8 @@ def test_the_silence_in_front_is_computed_once_per_delay() -> None:
     task = new_task(engine)
     for _ in range(3):
         for delay in DELAYS_MS:
-            task.live_batch(2).begin(delay)
-            task.begin(delay, live=True)
+            task.live_batch(2).begin(delay_ms=delay)
+            task.begin(delay_ms=delay, live=True)
     calls = engine.batches
     assert calls["audio_encoder", 1] == 2 and calls["prefill", 1] == 2 + 1  # one to open every graph
 

@@ -19,8 +19,8 @@ from voxport.runtime.families.voxtral_realtime.transcript import Transcript
 def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:
     """A stream in the second slot of a batch."""
     batch: Any = task_with_many_words().live_batch(2)
-    batch.begin(delay_ms)
-    stream, words = batch.begin(delay_ms), []
+    batch.begin(delay_ms=delay_ms)
+    stream, words = batch.begin(delay_ms=delay_ms), []
     for block in np.split(samples, range(TOKEN, len(samples), TOKEN)):
         stream.feed(block)
         words += [word for delta in batch.step().get(stream, ()) for word in delta.words]
@@ -37,7 +37,7 @@ def test_times_are_in_order_and_within_the_sound(count: int, delay_ms: int) -> N
     found = [
         [
             word
-            for delta in task_with_many_words().transcribe([samples], delay_ms, live)
+            for delta in task_with_many_words().transcribe([samples], delay_ms=delay_ms, live=live)
             for word in delta.words
         ]
         for live in (False, True)

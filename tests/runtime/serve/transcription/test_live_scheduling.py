@@ -130,7 +130,7 @@ class TimedToText(LoudToText):
                 task.now_s += task._seconds[slots] * (9 if task._steps % 4 == 0 else 1)
                 return {}
 
-        return Batch(lambda delay_ms: self.begin(delay_ms, live=True))
+        return Batch(self.begin)
 
 
 @pytest.mark.parametrize(
