@@ -19,11 +19,12 @@ class TranscriptDelta:
     """Text that has become complete since the last delta, and the words that have.
 
     A word is complete later than its text, so a delta may have words and no text. Their times lie within the
-    audio.
+    audio. `language` is the code of what the model heard, if it says so.
     """
 
     text: str
     words: list[Word]
+    language: str = ""
 
 
 class TranscriptionOptions(TypedDict, total=False):

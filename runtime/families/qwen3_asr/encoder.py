@@ -1,7 +1,5 @@
 """From log-mel features to rows of sound for the decoder, one window after another."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from voxport.bundle.constants.qwen3_asr import ENCODER, Qwen3ASRConstants
@@ -18,21 +16,36 @@ def rows_of(frames: int, constants: Qwen3ASRConstants) -> int:
     return chunks * constants.chunk_rows + rest
 
 
-def encode_windows(
-    stream: Stream, constants: Qwen3ASRConstants, mel: np.ndarray, first: int = 0
-) -> Iterator[np.ndarray]:
-    """mel float32 [frames, mels] of a whole recording -> rows float32 [n, dim] of each window from number
-    `first` on.
-    """
-    size, is_short = constants.window_chunks * constants.chunk_frames, len(mel) < constants.chunk_frames
-    for start in range(first * size, len(mel), size):
-        frames = mel[start : start + size]
-        chunks = -(-len(frames) // constants.chunk_frames)
-        padded = np.zeros((1, chunks * constants.chunk_frames, mel.shape[1]), np.float32)
-        padded[0, : len(frames)] = frames
+class SoundEncoder:
+    """Rows of sound for the decoder. Windows with equal features are encoded once."""
+
+    def __init__(self, stream: Stream, constants: Qwen3ASRConstants):
+        self._stream, self._constants = stream, constants
+        self._windows = list[tuple[np.ndarray, np.ndarray]]()  # features, rows
+
+    def encode(self, mel: np.ndarray) -> np.ndarray:
+        """mel float32 [frames, mels] of all sound so far -> float32 [n, dim]."""
+        constants = self._constants
+        size, is_short = constants.window_chunks * constants.chunk_frames, len(mel) < constants.chunk_frames
+        found = list[tuple[np.ndarray, np.ndarray]]()
+        for number, start in enumerate(range(0, len(mel), size)):
+            frames = mel[start : start + size]
+            known = self._windows[number] if number < len(self._windows) else None
+            if known is None or not np.array_equal(known[0], frames):
+                known = frames, self._encode_window(frames, is_short)
+            found.append(known)
+        self._windows = found
+        return np.concatenate([np.zeros((0, constants.dim), np.float32), *(rows for _, rows in found)])
+
+    def _encode_window(self, frames: np.ndarray, is_short: bool) -> np.ndarray:
+        """`is_short`: the whole recording is shorter than a chunk, so no zeros follow it."""
+        constants, (count, mels) = self._constants, frames.shape
+        chunks = -(-count // constants.chunk_frames)
+        padded = np.zeros((1, chunks * constants.chunk_frames, mels), np.float32)
+        padded[0, :count] = frames
         inputs = {
-            "mel": padded.reshape(1, chunks, constants.chunk_frames, -1),
-            "frames": np.array([len(frames)]),
+            "mel": padded.reshape(1, chunks, constants.chunk_frames, mels),
+            "frames": np.array([count]),
             "is_short": np.array([int(is_short)]),
         }
-        yield stream.run(ENCODER, inputs)["embeddings"][0, : rows_of(len(frames), constants)]
+        return self._stream.run(ENCODER, inputs)["embeddings"][0, : rows_of(count, constants)]

@@ -1,4 +1,4 @@
-"""Log-mel features of a whole recording. Their floor depends on its loudest value."""
+"""Log-mel features of a recording. Their floor depends on its loudest value."""
 
 from functools import cache
 
@@ -21,6 +21,27 @@ def log_mel(samples: np.ndarray, constants: Qwen3ASRConstants) -> np.ndarray:
 
     Raises UsageError on a recording that is too short for a window with its reflection.
     """
+    return _above_floor(_log_powers(samples, constants, 0))
+
+
+class GrowingMel:
+    """Log-mel features of sound that grows. Spectra of finished frames are computed once."""
+
+    def __init__(self, constants: Qwen3ASRConstants):
+        self._constants = constants
+        self._powers = np.zeros((0, constants.n_mels))  # of frames behind which no sample is reflected
+
+    def of(self, samples: np.ndarray) -> np.ndarray:
+        """As `log_mel`. `samples` begin with those of the call before."""
+        constants = self._constants
+        powers = np.concatenate((self._powers, _log_powers(samples, constants, len(self._powers))))
+        finished = max(0, (len(samples) - constants.window_size // 2) // constants.hop_length + 1)
+        self._powers = powers[:finished]
+        return _above_floor(powers)
+
+
+def _log_powers(samples: np.ndarray, constants: Qwen3ASRConstants, first: int) -> np.ndarray:
+    """log10 of the powers of frames from number `first` on: float64 [n, mels]."""
     size, hop = constants.window_size, constants.hop_length
     if len(samples) <= size // 2:
         raise UsageError(
@@ -28,15 +49,19 @@ def log_mel(samples: np.ndarray, constants: Qwen3ASRConstants) -> np.ndarray:
         )
     filters = _filters(size, constants.n_mels, constants.sample_rate)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
-    padded = np.pad(samples.astype(np.float64), size // 2, "reflect")
+    padded = np.pad(samples.astype(np.float64), size // 2, "reflect")[first * hop :]
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
-    found = np.zeros((frames_of(len(samples), constants), constants.n_mels))
+    found = np.zeros((frames_of(len(samples), constants) - first, constants.n_mels))
     for start in range(0, len(found), BLOCK_FRAMES):
         stop = min(start + BLOCK_FRAMES, len(found))
         power = np.square(np.abs(np.fft.rfft(windows[start:stop] * window)))
         found[start:stop] = np.log10(np.maximum(power @ filters, MIN_POWER))
-    floor = found.max(initial=np.log10(MIN_POWER)) - RANGE
-    mel: np.ndarray = ((np.maximum(found, floor) + 4) / 4).astype(np.float32)
+    return found
+
+
+def _above_floor(powers: np.ndarray) -> np.ndarray:
+    floor = powers.max(initial=np.log10(MIN_POWER)) - RANGE
+    mel: np.ndarray = ((np.maximum(powers, floor) + 4) / 4).astype(np.float32)
     return mel
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Unpack
 
 import numpy as np
-from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
+from voxport.runtime.single_stream import SingleStreamBatch
 from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, TranscriptDelta, TranscriptionOptions
 
 RATE, BLOCK, LOUD = 16000, 1280, 0.1

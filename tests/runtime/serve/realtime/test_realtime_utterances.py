@@ -23,10 +23,10 @@ from support.serve.realtime_client import (
     talk,
     update,
 )
-from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
+from voxport.runtime.single_stream import SingleStreamBatch
 from voxport.runtime.speech_to_text import LiveStream
 
 

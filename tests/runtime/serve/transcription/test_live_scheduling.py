@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support.serve.http_server import wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
-from support.serve.single_stream_batch import SingleStreamBatch
 
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription import live_streams
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import RECORDING_TOKENS, TranscriptionWorker
+from voxport.runtime.single_stream import SingleStreamBatch
 from voxport.runtime.speech_to_text import LiveBatch, LiveStream, TranscriptDelta
 
 ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names belong to live clients

@@ -1,0 +1,133 @@
+"""Transcriptions of recordings and of live sound."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
+from voxport.bundle.errors import UsageError
+from voxport.runtime.engines.base import Stream
+from voxport.runtime.families.qwen3_asr.answer import Answer, Request
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
+from voxport.runtime.families.qwen3_asr.features import GrowingMel
+from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
+from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
+from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
+from voxport.runtime.speech_to_text import TranscriptDelta
+
+# Rows of the caches for a second of sound: 13 of the sound, and 8 of its text, which has 2 to 5 tokens.
+ROWS_PER_SECOND = 13 + 8
+PROMPT_ROWS = 64  # for what is around sound and context in a prompt
+LEAST_S = 10.0  # of sound for which a context must leave room
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What all transcriptions of a bundle have in common."""
+
+    constants: Qwen3ASRConstants
+    tokenizer: Tokenizer
+    capacity: int  # rows of the caches
+
+    def longest_s(self, request: Request) -> float:
+        """Seconds of sound that one prompt takes. Raises UsageError if the context leaves no room."""
+        count = len(self.tokenizer.encode(request.context))
+        found = (self.capacity - PROMPT_ROWS - count) / ROWS_PER_SECOND
+        if found < LEAST_S:
+            raise UsageError(
+                f"context: has {count} tokens, and the bundle keeps {self.capacity} rows; give a shorter "
+                "one, or export with a larger --cache-length",
+                field="context",
+            )
+        return min(found, request.longest_s)
+
+
+class Segment:
+    """Sound that one prompt takes, and what the model answered to it last."""
+
+    def __init__(self, stream: Stream, parts: Parts, request: Request):
+        self._parts, self._request, self._forced = parts, request, forced_answer(request.language)
+        self._mel, self._encoder = GrowingMel(parts.constants), SoundEncoder(stream, parts.constants)
+        self._recogniser = Recogniser(stream, parts.constants)
+
+    def answer(self, samples: np.ndarray, kept: str = "") -> Iterator[str]:
+        """Continues the answer `kept` to samples float32 [n] -> the whole answer after each token."""
+        tokenizer, tokens = self._parts.tokenizer, list[int]()
+        sound = self._encoder.encode(self._mel.of(samples))
+        ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
+        for token in self._recogniser.answer(ids, sound, self._parts.capacity):
+            tokens.append(token)
+            yield kept + tokenizer.decode(tokens)
+
+
+class RecordingTranscription:
+    """A recording; a long one is divided. Implements `runtime.speech_to_text.Transcription`."""
+
+    def __init__(self, stream: Stream, parts: Parts, request: Request):
+        self._stream, self._parts, self._request = stream, parts, request
+        self._longest_s, self._answer = parts.longest_s(request), Answer(request.language)
+        self._samples, self._is_divided = np.zeros(0, np.float32), False
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        rate = self._parts.constants.sample_rate
+        self._samples = np.concatenate((self._samples, samples))
+        while len(self._samples) > (self._longest_s + SEARCH_S) * rate:
+            first = split(self._samples, self._longest_s, rate)[0]
+            self._samples, self._is_divided = self._samples[len(first) :], True
+            yield from self._transcribe(first)
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        rate = self._parts.constants.sample_rate
+        for piece in split(self._samples, self._longest_s, rate, is_rest=self._is_divided):
+            yield from self._transcribe(piece)
+
+    def _transcribe(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        raw = ""
+        for raw in Segment(self._stream, self._parts, self._request).answer(samples):
+            yield from self._answer.more(raw)
+        yield from self._answer.more(raw, is_final=True)
+
+
+class LiveTranscription:
+    """Live sound: see `streaming`. Implements `runtime.speech_to_text.Transcription`.
+
+    Text is given out when no later chunk changes it. After as much sound as a prompt takes, all text is given
+    out, and the next chunk begins anew.
+    """
+
+    def __init__(self, stream: Stream, parts: Parts, request: Request, settings: StreamSettings):
+        self._stream, self._parts, self._request, self._settings = stream, parts, request, settings
+        self._longest_s, self._answer = parts.longest_s(request), Answer(request.language)
+        self._size = round(settings.chunk_s * parts.constants.sample_rate)
+        self._waiting = np.zeros(0, np.float32)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._segment = Segment(self._stream, self._parts, self._request)
+        self._samples, self._chunks = np.zeros(0, np.float32), 0
+        self._raw = self._kept = ""
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        self._waiting = np.concatenate((self._waiting, samples))
+        while len(self._waiting) >= self._size:
+            chunk, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
+            yield from self._step(chunk)
+            if len(self._samples) + self._size > self._longest_s * self._parts.constants.sample_rate:
+                yield from self._answer.more(self._raw, is_final=True)
+                self._begin()
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        if len(self._waiting):
+            yield from self._step(self._waiting, is_last=True)
+        yield from self._answer.more(self._raw, is_final=True)
+
+    def _step(self, chunk: np.ndarray, is_last: bool = False) -> Iterator[TranscriptDelta]:
+        kept = kept_answer(self._parts.tokenizer, self._raw, self._chunks, self._settings, is_last)
+        if len(kept) > len(self._kept):  # what was kept once was given out, and stays
+            self._kept = kept
+        self._samples = np.concatenate((self._samples, chunk))
+        self._raw = [self._kept, *self._segment.answer(self._samples, self._kept)][-1]
+        self._chunks += 1
+        yield from self._answer.more(self._kept)
