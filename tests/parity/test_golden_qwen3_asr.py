@@ -16,13 +16,15 @@ import pytest
 import torch
 from support.paths import GOLDEN
 
-from voxport.bundle.constants.qwen3_asr import CODES, ENCODER
+from voxport.bundle.constants.qwen3_asr import ALIGN, CODES, ENCODER
+from voxport.bundle.errors import UsageError
 from voxport.model.checkpoint import materialize
 from voxport.model.layers.qwen_block import QwenStack
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.model.qwen3_asr.modules import Encoder, rows_of
 from voxport.runtime.engines.base import Arrays
+from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import Request
 from voxport.runtime.families.qwen3_asr.features import log_mel
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
@@ -57,7 +59,7 @@ class Reference:
         self.table = thinker.model.embed_tokens.weight.clone()
         root.requires_grad_(False)
         self.encoder = Encoder(thinker.audio_tower, self.config.thinker_config.audio_config)
-        self.decoder = QwenStack(thinker.model, thinker.lm_head, text, ROWS)
+        self.decoder = QwenStack(thinker.model, thinker.lm_head, text, ROWS, all_rows=self.config.is_aligner)
         shape = (1, ROWS, text.num_key_value_heads, text.head_dim)
         self.caches = [torch.zeros(shape) for _ in range(2 * text.num_hidden_layers)]
 
@@ -91,7 +93,7 @@ class EagerStream:
     """The recogniser as a stream of an engine. It counts the windows and rows that are computed."""
 
     def __init__(self, reference: Reference):
-        self.signatures = {"prefill": SimpleNamespace(dims={"S": (1, 64)})}
+        self.signatures = dict.fromkeys(("prefill", ALIGN), SimpleNamespace(dims={"S": (1, 64)}))
         self.reference, self.caches = reference, reference.caches
         self.rows = self.windows = 0
 
@@ -235,3 +237,31 @@ def test_times_and_languages() -> None:
         assert mended(case["ms"]) == case["mended"]
     for case in TEXTS["merge_languages"]:
         assert ",".join(without_repeats(case["of"])) == case["merged"]
+
+
+@pytest.fixture(scope="module")
+def aligner() -> Aligner:
+    reference = Reference(FOLDER / "aligner")
+    engine = cast(Any, SimpleNamespace(stream=lambda: EagerStream(reference)))
+    return Aligner(engine, reference.constants, reference.tokenizer)
+
+
+@pytest.mark.parametrize("name", TEXTS["aligned"])
+def test_times_of_words(
+    aligner: Aligner, golden: dict[str, np.ndarray], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TEXTS["aligned"][name]
+    # the rules of two languages are of other packages, which need not be installed
+    monkeypatch.setattr("voxport.runtime.families.qwen3_asr.aligner.words_of", lambda *given: run["words"])
+    samples = golden[f"{run['clip']}_pcm"].astype(np.float32) / 32768
+    found = aligner.align(samples, run["text"], CODES[run["language"]])
+    assert [[word.text, word.start, word.end] for word in found.words] == run["items"]
+    assert (found.mended > 0) == (run["mended_ms"] != [80 * slot for slot in run["slots"]])
+
+
+def test_a_text_without_words_and_a_recording_that_is_too_long(aligner: Aligner) -> None:
+    assert not aligner.align(np.zeros(16_000, np.float32), "... !!!").words
+    with pytest.raises(UsageError, match="up to 96 s; divide"):
+        aligner.align(np.zeros(97 * 16_000, np.float32), "Hello.")
+    with pytest.raises(UsageError, match="keeps 512; divide both"):
+        aligner.align(np.zeros(16_000, np.float32), "Hello. " * 200)

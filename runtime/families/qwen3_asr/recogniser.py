@@ -44,9 +44,7 @@ class Recogniser:
         known = min(self._known_rows(ids, sound), len(ids) - 1)
         self._ids, self._sound = self._ids[:known], sound
         rest = np.array(ids[known:])
-        rows = self._stream.run_rows("embed_tokens", {"ids": rest[None]})["embeddings"].copy()
-        is_sound = rest == self._constants.audio_pad_id
-        rows[0, is_sound] = sound[len(sound) - int(is_sound.sum()) :]
+        rows = with_sound(self._stream, self._constants, rest, sound)
         most, token = self._stream.signatures["prefill"].dims["S"][1], 0
         for start in range(0, len(rest), most):
             part = rest[start : start + most].tolist()
@@ -73,3 +71,13 @@ class Recogniser:
         logits = self._stream.run(component, inputs)["logits"]
         self._ids += ids
         return int(logits[0].argmax())
+
+
+def with_sound(
+    stream: Stream, constants: Qwen3ASRConstants, ids: np.ndarray, sound: np.ndarray
+) -> np.ndarray:
+    """Rows float32 [1, S, dim] of ids int64 [S]. The last rows of the sound take the places of its ids."""
+    rows = stream.run_rows("embed_tokens", {"ids": ids[None]})["embeddings"].copy()
+    is_sound = ids == constants.audio_pad_id
+    rows[0, is_sound] = sound[len(sound) - int(is_sound.sum()) :]
+    return rows

@@ -1,0 +1,79 @@
+"""`Aligner`: times of the words of a text that is spoken in a recording."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from voxport.bundle.constants.qwen3_asr import ALIGN, AlignerConstants, Qwen3ASRConstants
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.engines.base import Engine, Stream
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
+from voxport.runtime.families.qwen3_asr.features import GrowingMel
+from voxport.runtime.families.qwen3_asr.recogniser import with_sound
+from voxport.runtime.families.qwen3_asr.text import Tokenizer
+from voxport.runtime.families.qwen3_asr.times import mended
+from voxport.runtime.families.qwen3_asr.words import words_of
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`mended` is the share of times that ran backwards. Most do if the text is not what is said."""
+
+    words: list[Word]
+    mended: float
+
+
+class Aligner:
+    """Each alignment uses a stream of its own on the shared engine."""
+
+    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer):
+        assert constants.aligner
+        self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
+        self._aligner: AlignerConstants = constants.aligner
+
+    def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
+        """The words of `text` with their times in samples float32 [n]; `language` is a code.
+
+        Raises UsageError if text and recording do not fit the model or the caches.
+        """
+        constants, aligner, rate = self._constants, self._aligner, self._constants.sample_rate
+        longest_s = aligner.classes * aligner.step_ms / 1000
+        if len(samples) > longest_s * rate:
+            raise UsageError(
+                f"recording: has {len(samples) / rate:.0f} s, and the model knows times up to "
+                f"{longest_s:.0f} s; divide the recording and its text"
+            )
+        words = words_of(text, language)
+        if not words:
+            return Alignment([], 0.0)
+        stream = self._engine.stream()
+        sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
+        ids = self._prompt(len(sound), words)
+        if len(ids) > stream.capacity(ALIGN):
+            raise UsageError(
+                f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
+                f"{stream.capacity(ALIGN)}; divide both, or export with a larger --cache-length"
+            )
+        times = self._times(stream, ids, sound)
+        right = mended(times)
+        seconds = [round(time / 1000, 3) for time in right]
+        found = [Word(word, *seconds[2 * index : 2 * index + 2]) for index, word in enumerate(words)]
+        return Alignment(found, sum(a != b for a, b in zip(times, right, strict=True)) / len(times))
+
+    def _prompt(self, rows: int, words: list[str]) -> list[int]:
+        """The ids of the sound and of the words, each with two places for its times behind it."""
+        constants, place = self._constants, self._aligner.timestamp_id
+        ids = [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id]
+        return ids + [each for word in words for each in (*self._tokenizer.encode(word), place, place)]
+
+    def _times(self, stream: Stream, ids: list[int], sound: np.ndarray) -> list[int]:
+        """Milliseconds at each place of a time."""
+        rows = with_sound(stream, self._constants, np.array(ids), sound)
+        most, found = stream.signatures[ALIGN].dims["S"][1], list[np.ndarray]()
+        for start in range(0, len(ids), most):
+            inputs = {"embeddings": rows[:, start : start + most], "position": np.array([start])}
+            found.append(stream.run(ALIGN, inputs)["logits"][0].argmax(axis=1))
+        places = np.array(ids) == self._aligner.timestamp_id
+        times: list[int] = (np.concatenate(found)[places] * self._aligner.step_ms).tolist()
+        return times
