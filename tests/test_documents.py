@@ -18,7 +18,7 @@ from voxport.model.families import FAMILIES
 
 DOCUMENTS = {path: (ROOT / path).read_text(encoding="utf-8") for path in source_files("*.md")}
 FORMAT = DOCUMENTS["bundle/FORMAT.md"]
-MAX_DOCUMENT_LINES = 2100  # all documents together, without those of `examples`
+MAX_DOCUMENT_LINES = 2150  # all documents together, without those of `examples`
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 SECTIONS: dict[str, list[Any]] = {  # of FORMAT.md, with the records that each describes
