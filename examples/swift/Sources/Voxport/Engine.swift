@@ -48,7 +48,6 @@ private func divide(_ signature: Signature, _ inputs: [String: [Float]]) -> [[St
     }
 }
 
-/// The engine of a bundle's target.
 public func openEngine(_ bundle: ModelBundle) throws -> any Engine {
     let target = bundle.manifest.job.target
     #if canImport(CoreML)

@@ -50,8 +50,8 @@ public final class Listener: Model {
     /// The rest of the text. Nothing can be fed after it.
     public func finish() async throws -> String {
         let c = constants, size = c.samplesPerToken, rest = (size - stream.samples % size) % size
-        stream.frames += mel.feed(silence(rest + size * (c.delays[stream.delay] + c.flushTokens + 1)))
-        stream.frames += mel.finish()
+        let tokens = c.delays[stream.delay] + c.flushTokens + 1, beyond = c.windowSize / 2 - c.hopLength
+        stream.frames += mel.feed(silence(rest + tokens * size + beyond))
         try await encode(1, stream.chunk)
         return try await decode() + stream.decoder.rest
     }
@@ -113,10 +113,4 @@ public final class Listener: Model {
         _ = try await feed(pcm(request.recording)) + finish()
         return trace!.merging(["tokens": stream.tokens.floats]) { $1 }
     }
-}
-
-/// The factor that makes a quiet recording as loud as the model expects. samples: [n] in [-1, 1].
-public func gain(_ samples: [Float]) -> Float {
-    let peak = samples.reduce(0) { max($0, abs($1)) }
-    return peak >= pow(10, -3) && peak < pow(10, -0.3) ? min(100, pow(10, -0.05) / peak) : 1
 }

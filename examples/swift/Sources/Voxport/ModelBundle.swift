@@ -76,15 +76,13 @@ public final class ModelBundle {
     func request<Request: Decodable>() throws -> Request {
         try decode(VectorFile.self, Data(contentsOf: folder.appendingPathComponent("vectors.json"))).request
     }
-    /// Its entry in the manifest.
     public func component(_ name: String) throws -> Component {
         if let found = manifest.job.components.first(where: { $0.name == name }) { return found }
         throw VoxportError("\(folder.path): no component \(name); export it again")
     }
-    /// The bytes of a file.
     public func read(_ path: String) throws -> Data {
-        let url = folder.appendingPathComponent(path)
-        guard let entry = manifest.files[path], let data = try? Data(contentsOf: url, options: .mappedIfSafe)
+        guard let entry = manifest.files[path], !path.contains(".."),
+            let data = try? Data(contentsOf: folder.appendingPathComponent(path), options: .mappedIfSafe)
         else { throw VoxportError("\(path): missing; copy the bundle again") }
         var hash = entry.sha256
         #if canImport(CryptoKit)
@@ -95,7 +93,8 @@ public final class ModelBundle {
     }
     /// The folder of a package. Its files are checked, because a runtime may abort on a damaged one.
     public func package(_ path: String) throws -> URL {
-        for file in manifest.files.keys.sorted() where file.hasPrefix("\(path)/") { _ = try read(file) }
+        let files = manifest.files.keys.filter { $0.hasPrefix("\(path)/") }
+        for file in files.isEmpty ? [path] : files.sorted() { _ = try read(file) }
         return folder.appendingPathComponent(path)
     }
 }
@@ -104,4 +103,27 @@ func decode<Value: Decodable>(_ type: Value.Type, _ json: Data) throws -> Value 
     let decoder = JSONDecoder()
     decoder.keyDecodingStrategy = .convertFromSnakeCase
     return try decoder.decode(type, from: json)
+}
+
+public protocol Model: AnyObject {
+    /// The arrays of vectors.json, in row-major order. Its codes or tokens are fed back, not the chosen ones.
+    func vectors() async throws -> [String: [Float]]
+}
+
+public func openModel(_ folder: URL) throws -> any Model {
+    let engine = try openEngine(try ModelBundle(folder)), family = engine.bundle.manifest.job.family
+    switch family {
+    case "voxtral_tts": return try VoxtralTTS(engine)
+    case "qwen3_tts": return try QwenTTS(engine)
+    case "voxtral_realtime": return try Listener(engine)
+    default: throw VoxportError("\(folder.path): family \(family) is unknown to this program")
+    }
+}
+
+/// The one of `known` that equals `name`, in any case. what: what is sought, for the error
+func find(_ what: String, _ name: String, in known: some Collection<String>) throws -> String {
+    let found = known.first { $0 == name } ?? known.first { $0.lowercased() == name.lowercased() }
+    if let found { return found }
+    let names = known.isEmpty ? "none" : known.sorted().joined(separator: ", ")
+    throw VoxportError("\(what) \(name): unknown, this bundle has \(names)")
 }

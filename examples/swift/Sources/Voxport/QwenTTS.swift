@@ -6,7 +6,7 @@ private let leastFrames = 2, small = "0b6"  // the size whose CustomVoice model 
 public final class QwenTTS: Speaker {
     private struct Constants: Decodable {
         let kind, size: String
-        let dim, nCodebooks, firstCodes, otherCodes, sampleRate: Int
+        let dim, vocabSize, nCodebooks, firstCodes, otherCodes, sampleRate: Int
         let assistantId, imStartId, imEndId, ttsPadId, ttsBosId, ttsEosId, codecBosId, codecPadId: Int
         let codecEosTokenId, codecThinkId, codecNothinkId, codecThinkBosId, codecThinkEosId: Int
         let speakers, codecLanguageId: [String: Int]
@@ -23,15 +23,14 @@ public final class QwenTTS: Speaker {
         let c: Constants = try engine.bundle.constants()
         if c.kind == "base" { throw VoxportError("a Base model clones voices; this program does not") }
         (constants, tokenizer) = (c, try QwenTokenizer(engine.bundle))
-        try super.init(engine, voices: c.speakers.keys, width: c.dim, rate: c.sampleRate, pace: 0.83)
+        try super.init(engine, voices: c.speakers.keys, width: c.dim, rate: c.sampleRate)
     }
     override func start(_ text: String, _ options: SpeakOptions) async throws {
         let c = constants, newline = tokenizer.encode("\n")
-        let voice = (options.voice ?? voices.first)?.lowercased()
-        let controls = try controls(voice, options.language.lowercased())
+        let controls = try controls(options)
         (ids, earlier) = (tokenizer.encode(text), [])
         var head = [c.imStartId, c.assistantId] + newline
-        if let instruct = options.instruct, c.kind != "custom_voice" || c.size != small {
+        if let instruct = options.instruct, !instruct.isEmpty, c.kind != "custom_voice" || c.size != small {
             let asked = tokenizer.encode("user\n") + tokenizer.encode(instruct)
             head = [c.imStartId] + asked + [c.imEndId] + newline + head
         }
@@ -46,23 +45,22 @@ public final class QwenTTS: Speaker {
         try await prefill(rows + sum(bos, padding), options.seed)
     }
     /// Ids of the talker's vocabulary that say who speaks, and in which language
-    private func controls(_ voice: String?, _ language: String) throws -> [Int] {
-        let c = constants, speaker = voice.flatMap { c.speakers[$0] }
-        if !voices.isEmpty, speaker == nil { throw unknown("voice", voice ?? "", voices) }
+    private func controls(_ options: SpeakOptions) throws -> [Int] {
+        let c = constants, asked = options.voice ?? voices.first
+        let voice = try asked.map { try find("voice", $0, in: voices) }
+        let language = try find("language", options.language, in: c.codecLanguageId.keys + ["auto"])
         let dialect = ["auto", "chinese"].contains(language) ? voice.flatMap { c.dialects[$0] } : nil
-        let id = c.codecLanguageId[dialect ?? language]
-        if id == nil, language != "auto" { throw unknown("language", language, c.codecLanguageId.keys) }
+        let id = c.codecLanguageId[dialect ?? language], speaker = voice.flatMap { c.speakers[$0] }
         let ids = [id == nil ? c.codecNothinkId : c.codecThinkId, c.codecThinkBosId, id, c.codecThinkEosId]
         return (ids + [speaker, c.codecPadId, c.codecBosId]).compactMap { $0 }
     }
     override func frame() async throws -> [Int]? {
         let c = constants, s = c.samplingDefaults, books = c.nCodebooks - 1, draws = s.othersTemperature > 0
-        noise = []
+        noise = (0..<c.vocabSize + books * c.otherCodes).map { _ in generator.gumbel() }
         let code = firstCode(outputs["logits"]!)
         if code == c.codecEosTokenId { return nil }
         earlier.append(code)
-        let others = (0..<books * c.otherCodes).map { _ in draws ? generator.gumbel() : 0 }
-        noise += others
+        let others = noise.dropFirst(c.vocabSize).map { draws ? $0 : 0 }
         let topK = s.othersTopK > 0 ? min(s.othersTopK, c.otherCodes) : c.otherCodes
         return try await engine.run("code_predictor", [
             "hidden": outputs["hidden"]!, "codes": [Float(code)] + Array(repeating: -1, count: books),
@@ -71,12 +69,12 @@ public final class QwenTTS: Speaker {
         ])["chosen"]!.map { Int($0) }
     }
     private func firstCode(_ logits: [Float]) -> Int {
-        let c = constants, s = c.samplingDefaults, mayEnd = earlier.count >= leastFrames
+        let c = constants, s = c.samplingDefaults, penalty = s.repetitionPenalty
+        let mayEnd = earlier.count >= leastFrames
         func isAllowed(_ id: Int) -> Bool { id < c.firstCodes || (id == c.codecEosTokenId && mayEnd) }
         var scores = logits.map { Double($0) }
-        for id in Set(earlier) { scores[id] *= pow(s.repetitionPenalty, scores[id] > 0 ? -1 : 1) }
+        for id in Set(earlier) { scores[id] = scores[id] > 0 ? scores[id] / penalty : scores[id] * penalty }
         if s.temperature == 0 { return argmax(scores, where: isAllowed) }
-        noise = logits.map { _ in generator.gumbel() }
         let order = scores.indices.filter(isAllowed).sorted { (scores[$1], $0) < (scores[$0], $1) }
         let scaled = scores.map { ($0 - scores[order[0]]) / s.temperature }
         let least = scaled[order[(s.topK > 0 ? min(s.topK, order.count) : order.count) - 1]]
@@ -87,6 +85,10 @@ public final class QwenTTS: Speaker {
             before += exp(scaled[id])
         }
         return argmax(zip(scaled, noise).map { $0 + Double($1) }) { nucleus.contains($0) }
+    }
+    override func usualFrames(_ text: String) -> Double {
+        let letters = text.unicodeScalars, wide = letters.filter { $0.value >= 0x3000 }.count
+        return 2.8 * Double(wide) + 0.83 * Double(letters.count - wide)
     }
     override func step(_ codes: [Int]) async throws {
         try await read("decode_step", sum(try await engine.rows("embed_codes", "codes", codes), padding))

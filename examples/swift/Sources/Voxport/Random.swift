@@ -32,11 +32,10 @@ struct Generator {
         half = UInt32(output >> 32)
         return UInt32(truncatingIfNeeded: output)
     }
-    private mutating func uniform() -> Double { Double(bits() >> 8) / 0x1p24 }
-    /// Whether a point of a layer that reaches beyond the density is below it
-    private mutating func isBelow(_ table: Ziggurat, _ layer: Int, _ density: Double) -> Bool {
-        let low = Double(table.heights[layer]), step = Double(table.heights[layer - 1] - table.heights[layer])
-        return Double(Float(step * uniform() + low)) < density
+    private mutating func uniform() -> Float { Float(bits() >> 8) / 0x1p24 }
+    /// The height of a random point between the edges of a layer
+    private mutating func height(_ table: Ziggurat, _ layer: Int) -> Float {
+        (table.heights[layer - 1] - table.heights[layer]) * uniform() + table.heights[layer]
     }
     /// A standard normal value
     mutating func normal() -> Float {
@@ -44,12 +43,11 @@ struct Generator {
             let bits = bits(), layer = Int(bits & 255), integer = bits >> 9 & 0x7f_ffff
             let x = (bits & 256 == 0 ? 1 : -1) * Float(integer) * normals.widths[layer]
             if Double(integer) < normals.integers[layer] { return x }
-            if layer > 0, isBelow(normals, layer, exp(-0.5 * Double(x) * Double(x))) { return x }
+            if layer > 0, Double(height(normals, layer)) < exp(-0.5 * Double(x) * Double(x)) { return x }
             while layer == 0 {  // the tail
-                let beyond = Float(-1 / Double(normals.radius)) * Float(log1p(-uniform()))
-                let y = Double(Float(-log1p(-uniform())))
+                let beyond = -1 / normals.radius * log1p(-uniform()), y = -log1p(-uniform())
                 let sign: Float = integer >> 8 & 1 == 0 ? 1 : -1
-                if y + y > Double(beyond) * Double(beyond) { return sign * (normals.radius + beyond) }
+                if y + y > beyond * beyond { return sign * (normals.radius + beyond) }
             }
         }
     }
@@ -60,8 +58,8 @@ struct Generator {
             let bits = bits() >> 1, layer = Int(bits & 255), integer = bits >> 8
             let x = Float(integer) * exponentials.widths[layer]
             if Double(integer) < exponentials.integers[layer] { return x }
-            if layer == 0 { return exponentials.radius - Float(log1p(-uniform())) }
-            if isBelow(exponentials, layer, Double(Float(exp(-Double(x))))) { return x }
+            if layer == 0 { return exponentials.radius - log1p(-uniform()) }
+            if height(exponentials, layer) < exp(-x) { return x }
         }
     }
 }

@@ -13,21 +13,21 @@ public class Speaker: Model {
     public let sampleRate: Int  // Hz
     let engine: any Engine
     private let width, capacity: Int  // values in a row, and rows in the caches
-    private let pace: Double  // frames of usual speech for a character
     private var position = 0, frames = 0  // rows read, and frames decoded to samples
     private var prompt = [Float]()  // rows [n * width]
     private(set) var outputs = [String: [Float]]()  // for the last row
     var ids = [Int]()  // prompt or text
     var noise = [Float]()  // what the last frame drew
     var generator = Generator(seed: 0)
-    init(_ engine: any Engine, voices: some Sequence<String>, width: Int, rate: Int, pace: Double) throws {
-        (self.engine, self.voices, self.pace) = (engine, voices.sorted(), pace)
-        (self.width, sampleRate) = (width, rate)
+    init(_ engine: any Engine, voices: some Sequence<String>, width: Int, rate: Int) throws {
+        (self.engine, self.voices, self.width, sampleRate) = (engine, voices.sorted(), width, rate)
         capacity = try engine.bundle.component("prefill").signature.states.first?.shape[2] ?? 0
     }
     func start(_ text: String, _ options: SpeakOptions) async throws { fatalError("a family has it") }
     func frame() async throws -> [Int]? { fatalError("a family has it") }
     func step(_ codes: [Int]) async throws { fatalError("a family has it") }
+    func usualFrames(_ text: String) -> Double { fatalError("a family has it") }
+    var leastCharacters: Int { 60 }  // shorter sentences are spoken with the next one
     /// Reads the rows [n * width] of a new utterance
     final func prefill(_ rows: [Float], _ seed: UInt64) async throws {
         engine.reset()
@@ -51,9 +51,12 @@ public class Speaker: Model {
     public final func speak(
         _ text: String, _ options: SpeakOptions, chunk: Int = 5, play: ([Float]) throws -> Void
     ) async throws {
-        for sentence in sentences(text) {
+        for (index, sentence) in sentences(text, leastCharacters).enumerated() {
+            if index > 0 { try play(silence(sampleRate / 5)) }  // a pause of 0.2 s
             try await start(sentence, options)
-            let limit = Int((3 * pace * Double(sentence.unicodeScalars.count)).rounded(.up)) + 50
+            let usual = usualFrames(sentence), spare = 10 + 4 * Double(pieces(sentence, words).count)
+            // a model may miss the end of a text
+            let limit = Int((3 * usual).rounded(.up) + min(40, spare + usual.rounded(.toNearestOrEven)))
             var waiting = [[Int]]()
             while waiting.count + frames < limit, let codes = try await frame() {
                 waiting.append(codes)
@@ -93,17 +96,17 @@ func argmax<Value: Comparable>(_ values: [Value], where isAllowed: (Int) -> Bool
     values.indices.filter(isAllowed).max { values[$0] < values[$1] } ?? 0
 }
 
-private let short = 60  // characters; shorter sentences are spoken with the next one
-private let boundary = try! NSRegularExpression(pattern: #"(?<=[.!?…])\s+|(?<=[。！？])\s*|\n+"#)
+private let speakable = try! pattern(#"[\p{L}\p{N}]"#)
+private let words = try! pattern(#"[\p{N}\p{S}\p{Lu}]"#)  // characters that may be spoken as words
+/// Up to a mark before a space, a mark of Chinese or Japanese, or the end of a line
+private let sentence = try! pattern(#"(?=\S)[^\n]*?([.!?…](?=\s)|[。！？]|(?=\s*(\n|\z)))"#)
 
-func sentences(_ text: String) -> [String] {
-    let whole = text.trimmingCharacters(in: .whitespacesAndNewlines)
-    let all = NSRange(location: 0, length: whole.utf16.count)
-    let lines = boundary.stringByReplacingMatches(in: whole, range: all, withTemplate: "\n")
+/// Parts of a text that are spoken one after another. Sentences below `least` characters are joined.
+func sentences(_ text: String, _ least: Int) -> [String] {
     var parts = [String]()
-    for sentence in lines.split(whereSeparator: \.isNewline) {
-        let joins = parts.last.map { $0.unicodeScalars.count < short } ?? false
-        parts.append(joins ? parts.removeLast() + " " + sentence : String(sentence))
+    for each in pieces(text, sentence) {
+        let joins = parts.last.map { $0.unicodeScalars.count < least } ?? false
+        parts.append(joins ? parts.removeLast() + " " + each : each)
     }
-    return parts.filter { $0.contains { $0.isLetter || $0.isNumber } }
+    return parts.filter { !pieces($0, speakable).isEmpty }
 }

@@ -2,21 +2,21 @@ import Foundation
 
 typealias Bytes = [UInt8]
 
-/// A regular expression of the published tokenizers. `\s` has other members in NSRegularExpression.
-private func pattern(_ source: String) throws -> NSRegularExpression {
+/// A regular expression. `\s` of the published tokenizers has other members than in NSRegularExpression.
+func pattern(_ source: String) throws -> NSRegularExpression {
     let unicode = source.replacingOccurrences(of: #"\s"#, with: #"\p{White_Space}"#)
     return try NSRegularExpression(
         pattern: unicode.replacingOccurrences(of: #"\S"#, with: #"\P{White_Space}"#))
 }
 
-private func pieces(_ text: String, _ pattern: NSRegularExpression) -> [Bytes] {
+func pieces(_ text: String, _ pattern: NSRegularExpression) -> [String] {
     let whole = NSString(string: text), all = NSRange(location: 0, length: whole.length)
-    return pattern.matches(in: text, range: all).map { Bytes(whole.substring(with: $0.range).utf8) }
+    return pattern.matches(in: text, range: all).map { whole.substring(with: $0.range) }
 }
 
 /// Joins the two neighbours with the lowest rank, the leftmost first, until no pair has one
-private func merge(_ piece: Bytes, _ rank: (Bytes, Bytes) -> Int?) -> [Bytes] {
-    var symbols = piece.map { [$0] }
+private func merge(_ piece: String, _ rank: (Bytes, Bytes) -> Int?) -> [Bytes] {
+    var symbols = piece.utf8.map { [$0] }
     while true {
         var best = (rank: Int.max, at: 0)
         for at in symbols.indices.dropLast() {
@@ -37,8 +37,7 @@ struct Tekken {
     }
     let special: [String: Int]
     private let expression: NSRegularExpression
-    private let tokens: [Int: Bytes]
-    private let ids: [Bytes: Int]  // in the order of ranks
+    private let tokens: [Int: Bytes], ids: [Bytes: Int]  // ids are in the order of ranks
     init(_ bundle: ModelBundle) throws {
         let file = try decode(File.self, try bundle.read("tekken.json")), config = file.config
         expression = try pattern(config.pattern)
@@ -60,8 +59,7 @@ private let qwenPattern =
 /// vocab.json and merges.txt of Qwen, whose bytes are letters: those that print stand for themselves
 struct QwenTokenizer {
     private let expression: NSRegularExpression
-    private let ids: [Bytes: Int]
-    private let ranks: [[Bytes]: Int]  // by two symbols
+    private let ids: [Bytes: Int], ranks: [[Bytes]: Int]  // ranks are of two symbols
     init(_ bundle: ModelBundle) throws {
         var bytes = [UnicodeScalar: UInt8](), next = UInt32(256)
         for byte in UInt8.min...UInt8.max {

@@ -5,7 +5,7 @@ private let end = 1, first = 2  // codes: the end of the speech, and the first w
 /// Text to speech with Voxtral-TTS.
 public final class VoxtralTTS: Speaker {
     private struct Constants: Decodable {
-        let dim, nCodebooks, semanticCodes, acousticLevels, eulerSteps, sampleRate: Int
+        let dim, vocabSize, nCodebooks, semanticCodes, acousticLevels, eulerSteps, sampleRate: Int
         let bosId, beginAudioId, audioId: Int, firstFrame: String
     }
     private let constants: Constants, tokenizer: Tekken
@@ -13,9 +13,11 @@ public final class VoxtralTTS: Speaker {
     public init(_ engine: any Engine) throws {
         let c: Constants = try engine.bundle.constants(), voices = engine.bundle.manifest.voices.keys
         (constants, tokenizer) = (c, try Tekken(engine.bundle))
-        try super.init(engine, voices: voices, width: c.dim, rate: c.sampleRate, pace: 0.68)
+        try super.init(engine, voices: voices, width: c.dim, rate: c.sampleRate)
     }
     override func start(_ text: String, _ options: SpeakOptions) async throws {
+        let isPlain = options.instruct == nil && options.language == "auto"
+        if !isPlain { throw VoxportError("language, instruct: not for Voxtral-TTS") }
         let c = constants, standard = voices.first { $0 == "neutral_female" } ?? voices.first
         let rows = try voiceRows(options.voice ?? standard ?? ""), count = rows.count / c.dim
         let marks = ["NEXT", "REPEAT"].map { tokenizer.special["[\($0)_AUDIO_TEXT]"] ?? 0 }
@@ -38,21 +40,20 @@ public final class VoxtralTTS: Speaker {
             let inputs = ["x": x, "step": [Float(step)], "condition": outputs["condition"]!]
             x = try await engine.run("acoustic_step", inputs)["next_x"]!
         }
-        return [semantic] + x.map { first + level($0) }
+        let levels = x.map { (min(max($0, -1), 1) + 1) / 2 * Float(c.acousticLevels - 1) }
+        return [semantic] + levels.map { first + Int($0.rounded(.toNearestOrEven)) }
     }
+    override func usualFrames(_ text: String) -> Double { 0.68 * Double(text.unicodeScalars.count) }
+    /// A model with a small vocabulary was trained on single sentences.
+    override var leastCharacters: Int { constants.vocabSize < 10_000 ? 0 : super.leastCharacters }
     override func step(_ codes: [Int]) async throws {
         try await read("decode_step", try await engine.rows("embed_codes", "codes", codes))
-    }
-    private func level(_ value: Float) -> Int {
-        let shifted = (min(max(value, -1), 1) + 1) / 2
-        return Int((shifted * Float(constants.acousticLevels - 1)).rounded(.toNearestOrEven))
     }
     /// Rows [n * dim] of a voice: the tensor `embedding` of a file of safetensors
     private func voiceRows(_ name: String) throws -> [Float] {
         struct Entry: Decodable { let dataOffsets: [Int] }
         struct Header: Decodable { let embedding: Entry }
-        guard let path = engine.bundle.manifest.voices[name] else { throw unknown("voice", name, voices) }
-        let data = try engine.bundle.read(path)
+        let data = try engine.bundle.read(engine.bundle.manifest.voices[try find("voice", name, in: voices)]!)
         let size = data.prefix(8).reversed().reduce(0) { $0 << 8 | Int($1) }
         let range = try decode(Header.self, data.dropFirst(8).prefix(size)).embedding.dataOffsets
         let bytes = Data(data.dropFirst(8 + size + range[0]).prefix(range[1] - range[0]))

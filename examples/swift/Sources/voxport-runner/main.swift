@@ -20,15 +20,21 @@ func run(_ arguments: [String]) async throws {
     let model = try openModel(URL(fileURLWithPath: words[1])), file = URL(fileURLWithPath: words.last!)
     switch (command, model) {
     case ("vectors", _):
-        try JSONEncoder().encode(try await model.vectors()).write(to: file)
+        try JSONEncoder().encode(try await model.vectors()).write(to: file, options: .atomic)
     case ("say", let speaker as Speaker):
         var samples = [Float]()
         try await speaker.speak(words[2], options) { samples += $0 }
-        try writeWav(samples, rate: speaker.sampleRate).write(to: file)
+        if samples.isEmpty { throw VoxportError("text: has no word and no number; give something to speak") }
+        try writeWav(samples, rate: speaker.sampleRate).write(to: file, options: .atomic)
     case ("transcribe", let listener as Listener):
-        let sound = try readWav(Data(contentsOf: file), rate: listener.sampleRate), factor = gain(sound)
+        let rate = listener.sampleRate, sound = amplify(try readWav(Data(contentsOf: file), rate: rate))
         try await listener.begin()
-        print(try await listener.feed(sound.map { $0 * factor }) + listener.finish())
+        for start in stride(from: 0, to: sound.count, by: rate) {  // a second at a time, as from a microphone
+            let part = sound[start..<min(start + rate, sound.count)]
+            print(try await listener.feed(Array(part)), terminator: "")
+            fflush(stdout)
+        }
+        print(try await listener.finish())
     default: throw VoxportError("\(words[1]): a model of this family cannot \(command)")
     }
 }
