@@ -3,7 +3,6 @@
 #include <onnxruntime_cxx_api.h>
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <vector>
 #include "bundle.h"
@@ -27,7 +26,7 @@ struct Tensor {
   Tensor(Integers values, Integers sizes = {-1}) : shape(complete(sizes, values.size())), integers(values) {}
 
   static Integers complete(Integers sizes, int64_t count) {
-    for (const int64_t size : sizes) count /= size == -1 ? 1 : size;
+    for (const int64_t size : sizes) count /= std::max<int64_t>(size, 1);
     std::replace(sizes.begin(), sizes.end(), int64_t{-1}, count);
     return sizes;
   }
@@ -50,7 +49,7 @@ class Engine {
   }
 
   // States are kept from call to call. At position 0 a graph ignores what they hold.
-  Outputs run(const std::string& component, Inputs inputs) {
+  Outputs run(const std::string& component, Inputs inputs) try {
     const Json &entry = bundle_.components.at(component), &signature = entry.at("signature");
     const std::string file = entry.at("file");
     Ort::IoBinding binding(session(file));
@@ -66,17 +65,19 @@ class Engine {
     }
     session(file).Run(Ort::RunOptions(), binding);
     const std::vector<Ort::Value> values = binding.GetOutputValues();
-    auto value = values.begin();
+    size_t next = 0;
     Outputs outputs;
-    for (const Json& output : signature.at("outputs")) outputs[name_of(output)] = copy(*value++);
+    for (const Json& output : signature.at("outputs")) outputs[name_of(output)] = copy(values.at(next++));
     const Tensor& first = inputs.at(name_of(signature.at("inputs").at(0)));
     for (const Json& state : signature.at("states")) {
       Tensor& past = kept(file, state);
       if (is_cache(state)) move_into_history(past, state.at("cache"), inputs.at("position"), first);
-      else past.floats = copy(*value);
-      ++value;
+      else past.floats = copy(values.at(next));
+      ++next;
     }
     return outputs;
+  } catch (const Ort::Exception& error) {
+    throw Error(bundle_.name + ": ONNX Runtime refuses " + component + ": " + error.what());
   }
 
  private:
@@ -85,45 +86,43 @@ class Engine {
 
   Ort::Session& session(const std::string& file) {
     if (const auto found = sessions_.find(file); found != sessions_.end()) return found->second;
-    const fs::path path = bundle_.path(file);
     if (bundle_.manifest.at("files").contains(file + ".data")) bundle_.path(file + ".data");
-    try {
-      return sessions_.emplace(file, Ort::Session(env_, path.c_str(), options_)).first->second;
-    } catch (const Ort::Exception& error) {
-      throw Error(path.string() + ": ONNX Runtime cannot open it: " + error.what());
-    }
+    return sessions_.emplace(file, Ort::Session(env_, bundle_.path(file).c_str(), options_)).first->second;
   }
 
   Tensor& kept(const std::string& file, const Json& state) {
-    const std::string key = file + " " + name_of(state);
+    const std::string key = "shape of " + name_of(state) + " of " + file;
     if (const auto found = states_.find(key); found != states_.end()) return found->second;
-    const Integers shape = state.at("shape");
-    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    return states_.emplace(key, Tensor(Floats(count), shape)).first->second;
+    int64_t count = 1;  // at most 1 GiB
+    for (const Json& size : state.at("shape")) count *= bundle_.number(key, size, 1, (1 << 28) / count);
+    return states_.emplace(key, Tensor(Floats(count), state.at("shape"))).first->second;
   }
 
-  Ort::Value view(Tensor& tensor) const {
-    const auto of = [&](auto& values) {
-      const Integers& shape = tensor.shape;
-      return Ort::Value::CreateTensor(memory_, values.data(), values.size(), shape.data(), shape.size());
+  Ort::Value view(Tensor& of) const {
+    const auto view = [&](auto& array) {
+      return Ort::Value::CreateTensor(memory_, array.data(), array.size(), of.shape.data(), of.shape.size());
     };
-    return tensor.integers.empty() ? of(tensor.floats) : of(tensor.integers);
+    return of.integers.empty() ? view(of.floats) : view(of.integers);
   }
 
   static Floats copy(const Ort::Value& value) {
     const auto info = value.GetTensorTypeAndShapeInfo();
     const auto of = [&](auto* values) { return Floats(values, values + info.GetElementCount()); };
-    const bool is_float = info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    return is_float ? of(value.GetTensorData<float>()) : of(value.GetTensorData<int64_t>());
+    const ONNXTensorElementDataType type = info.GetElementType();
+    if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return of(value.GetTensorData<float>());
+    if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64) return of(value.GetTensorData<int64_t>());
+    throw Ort::Exception("an output is neither float32 nor int64", ORT_INVALID_GRAPH);
   }
 
   // The rows of a call, which the graph wrote behind the history of a sliding window, become part of it.
-  static void move_into_history(Tensor& past, const Json& cache, const Tensor& position, const Tensor& call) {
+  void move_into_history(Tensor& past, const Json& cache, const Tensor& position, const Tensor& call) const {
     if (cache.at("window").is_null()) return;
-    const int64_t heads = past.shape[1], rows = past.shape[2], size = past.shape[3];
-    const int64_t ring = cache.at("window").get<int64_t>() - 1, per_position = cache.at("rows_per_position");
-    const int64_t first = position.integers[0] * per_position, count = call.shape[1] * per_position;
+    const int64_t heads = past.shape.at(1), rows = past.shape.at(2), size = past.shape.at(3);
+    const int64_t ring = bundle_.number("window", cache.at("window"), 2, rows) - 1;
+    const int64_t per_position = bundle_.number("rows_per_position", cache.at("rows_per_position"), 1, rows);
+    const int64_t first = position.integers[0] * per_position, count = call.shape.at(1) * per_position;
     const int64_t history = cache.at("max_call_rows") == 1 ? std::min(first, ring) : ring;
+    bundle_.number("number of rows of a call", history + count, 1, rows);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t from = history + i, to = (first + i) % ring;
       for (int64_t head = 0; from >= ring && head < heads; ++head) {
@@ -140,4 +139,3 @@ class Engine {
   std::map<std::string, Ort::Session> sessions_;  // by file
   std::map<std::string, Tensor> states_;          // by file and name
 };
-

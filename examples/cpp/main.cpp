@@ -81,9 +81,9 @@ int main(int count, char** arguments) try {
   const size_t rate = bundle.constant("sample_rate");
   const bool listens = bundle.job("family") == "voxtral_realtime";
   if (command == "vectors") {
-    const Json request = Json::parse(read_file(fs::path(bundle.name) / "vectors.json")).at("request");
-    const Json values = listens ? Listener(bundle, engine).vectors(request)
-                                : open_speaker(bundle, engine)->vectors(request);
+    const Json file = Json::parse(read_file(fs::path(bundle.name) / "vectors.json"));
+    const Json values = listens ? Listener(bundle, engine).vectors(file.at("request"))
+                                : open_speaker(bundle, engine)->vectors(file.at("request"));
     write_file(words[2], values.dump());
   } else if (command == "say") {
     Floats samples;
@@ -103,11 +103,10 @@ int main(int count, char** arguments) try {
   } else {
     throw Error(listens ? kUsage : bundle.name + ": speaks; take a bundle of voxtral_realtime");
   }
-} catch (const Json::exception& error) {
-  std::cerr << "manifest.json or a file that it names: " << error.what() << "; copy the bundle again\n";
-  return 1;
 } catch (const std::exception& error) {
-  const std::string text = error.what();
-  std::cerr << text.substr(0, text.find('\n')) << "\n";
+  const bool is_clear = dynamic_cast<const Error*>(&error);
+  std::string text = (is_clear ? "" : "manifest.json or a file that it names: ") + std::string(error.what());
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::cerr << text << "\n";
   return 1;
 }

@@ -1,14 +1,15 @@
 // Log-mel frames of sound that arrives.
 #pragma once
 #include <cmath>
+#include <complex>
 #include "engine.h"
 
 class LogMel {
  public:
   explicit LogMel(const Json& json)
       : size_(json.at("window_size")), hop_(json.at("hop_length")),
-        least_(json.at("log_mel_least")), cosine_(size_), rest_(size_ / 2) {
-    for (size_t i = 0; i < size_; ++i) cosine_[i] = std::cos(2 * M_PI * i / size_);
+        least_(json.at("log_mel_least")), circle_(size_), rest_(size_ / 2) {
+    for (size_t i = 0; i < size_; ++i) circle_[i] = std::polar(1.0, 2 * M_PI * i / size_);
     const double rate = json.at("sample_rate"), bands = json.at("n_mels"), step = mel(rate / 2) / (bands + 1);
     for (int band = 0; band < bands; ++band) {
       const double low = hertz(band * step), peak = hertz((band + 1) * step), high = hertz((band + 2) * step);
@@ -33,7 +34,7 @@ class LogMel {
         frames.push_back((std::max(std::log10(std::max(sum, 1e-10)), least_) + 4) / 4);
       }
     }
-    rest_.erase(rest_.begin(), rest_.begin() + start);
+    rest_.erase(rest_.begin(), rest_.begin() + std::min(start, rest_.size()));
     return frames;
   }
 
@@ -45,21 +46,18 @@ class LogMel {
   // |DFT|^2 under a Hann window
   std::vector<double> power(const float* samples) const {
     std::vector<double> windowed(size_), found(size_ / 2 + 1);
-    for (size_t i = 0; i < size_; ++i) windowed[i] = samples[i] * (0.5 - 0.5 * cosine_[i]);
+    for (size_t i = 0; i < size_; ++i) windowed[i] = samples[i] * (0.5 - 0.5 * circle_[i].real());
     for (size_t bin = 0; bin < found.size(); ++bin) {
-      double real = 0, imaginary = 0;
-      for (size_t i = 0, turn = 0; i < size_; ++i, turn = (turn + bin) % size_) {
-        real += windowed[i] * cosine_[turn];
-        imaginary += windowed[i] * cosine_[(turn + size_ / 4 * 3) % size_];
-      }
-      found[bin] = real * real + imaginary * imaginary;
+      std::complex<double> sum;
+      for (size_t i = 0; i < size_; ++i) sum += windowed[i] * circle_[i * bin % size_];
+      found[bin] = std::norm(sum);
     }
     return found;
   }
 
   size_t size_, hop_;
   double least_;
-  std::vector<double> cosine_;                // one turn
+  std::vector<std::complex<double>> circle_;  // one turn
   Floats rest_;                               // samples that later frames need
   std::vector<std::vector<double>> filters_;  // for each band, the weights of the bins
 };

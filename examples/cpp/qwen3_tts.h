@@ -4,16 +4,13 @@
 
 class QwenTTS : public Speaker {
  public:
-  QwenTTS(const Bundle& bundle, Engine& engine) : Speaker(bundle, engine) {
-    if (bundle.constant("kind") == "base") {
-      throw Error(bundle.name + ": a Base model clones voices, which is not done here; use another kind");
-    }
-  }
+  using Speaker::Speaker;
 
  private:
   void start(const std::string& text, const Manner& manner) override {
+    if (bundle_.constant("kind") == "base") throw Error(bundle_.name + ": a Base model; take another kind");
     ids_ = tokenizer_.encode(text);
-    read_prompt(prompt(manner));
+    read("prefill", prompt(manner));
     generator_ = Generator(manner.seed);
     first_codes_.clear();
   }
@@ -28,7 +25,7 @@ class QwenTTS : public Speaker {
     first_codes_.push_back(first);
     const float temperature = sampling("others_temperature"), top_p = sampling("others_top_p");
     const bool draws = temperature > 0;
-    const Inputs inputs{{"hidden", {last_row("hidden"), {1, 1, -1}}},
+    const Inputs inputs{{"hidden", {outputs_.at("hidden"), {1, 1, -1}}},
                         {"codes", {join({{first}, Codes(books, -1)}), {1, -1}}},
                         {"noise", {draws ? others_noise : Floats(others_noise.size()), {1, books, -1}}},
                         {"temperature", {Floats{draws ? temperature : 1}, {1}}},
@@ -47,7 +44,7 @@ class QwenTTS : public Speaker {
 
   // Adds b to a, again and again if it is shorter.
   static Floats sum(Floats a, const Floats& b) {
-    for (size_t i = 0; i < a.size(); ++i) a[i] += b[i % b.size()];
+    for (size_t i = 0; i < a.size(); ++i) a[i] += b.at(i % std::max<size_t>(b.size(), 1));
     return a;
   }
 
@@ -108,14 +105,16 @@ class QwenTTS : public Speaker {
   // Code 0 of the next frame
   int64_t first_code(const Floats& noise) const {
     const double penalty = sampling("repetition_penalty"), temperature = sampling("temperature");
-    const Floats logits = last_row("logits");
+    const Floats& logits = outputs_.at("logits");
+    bundle_.number("vocab_size", noise.size(), 1, logits.size());
     std::vector<double> scores(logits.begin(), logits.end());
     for (size_t id = 0; id < scores.size(); ++id) {
       if (!std::count(first_codes_.begin(), first_codes_.end(), id)) continue;
       scores[id] = scores[id] > 0 ? scores[id] / penalty : scores[id] * penalty;
     }
-    Ids ids(number("first_codes"));
+    Ids ids(bundle_.number("first_codes", number("first_codes"), 1, noise.size()));
     std::iota(ids.begin(), ids.end(), 0);
+    bundle_.number("codec_eos_token_id", number("codec_eos_token_id"), 0, noise.size() - 1);
     if (first_codes_.size() >= 2) ids.push_back(number("codec_eos_token_id"));  // not before two frames
     std::stable_sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
     if (temperature == 0) return ids[0];
@@ -127,13 +126,12 @@ class QwenTTS : public Speaker {
     for (const int64_t id : ids) total += std::exp(scores[id]);
     size_t count = 0;
     while (count < ids.size() && before < sampling("top_p") * total) before += std::exp(scores[ids[count++]]);
-    ids.resize(count);
+    ids.resize(std::max<size_t>(count, 1));
     const auto is_less = [&](int64_t a, int64_t b) { return scores[a] + noise[a] < scores[b] + noise[b]; };
     return *std::max_element(ids.begin(), ids.end(), is_less);
   }
 
   const Tokenizer tokenizer_ = qwen(bundle_);
-  Generator generator_{0};
   Codes first_codes_;  // code 0 of each frame so far
   const Floats padding_ = embed_text({number("tts_pad_id")});  // the row of text beside frames
 };

@@ -53,12 +53,12 @@ class Speaker {
     const auto text = [&](const char* key) { return request.value(key, ""); };
     const std::string voice = text("voice") + text("speaker");  // a family has one of the two
     start(text("text"), {voice, text("language"), text("instruct"), request.at("seed")});
-    Outputs values{{"prefill", prompt_}};
+    Outputs values{{"prefill", last_}};
     std::vector<Codes> codes;
     for (const Codes given : request.at("codes")) {
       codes.push_back(frame());
       append(values["noise"], noise_);
-      for (const auto& output : outputs_) append(values[output.first], last_row(output.first));
+      for (const auto& output : outputs_) append(values[output.first], output.second);
       append(values["samples"], decode({given}));
       step(given);
     }
@@ -76,23 +76,15 @@ class Speaker {
   virtual void step(const Codes& codes) = 0;                              // reads a frame
   int64_t number(const char* constant) const { return bundle_.constant(constant); }
 
-  void read_prompt(const Floats& rows) {
-    position_ = frames_ = 0;
-    prompt_ = rows;
-    read("prefill", rows);
-  }
-
   void read(const std::string& component, const Floats& rows) {
+    if (component == "prefill") position_ = frames_ = 0;
     const int64_t dim = number("dim"), count = rows.size() / dim;
     if (position_ + count > rows_) throw Error("text: is too long; divide it into sentences");
     outputs_ = engine_.run(component, {{"embeddings", {rows, {1, -1, dim}}}, {"position", Ids{position_}}});
+    Floats& hidden = outputs_["hidden"];  // of its rows the last one is kept
+    hidden.erase(hidden.begin(), hidden.end() - std::min<int64_t>(dim, hidden.size()));
     position_ += count;
-  }
-
-  // The last row of an output of `read`. Only `hidden` has more than one.
-  Floats last_row(const std::string& output) const {
-    const Floats& values = outputs_.at(output);
-    return {values.end() - (output == "hidden" ? number("dim") : values.size()), values.end()};
+    last_ = rows;
   }
 
   // The samples of the next frames. How frames are divided into calls changes roundings only.
@@ -107,12 +99,12 @@ class Speaker {
   Engine& engine_;
   Ids ids_;       // the ids of `vectors`: the text, or the whole prompt
   Floats noise_;  // all that was drawn for the last frame
+  Generator generator_{0};
+  Outputs outputs_;
 
  private:
   static constexpr size_t kChunk = 5;  // frames of a call of the codec
-
-  Floats prompt_;
-  Outputs outputs_;
+  Floats last_;                        // the rows of the last call of `read`
   int64_t position_ = 0, frames_ = 0;  // rows that are read, frames that are decoded
-  const int64_t rows_ = bundle_.component("/prefill/signature/states/0/shape/2");  // rows of the caches
+  const int64_t rows_ = bundle_.size("/prefill/signature/states/0/shape/2");  // rows of the caches
 };

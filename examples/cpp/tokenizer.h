@@ -17,14 +17,14 @@ inline std::vector<std::string> matches(const std::string& pattern, const std::s
       pcre2_compile(bytes(pattern), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &place, nullptr),
       pcre2_code_free);
   if (!code) throw Error("pattern " + pattern + ": PCRE2 refuses it at " + std::to_string(place));
-  const std::shared_ptr<pcre2_match_data> match(
-      pcre2_match_data_create_from_pattern(code.get(), nullptr), pcre2_match_data_free);
+  const std::shared_ptr<pcre2_match_data> match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   const size_t* range = pcre2_get_ovector_pointer(match.get());
   std::vector<std::string> found;
   for (size_t at = 0; at < text.size(); at = range[1]) {
     const int result = pcre2_match(code.get(), bytes(text), text.size(), at, 0, match.get(), nullptr);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) throw Error("text: PCRE2 cannot read it; give it in UTF-8");
+    if (range[1] <= at) throw Error("pattern " + pattern + ": matches no letter, expected one or more");
     found.push_back(text.substr(range[0], range[1] - range[0]));
   }
   return found;
@@ -58,7 +58,8 @@ struct Tokenizer {
 
   std::string pattern, between;                         // `between` joins a pair to a key of `ranks`
   std::array<std::string, 256> letters;                 // a symbol for each byte
-  std::unordered_map<std::string, int64_t> ids, ranks;  // by token, and by pair
+  Json ids;                                             // by token
+  std::unordered_map<std::string, int64_t> ranks;       // by pair
   std::unordered_map<int64_t, std::string> texts;       // by id; ids without a text are left out
 };
 
@@ -75,7 +76,7 @@ inline std::string decode_base64(const std::string& text) {
 
 // The tokenizer of Mistral
 inline Tokenizer tekken(const Bundle& bundle) {
-  const Json json = Json::parse(bundle.read("tekken.json")), config = json.at("config");
+  const Json json = Json::parse(bundle.read("tekken.json")), &config = json.at("config");
   const int64_t first = config.at("default_num_special_tokens"), end = config.at("default_vocab_size");
   Tokenizer found{config.at("pattern"), "", {}, {}, {}, {}};
   for (int byte = 0; byte < 256; ++byte) found.letters[byte] = static_cast<char>(byte);

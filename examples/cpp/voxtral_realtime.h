@@ -14,7 +14,7 @@ class Listener {
     samples_ = encoded_ = position_ = 0;
     delay_ = delay;
     has_text_ = false;
-    chunk_ = bundle_.component("/audio_encoder/signature/dims/T/1");
+    chunk_ = bundle_.size("/audio_encoder/signature/dims/T/1");
     append(frames_, mel_.feed(Floats(number("left_pad_tokens") * number("samples_per_token"))));
     encode(1);
     if (is_live) chunk_ = 1;
@@ -29,7 +29,7 @@ class Listener {
   }
 
   std::string finish() {
-    const int64_t size = number("samples_per_token"), silent = delay_tokens() + number("flush_tokens") + 1;
+    const int64_t size = number("samples_per_token"), silent = delay() + number("flush_tokens") + 1;
     const int64_t beyond = number("window_size") / 2 - number("hop_length");  // the centre of the last frame
     append(frames_, mel_.feed(Floats((size - samples_ % size) % size + silent * size + beyond)));
     encode(1);
@@ -54,7 +54,7 @@ class Listener {
 
  private:
   int64_t number(const char* constant) const { return bundle_.constant(constant); }
-  int64_t delay_tokens() const { return bundle_.constant("delays").at(delay_); }
+  int64_t delay() const { return bundle_.number("delays", bundle_.constant("delays").at(delay_), 0, 256); }
 
   // Encodes the frames so far if they have so many tokens of sound.
   void encode(int64_t least) {
@@ -74,10 +74,10 @@ class Listener {
 
   // Reads the tokens of sound so far: their text.
   std::string decode() {
-    const int64_t prompt = number("left_pad_tokens") + delay_tokens() + 1;
+    const int64_t prompt = number("left_pad_tokens") + delay() + 1;
     std::string text;
     if (position_ == 0 && static_cast<int64_t>(sounds_.size()) >= prompt * number("dim")) {
-      Ids ids(std::min<int64_t>(prompt, bundle_.component("/prefill/signature/dims/S/1")), number("pad_id"));
+      Ids ids(std::min<int64_t>(prompt, bundle_.size("/prefill/signature/dims/S/1")), number("pad_id"));
       ids[0] = number("bos_id");
       read("prefill", ids);
       while (position_ < prompt) read("decode_step", {number("pad_id")});
@@ -95,6 +95,7 @@ class Listener {
   // Reads ids, each with the next token of sound.
   void read(const std::string& component, const Ids& ids) {
     Floats rows = engine_.run("embed_tokens", {{"ids", {ids, {1, -1}}}}).at("embeddings");
+    bundle_.number("size of embeddings of embed_tokens", rows.size(), 1, sounds_.size());
     for (size_t i = 0; i < rows.size(); ++i) rows[i] += sounds_[i];
     sounds_.erase(sounds_.begin(), sounds_.begin() + rows.size());
     const Tensor embeddings(rows, {1, -1, number("dim")});

@@ -1,6 +1,5 @@
 // Text to speech with Voxtral-TTS.
 #pragma once
-#include <cstring>
 #include "speaker.h"
 
 class VoxtralTTS : public Speaker {
@@ -15,11 +14,12 @@ class VoxtralTTS : public Speaker {
     const Ids audio(voice.size() / dim, number("audio_id"));
     ids_ = join({{number("bos_id"), begin_audio}, audio, {tokenizer_.ids.at("[NEXT_AUDIO_TEXT]")},
                  tokenizer_.encode(text), {tokenizer_.ids.at("[REPEAT_AUDIO_TEXT]"), begin_audio}});
-    Ids read = ids_;
-    if (bundle_.constant("first_frame") == "audio_token") read.push_back(number("audio_id"));
-    Floats rows = engine_.run("embed_text", {{"ids", {read, {1, -1}}}}).at("embeddings");
+    Ids ids = ids_;
+    if (bundle_.constant("first_frame") == "audio_token") ids.push_back(number("audio_id"));
+    Floats rows = engine_.run("embed_text", {{"ids", {ids, {1, -1}}}}).at("embeddings");
+    bundle_.number("dim", dim, 1, rows.size() / ids.size());
     std::copy(voice.begin(), voice.end(), rows.begin() + 2 * dim);
-    read_prompt(rows);
+    read("prefill", rows);
     generator_ = Generator(manner.seed);
     is_first_ = true;
   }
@@ -30,7 +30,8 @@ class VoxtralTTS : public Speaker {
 
   Codes frame() override {
     constexpr int64_t kEnd = 1, kFirst = 2;  // the end of the speech, and the first code with a sound
-    const Floats logits = last_row("semantic_logits"), condition = last_row("condition");
+    const Floats &logits = outputs_.at("semantic_logits"), &condition = outputs_.at("condition");
+    bundle_.number("semantic_codes", number("semantic_codes"), 1, int64_t(logits.size()) - kFirst);
     const auto first = logits.begin() + (std::exchange(is_first_, false) ? kFirst : kEnd);  // not silent
     Codes codes{std::max_element(first, logits.begin() + kFirst + number("semantic_codes")) - logits.begin()};
     noise_.resize(number("n_codebooks") - 1);
@@ -57,17 +58,20 @@ class VoxtralTTS : public Speaker {
     const Json& voices = bundle_.manifest.at("voices");
     const std::string usual = voices.contains("neutral_female") ? "neutral_female"
                               : voices.empty() ? "" : voices.begin().key();
-    const std::string bytes = bundle_.read(voices.at(chosen(name, voices, usual)));
+    const std::string file = voices.at(chosen(name, voices, usual)), bytes = bundle_.read(file);
     uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), sizeof(length));
-    const Json offsets = Json::parse(bytes.substr(8, length)).at("embedding").at("data_offsets");
-    const size_t first = offsets.at(0), end = offsets.at(1);
+    bytes.copy(reinterpret_cast<char*>(&length), 8);
+    if (bytes.size() < 8 || length > bytes.size() - 8) throw Error(file + ": shorter than its header");
+    const Json offsets = std::move(Json::parse(bytes.substr(8, length)).at("embedding").at("data_offsets"));
+    const size_t first = offsets.at(0), end = offsets.at(1), row = number("dim") * sizeof(float);
+    if (first >= end || end > bytes.size() - 8 - length || (end - first) % row != 0) {
+      throw Error(file + ": expected rows of " + std::to_string(row) + " bytes, inside of the file");
+    }
     Floats rows((end - first) / sizeof(float));
-    std::memcpy(rows.data(), bytes.data() + 8 + length + first, end - first);
+    bytes.copy(reinterpret_cast<char*>(rows.data()), end - first, 8 + length + first);
     return rows;
   }
 
   const Tokenizer tokenizer_ = tekken(bundle_);
-  Generator generator_{0};
   bool is_first_ = true;  // whether the next frame is the first one
 };

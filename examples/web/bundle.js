@@ -1,6 +1,13 @@
-// A bundle: its manifest, and its files, whose sizes and hashes are checked.
+// A bundle: its manifest, whose numbers have limits, and its files, whose sizes and hashes are checked.
 
 const SCHEMA_VERSION = 3;
+// The least and the most of some constants. Beyond them a loop may never end, or memory be short.
+const LIMITS = {
+  acoustic_levels: [2, 65536], dim: [1, 65536], euler_steps: [1, 256], first_codes: [1, 2 ** 20],
+  flush_tokens: [0, 256], hop_length: [32, 1024], left_pad_tokens: [0, 256], n_codebooks: [2, 256],
+  n_mels: [1, 1024], other_codes: [1, 65536], sample_rate: [1000, 384000], samples_per_token: [1024, 8192],
+  semantic_codes: [1, 2 ** 20], vocab_size: [1, 2 ** 20], window_size: [32, 1024],
+};
 
 export class Bundle {
   // source: {name, read(path, entry) -> Promise<Uint8Array>}; entry: size and sha256 of a file
@@ -9,25 +16,36 @@ export class Bundle {
     try {
       manifest = JSON.parse(new TextDecoder().decode(await source.read("manifest.json")));
     } catch (error) {
-      throw new Error(`${source.name}: no manifest.json of a bundle (${error.message})`);
+      throw new Error(`no manifest.json of a bundle (${error.message})`);
     }
     const {schema_version: version, job, files} = manifest ?? {};
     if (version !== SCHEMA_VERSION || !job?.components || !job.constants || !files) {
-      throw new Error(`${source.name}: not a bundle of version ${SCHEMA_VERSION}; export it again`);
+      throw new Error(`not a bundle of version ${SCHEMA_VERSION}; export it again`);
     }
-    if (job.target !== "onnx") {
-      throw new Error(`${source.name}: made for ${job.target}; export it with --target onnx`);
+    if (job.target !== "onnx") throw new Error(`made for ${job.target}; export it with --target onnx`);
+    const {family, constants} = job;
+    const bundle = Object.assign(new Bundle(), {source, manifest, family, constants});
+    for (const [name, limits] of Object.entries(LIMITS)) {
+      bundle.number(name, constants[name] ?? limits[0], ...limits);
     }
-    return Object.assign(new Bundle(), {source, manifest, family: job.family, constants: job.constants});
+    return bundle;
   }
 
   component(name) {
-    return this.manifest.job.components.find(each => each.name === name);
+    const found = this.manifest.job.components.find(each => each.name === name);
+    if (!found) throw new Error(`manifest.json: no component ${name}; export the bundle again`);
+    return found;
+  }
+
+  // A number of the manifest, within its limits
+  number(what, value, low, high) {
+    if (Number.isInteger(value) && value >= low && value <= high) return value;
+    throw new Error(`manifest.json: ${what} is ${JSON.stringify(value)}, expected ${low} to ${high}`);
   }
 
   async read(path) {
     const entry = this.manifest.files[path], isInside = !/^\/|[\\:]|(^|\/)\.{0,2}(\/|$)/.test(path);
-    if (!entry || !isInside) throw new Error(`${this.source.name}: no file ${path}; export it again`);
+    if (!entry || !isInside) throw new Error(`manifest.json: no file ${path}; export the bundle again`);
     const bytes = await this.source.read(path, entry);
     const digest = await globalThis.crypto?.subtle?.digest("SHA-256", bytes); // none in a page without TLS
     const hash = Array.from(new Uint8Array(digest), byte => byte.toString(16).padStart(2, "0")).join("");
@@ -49,12 +67,15 @@ export function urlSource(base, progress = () => {}) {
   const read = async (path, entry) => {
     const response = await fetch(locate(path, entry), entry ? {} : {cache: "no-cache"}); // it may change
     if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
-    const parts = [new Uint8Array(0)], reader = response.body.getReader();
-    for (let length = 0, part; !(part = await reader.read()).done; ) {
+    const parts = [], reader = response.body.getReader();
+    let length = 0;
+    for (let part; !(part = await reader.read()).done; ) {
       parts.push(part.value);
       progress(path, (length += part.value.length), entry?.size);
     }
-    return concatenate(parts);
+    const whole = new Uint8Array(length);
+    parts.reduce((at, each) => (whole.set(each, at), at + each.length), 0);
+    return whole;
   };
   const forget = async (...file) => (await globalThis.caches?.open("voxport"))?.delete(locate(...file));
   return {name: root.href, read, forget};
@@ -69,11 +90,4 @@ export function filesSource(files) {
     return new Uint8Array(await byPath.get(path).arrayBuffer());
   };
   return {name: files[0].webkitRelativePath.split("/")[0], read};
-}
-
-// Typed arrays of one type as one
-export function concatenate(parts) {
-  const whole = new parts[0].constructor(parts.reduce((sum, each) => sum + each.length, 0));
-  parts.reduce((at, each) => (whole.set(each, at), at + each.length), 0);
-  return whole;
 }

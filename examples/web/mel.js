@@ -36,11 +36,6 @@ export class LogMel {
     return frames;
   }
 
-  // The frames that reach beyond the last sample
-  finish() {
-    return this.feed(new Float32Array(Math.max(0, this.size / 2 - this.hop)));
-  }
-
   frame(samples) {
     const {size, cosine} = this, sine = i => cosine[(i + 3 * (size >> 2)) % size];
     const windowed = Float64Array.from(samples, (x, i) => x * (0.5 - 0.5 * cosine[i]));

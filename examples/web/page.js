@@ -55,8 +55,7 @@ async function keepPage() {
 
 async function speak(signal) {
   const value = id => (!element(id).parentElement.hidden && element(id).value) || undefined;
-  const [voice, language] = [value("voice"), value("language")];
-  const options = {chunk: 1, voice, language, instruct: value("instruct")};
+  const options = {chunk: 1, voice: value("voice"), language: value("language"), instruct: value("instruct")};
   const {sample_rate: rate} = runner.constants, start = performance.now();
   let first, count = 0;
   const onPart = samples => {
@@ -74,7 +73,8 @@ async function transcribe(parts, signal, isLive) {
   const delay = [undefined, ...runner.constants.delays.keys()][element("delay").selectedIndex];
   await runner.begin({delay, isLive});
   for await (const samples of parts) {
-    shown.textContent += await runner.feed(samples);
+    const text = await runner.feed(samples);
+    if (text) shown.textContent += text;
     if (signal.aborted && !isLive) return;
   }
   shown.textContent += await runner.finish();

@@ -1,5 +1,4 @@
 // Text to speech with Qwen3-TTS: speakers of the model, and voices by description.
-import {concatenate} from "./bundle.js";
 import {Speaker, argmax, gumbel, mostFrames} from "./speech.js";
 import {QwenTokenizer} from "./tokenizer.js";
 
@@ -13,7 +12,7 @@ export class QwenTTS extends Speaker {
     const vocabulary = JSON.parse(await bundle.text("vocab.json"));
     this.tokenizer = new QwenTokenizer(vocabulary, await bundle.text("merges.txt"));
     this.followsInstructions = !(c.kind === "custom_voice" && c.size === SMALL);
-    [this.voices, this.languages] = [Object.keys(c.speakers), Object.keys(c.codec_language_id)];
+    [this.voices, this.languages] = [c.speakers, c.codec_language_id, c.dialects].map(Object.keys);
     this.padding = await this.textRows([c.tts_pad_id]);
   }
 
@@ -44,7 +43,6 @@ export class QwenTTS extends Speaker {
   }
 
   async start(text, {voice = this.voices[0], language = "auto", instruct, sampling}) {
-    this.begin();
     const {constants: c, tokenizer} = this, [newline] = tokenizer.encode("\n");
     this.sampling = {...c.sampling_defaults, ...sampling};
     this.first = []; // codes 0 so far
@@ -59,11 +57,11 @@ export class QwenTTS extends Speaker {
     const [pad, bos] = [codes.slice(-2 * c.dim, -c.dim), codes.slice(-c.dim)];
     const beside = await this.textRows([...Array(controls.length - 2).fill(c.tts_pad_id), c.tts_bos_id]);
     const body = await this.textRows([...this.ids, c.tts_eos_id]);
-    this.prompt = concatenate([
-      await this.textRows([...user, c.im_start_id, c.assistant_id, newline]),
-      beside.map((value, i) => value + codes[i]),
-      body.map((value, i) => value + pad[i % c.dim]),
-      bos.map((value, i) => value + this.padding[i]),
+    this.prompt = Float32Array.from([
+      ...(await this.textRows([...user, c.im_start_id, c.assistant_id, newline])),
+      ...beside.map((value, i) => value + codes[i]),
+      ...body.map((value, i) => value + pad[i % c.dim]),
+      ...bos.map((value, i) => value + this.padding[i]),
     ]);
     await this.read("prefill", this.prompt);
   }
@@ -72,6 +70,7 @@ export class QwenTTS extends Speaker {
   async frame(draw = gumbel) {
     const {constants: c, outputs, sampling: s} = this, books = c.n_codebooks - 1;
     const first = this.firstCode(outputs.logits.data, draw);
+    if (first < 0) throw new Error("manifest.json: sampling_defaults or logits that leave no code");
     if (first === c.codec_eos_token_id) return null;
     this.first.push(first);
     const draws = s.others_temperature > 0, topK = Math.min(s.others_top_k || c.other_codes, c.other_codes);

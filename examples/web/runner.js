@@ -9,12 +9,11 @@ const FAMILIES = {voxtral_tts: VoxtralTTS, qwen3_tts: QwenTTS, voxtral_realtime:
 
 // ort: the module onnxruntime-web. options: of its sessions.
 export async function open(ort, source, options) {
-  const bundle = await Bundle.open(source);
-  return familyOf(bundle).open(bundle, new Engine(ort, bundle, options));
-}
-
-export function familyOf(bundle) {
-  const family = FAMILIES[bundle.family];
-  if (!family) throw new Error(`${bundle.source.name}: family ${bundle.family} is unknown here`);
-  return family;
+  try {
+    const bundle = await Bundle.open(source), family = FAMILIES[bundle.family];
+    if (!family) throw new Error(`family ${bundle.family} is unknown here`);
+    return await family.open(bundle, new Engine(ort, bundle, options));
+  } catch (error) {
+    throw new Error(`${source.name}: ${error.message}`);
+  }
 }

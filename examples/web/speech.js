@@ -9,7 +9,6 @@ export function argmax(values, isAllowed = () => true) {
 const uniform = () => 1 - Math.random(); // above 0
 export const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
 export const gumbel = () => -Math.log(-Math.log(Math.random() || 0.5));
-
 const PAUSE_S = 0.2; // between sentences
 
 // The sentences of a text. One of less than `least` characters is spoken with the next one.
@@ -30,7 +29,7 @@ export function mostFrames(text, usual) {
 // Subclasses have prepare(), start(text, options), frame() and step(codes).
 export class Speaker {
   static async open(bundle, engine) {
-    const rows = bundle.component("prefill").signature.states[0].shape[2]; // in the caches
+    const rows = bundle.number("rows", bundle.component("prefill").signature.states[0]?.shape[2], 1, 2 ** 24);
     const speaker = Object.assign(new this(), {bundle, engine, constants: bundle.constants, rows});
     await speaker.prepare();
     return speaker;
@@ -53,14 +52,10 @@ export class Speaker {
     }
   }
 
-  begin() {
-    this.engine.states.clear();
-    this.position = this.frames = 0; // rows of the caches, and frames
-  }
-
   // Reads rows of the width of the model: `outputs` are those of the last one
   async read(component, values) {
     const rows = values.length / this.constants.dim;
+    if (component === "prefill") this.position = this.frames = 0; // rows of the caches, and frames
     if (this.position + rows > this.rows) throw new Error("text: too long for the caches; divide it");
     const inputs = {embeddings: [values, [1, rows, this.constants.dim]], position: [[this.position], [1]]};
     this.outputs = await this.engine.run(component, inputs);

@@ -7,8 +7,8 @@ export class Listener {
   static async open(bundle, engine) {
     const tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
     const listener = Object.assign(new Listener(), {bundle, engine, tokenizer, constants: bundle.constants});
-    const dims = name => bundle.component(name).signature.dims;
-    [listener.mostTokens, listener.mostRows] = [dims("audio_encoder").T[1], dims("prefill").S[1]];
+    const most = (name, dim) => bundle.number(dim, bundle.component(name).signature.dims[dim][1], 1, 2 ** 24);
+    [listener.mostTokens, listener.mostRows] = [most("audio_encoder", "T"), most("prefill", "S")];
     const hasChunk = bundle.manifest.job.components.some(each => each.name === "encode_chunk");
     listener.live = hasChunk ? "encode_chunk" : "audio_encoder"; // for one token
     return listener;
@@ -18,10 +18,9 @@ export class Listener {
   // tokens: fed back in place of those that the model chooses
   async begin({isLive = false, delay = isLive ? 0 : this.constants.delays.length - 1, tokens: forced} = {}) {
     const {constants: c} = this;
-    this.engine.states.clear();
     Object.assign(this, {delay, forced, chunk: isLive ? 1 : this.mostTokens, frames: [], embeddings: []});
     Object.assign(this, {encoded: 0, position: 0, samples: 0, tokens: [], mel: new LogMel(c)});
-    this.prompt = c.left_pad_tokens + c.delays[delay] + 1;
+    this.prompt = c.left_pad_tokens + this.bundle.number("delays", c.delays[delay], 0, 256) + 1;
     this.decoder = new TextDecoder();
     this.isFirst = true;
     this.frames.push(...this.mel.feed(new Float32Array(c.left_pad_tokens * c.samples_per_token)));
@@ -37,8 +36,8 @@ export class Listener {
 
   async finish() {
     const {constants: c} = this, size = c.samples_per_token, rest = (size - (this.samples % size)) % size;
-    const silent = (c.delays[this.delay] + c.flush_tokens + 1) * size;
-    this.frames.push(...this.mel.feed(new Float32Array(rest + silent)), ...this.mel.finish());
+    const silent = (c.delays[this.delay] + c.flush_tokens + 1) * size + c.window_size / 2 - c.hop_length;
+    this.frames.push(...this.mel.feed(new Float32Array(rest + silent)));
     await this.encode(1, this.chunk);
     return (await this.decode()) + this.decoder.decode();
   }

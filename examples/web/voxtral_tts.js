@@ -11,7 +11,7 @@ export class VoxtralTTS extends Speaker {
     this.tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
     this.embeddings = new Map(); // by voice
     for (const [name, path] of Object.entries(bundle.manifest.voices)) {
-      this.embeddings.set(name, readEmbedding(await bundle.read(path)));
+      this.embeddings.set(name, readEmbedding(path, await bundle.read(path), bundle.constants.dim));
     }
     [this.voices, this.languages] = [[...this.embeddings.keys()], []];
     this.leastCharacters = bundle.constants.vocab_size < SMALL ? 0 : undefined;
@@ -19,7 +19,6 @@ export class VoxtralTTS extends Speaker {
   }
 
   async start(text, {voice = this.voice}) {
-    this.begin();
     const {constants: c, tokenizer} = this, rows = this.embeddings.get(voice);
     if (!rows) throw new Error(`voice ${voice}: unknown, this bundle has ${this.voices.join(", ")}`);
     const [next, repeat] = ["NEXT", "REPEAT"].map(each => tokenizer.special.get(`[${each}_AUDIO_TEXT]`));
@@ -28,7 +27,8 @@ export class VoxtralTTS extends Speaker {
     this.limit = mostFrames(text, FRAMES_PER_CHARACTER * text.length);
     const given = c.first_frame === "audio_token" ? [...ids, c.audio_id] : ids;
     const {embeddings} = await this.engine.run("embed_text", {ids: [given, [1, given.length]]});
-    const whole = embeddings.data.slice();
+    const whole = embeddings.data.slice(), width = embeddings.dims[2];
+    this.bundle.number("dim", c.dim, width, width);
     whole.set(rows, 2 * c.dim);
     await this.read("prefill", whole);
     this.isFirst = true;
@@ -58,11 +58,15 @@ export class VoxtralTTS extends Speaker {
 }
 
 // The tensor `embedding`, float32, of a file of safetensors
-function readEmbedding(bytes) {
-  const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-  const {embedding} = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
-  const [first, end] = embedding.data_offsets;
-  return new Float32Array(bytes.slice(8 + length + first, 8 + length + end).buffer);
+function readEmbedding(path, bytes, dim) {
+  try {
+    const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+    const {embedding} = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+    const [first, end] = embedding.data_offsets.map(each => 8 + length + each);
+    const rows = new Float32Array(bytes.slice(first, end).buffer);
+    if (first >= 8 + length && first < end && end <= bytes.length && rows.length % dim === 0) return rows;
+  } catch {} // what is missing
+  throw new Error(`${path}: no rows of ${dim} numbers float32 at its offsets; copy the bundle again`);
 }
 
 // The level of an acoustic value, in float32

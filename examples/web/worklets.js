@@ -1,4 +1,4 @@
-// What runs in the thread of the sound: a queue of samples, and the microphone in pieces of 80 ms.
+// What runs in the thread of the sound: a queue of samples, and the microphone.
 
 registerProcessor("player", class extends AudioWorkletProcessor {
   constructor() {
@@ -24,18 +24,8 @@ registerProcessor("player", class extends AudioWorkletProcessor {
 });
 
 registerProcessor("recorder", class extends AudioWorkletProcessor {
-  constructor() {
-    super();
-    this.part = new Float32Array(0.08 * sampleRate);
-    this.length = 0;
-  }
-
   process([[input]]) {
-    for (const sample of input ?? []) {
-      this.part[this.length++] = sample;
-      if (this.length === this.part.length) this.port.postMessage(this.part.slice());
-      this.length %= this.part.length;
-    }
+    if (input) this.port.postMessage(input.slice());
     return true;
   }
 });

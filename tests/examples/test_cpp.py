@@ -36,8 +36,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build / "voxport_runner"
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+def run(*words: object, seconds: int = 600) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=seconds)
 
 
 def test_the_example_is_short() -> None:
@@ -105,3 +105,25 @@ def test_what_it_cannot_run_is_one_line(
         result = run(runner, *words)
         assert result.returncode != 0 and text in result.stderr and len(result.stderr.splitlines()) == 1
         assert not out.exists()
+
+
+def test_a_number_beyond_its_limits_is_one_line(
+    runner: Path, hostile: tuple[Path, str], tmp_path: Path
+) -> None:
+    bundle, text = hostile
+    result = run(runner, "vectors", bundle, tmp_path / "out.json", seconds=60)
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    assert text in result.stderr
+
+
+def test_deep_lists_in_a_manifest_are_one_line(
+    runner: Path, family_bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle = shutil.copytree(family_bundles["voxtral_tts"], tmp_path / "deep")
+    path, deep = bundle / "manifest.json", "[" * 200_000 + "]" * 200_000
+    manifest = json.loads(path.read_text())
+    manifest["job"]["components"][0]["file"] = manifest["job"]["constants"]["dim"] = "DEEP"
+    path.write_text(json.dumps(manifest).replace('"DEEP"', deep))
+    result = run(runner, "say", bundle, TEXT, tmp_path / "out.wav")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    assert "must be number, but is array" in result.stderr

@@ -111,6 +111,16 @@ def test_node_computes_the_vectors(
     check(bundle, out.read_text(), tmp_path)
 
 
+def test_a_number_beyond_its_limits_is_one_line(
+    folder: Path, hostile: tuple[Path, str], tmp_path: Path
+) -> None:
+    bundle, text = hostile
+    words = [need("node"), "node.js", str(bundle), str(tmp_path / "out.json")]
+    result = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    assert text in result.stderr
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_chromium_computes_the_vectors(
     url: str, page: Any, family_bundles: dict[str, Path], family: str, tmp_path: Path
@@ -150,6 +160,25 @@ def test_the_page_writes_what_it_hears(
     page.click("#listen .stop")
     page.wait_for_function(DONE)
     assert page.inner_text("#transcript").strip() == WORDS and not page.inner_text("#error")
+
+
+def test_the_page_opens_a_folder_stops_and_opens_another_bundle(
+    url: str, page: Any, family_bundles: dict[str, Path]
+) -> None:
+    page.goto(f"{url}/?bundle={bundle_url(url, family_bundles, 'voxtral_tts')}")
+    page.wait_for_function(READY)
+    page.set_input_files("#folder", str(family_bundles["qwen3_tts"]))
+    name = json.dumps(Bundle(family_bundles["qwen3_tts"]).job.source.name)
+    page.wait_for_function(f"{READY} && document.getElementById('status').textContent.includes({name})")
+    page.fill("#text", f"{TEXT} " * 200)
+    page.click("text=Speak")
+    page.wait_for_function("document.getElementById('status').textContent.includes('first sound')")
+    page.click("#speak .stop")
+    page.wait_for_function(DONE)
+    page.fill("#url", bundle_url(url, family_bundles, "voxtral_realtime"))
+    page.click("#bundle button")
+    page.wait_for_selector("#listen", state="visible")
+    assert page.is_hidden("#speak") and not page.inner_text("#error")
 
 
 def test_bundles_that_the_page_cannot_run_are_one_line_each(
