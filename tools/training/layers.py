@@ -116,12 +116,16 @@ def causal_block(
     return x + feed_forward(weights.feed_forward, normed if scale is None else normed * scale)
 
 
-def head_scores(weights: BlockWeights, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """The causal scores of a block's head 0 for x [B, S, dim]: [B, S, S] in float32."""
+def head_scores(weights: BlockWeights, x: torch.Tensor, rotation: Rotation, head: int) -> torch.Tensor:
+    """The causal scores of a block's head for x [B, S, dim]: [B, S, S] in float32."""
     attention = weights.attention
     width = attention.head_dim
     normed = weights.attention_norm(x)
-    q, k = (F.linear(normed, linear.weight[:width])[:, :, None] for linear in (attention.wq, attention.wk))
+    of_keys = head * len(attention.wk.weight) // len(attention.wq.weight)  # several heads share keys
+    q, k = (
+        F.linear(normed, linear.weight[part * width :][:width])[:, :, None]
+        for linear, part in ((attention.wq, head), (attention.wk, of_keys))
+    )
     scores: torch.Tensor = (rotation(q)[:, :, 0] @ rotation(k)[:, :, 0].mT).float() * width**-0.5
     length = x.shape[1]
     later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)

@@ -53,7 +53,10 @@ FRAMES = 24  # 1.92 s, the length of a sound for the codec
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
 HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
-READING_WEIGHT = 0.5
+READING_WEIGHT, SPELLING_WEIGHT = 1.0, 1.0
+FLOW_FRAMES = (
+    0.4  # share of the frames whose acoustic codes are learned in a step; they take a third of its time
+)
 SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
 
@@ -88,25 +91,31 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
 
 def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
     """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced."""
-    codes, targets = batch.codes.to(device()), batch.targets.to(device())
-    chosen, is_code = targets != IGNORED, batch.is_code.to(device())
+    batch = PromptedSpeech(*(part.to(device()) for part in batch))
+    codes, targets, is_code = batch.codes, batch.targets, batch.is_code
+    chosen = targets != IGNORED
     noise = torch.Generator().manual_seed(hash_of(seed))
     fed = with_wrong_frames(codes, is_code & chosen, noise)
-    states = model.states(model.embed(batch.ids.to(device()), fed, is_code))
+    states = model.states(model.embed(batch.ids, fed, is_code))
     hidden = model.normed(states[-1])
-    reading = model.reading_loss(states, batch.word_of.to(device()), batch.reads.to(device()))
+    reading = model.reading_loss(states, batch)
+    phonemes = model.phonemes(states)[chosen].flatten(0, 1)
+    spelled = batch.phonemes[chosen].flatten()
+    phoneme_loss = F.cross_entropy(phonemes.float(), spelled, ignore_index=IGNORED)
     logits = model.semantic(hidden[chosen])
     semantic = semantic_loss(logits, targets[chosen])
     right = (logits.argmax(-1) == targets[chosen]).float().mean()
     is_frame = chosen & (targets >= FIRST_CODE)  # all but the one before the end
+    is_frame &= (torch.rand(is_frame.shape, generator=noise) < FLOW_FRAMES).to(device())
     row, position = torch.nonzero(is_frame, as_tuple=True)
     top = model.config.audio.acoustic_codebook_size - 1
     levels = (codes[row, position + 1, 1:] - FIRST_CODE).float() * 2 / top - 1
     velocities = model.velocities(levels, hidden[row, position], noise)
     flow = F.mse_loss(velocities.found.float(), velocities.expected)
     return {
-        "loss": semantic + flow + READING_WEIGHT * reading,
+        "loss": semantic + flow + READING_WEIGHT * reading + SPELLING_WEIGHT * phoneme_loss,
         "semantic": semantic,
+        "phonemes": phoneme_loss,
         "flow": flow,
         "reading": reading,
         "right": right,
