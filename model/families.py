@@ -45,6 +45,7 @@ FAMILIES = {
     "voxtral_tts": Row("Voxtral-TTS", "voxport.model.voxtral_tts"),
     "voxtral_realtime": Row("Voxtral-Realtime", "voxport.model.voxtral_realtime"),
     "qwen3_tts": Row("Qwen3-TTS", "voxport.model.qwen3_tts"),
+    "qwen3_asr": Row("Qwen3-ASR", "voxport.model.qwen3_asr"),
 }
 TEXT_TO_SPEECH, SPEECH_TO_TEXT = "text-to-speech", "automatic-speech-recognition"  # the hub's names of tasks
 DEFAULT_OF_TASK = {TEXT_TO_SPEECH: "voxtral_tts", SPEECH_TO_TEXT: "voxtral_realtime"}

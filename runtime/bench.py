@@ -23,7 +23,6 @@ from voxport.runtime.families.workload import BenchSettings, Figures, Workload
 from voxport.runtime.machine import describe_machine, resident_bytes
 from voxport.runtime.opening import check_engine
 
-FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted
 FIRST_OUTPUT_RUNS = 3
 Result = TypeVar("Result")
@@ -33,7 +32,7 @@ Start = Callable[[Stream, Arrays | None], Workload]  # on a stream, with the val
 def bench(
     folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, streams: tuple[int, ...] = ()
 ) -> Figures:
-    """Times a workload of `frames` steps of 80 ms, then batches of `streams`. Times in ms, sizes in bytes.
+    """Times a workload of `frames` steps, then batches of `streams`. Times in ms, sizes in bytes.
 
     Raises UsageError if prompt and frames do not fit the cache, or if the bundle cannot run a batch.
     """
@@ -59,6 +58,7 @@ def bench(
     def start(stream: Stream, prepared: Arrays | None) -> Workload:
         return workloads.start(stream, constants, settings, prepared)
 
+    step_s = workloads.step_seconds(constants)
     engine, prepared, load = _open(partial(open_engine, bundle, options), start)
     first_output, stream = _first_output(engine, start, prepared), TimedStream(engine.stream())
     return {
@@ -67,7 +67,7 @@ def bench(
         "engine": engine.identity,
         "load_s": load,
         workloads.first_output: first_output,
-        **_frames(stream, start(stream, prepared), frames, engine.bandwidth(threads), bundle),
+        **_frames(stream, start(stream, prepared), frames, engine.bandwidth(threads), bundle, step_s),
         "streams": [_batch(engine.batched(count), start, prepared, frames) for count in streams],
         "prompt_tokens": prompt_tokens,
         "voice_rows": len(settings.voice),
@@ -103,9 +103,16 @@ def _first_output(engine: Engine, start: Start, prepared: Arrays | None) -> floa
 
 
 def _frames(
-    stream: "TimedStream", workload: Workload, frames: int, bandwidth: float, bundle: Bundle
+    stream: "TimedStream",
+    workload: Workload,
+    frames: int,
+    bandwidth: float,
+    bundle: Bundle,
+    step_s: float,
 ) -> Figures:
-    """Figures of `frames` steps and of each component. `bandwidth` is in bytes per second."""
+    """Figures of `frames` steps and of each component. `bandwidth` is in bytes per second. A step stands for
+    `step_s` seconds of audio.
+    """
     times = _time_steps(stream, workload.step, frames)
     components = {
         name: _component(seconds, bundle.component(name).weight_bytes, name not in times.before)
@@ -116,7 +123,7 @@ def _frames(
         "resident_bytes": resident_bytes(),
         "components": components,
         "frame": _frame(times, components, bandwidth),
-        "rtf": _ms(times.steps) / FRAME_MS,
+        "rtf": _ms(times.steps) / 1e3 / step_s,
     }
 
 

@@ -95,6 +95,8 @@ class SpeechToText(ABC):
     """Transcribes recordings and live streams. Transcriptions are independent and may be interleaved."""
 
     languages: tuple[str, ...] = ("en",)  # codes of ISO 639 of those that the model transcribes
+    has_hints = False  # whether `language` and `context` have an effect
+    has_word_times = True  # whether deltas have words
 
     @property
     @abstractmethod

@@ -34,7 +34,7 @@ class VectorWorkload(Generic[Constants]):
     request(bundle, recording): what is spoken or heard, as JSON.
     run(engine, bundle, constants, request): the values of the run by name, in its order. If the request has
         `chosen`, these are fed back and decoded in place of what the model chose.
-    chosen: name of what the model chooses.
+    chosen: name of what the model chooses; a run may have none.
     """
 
     request: Callable[[Bundle, Samples], Json]

@@ -30,7 +30,8 @@ from voxport.runtime.audio.gain import (
 from voxport.runtime.audio.opening import raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.audio.turns import TurnSettings, turns_of
-from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.speech_to_text import SpeechToText, TranscriptionOptions
+from voxport.runtime.text.languages import check_language
 
 # options with --live, and their defaults
 LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False}
@@ -76,6 +77,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="auto|off|DB",
         help="gain in decibels; auto raises quiet speech of a recording to a peak of -1 dBFS (default: auto "
         "for recordings, off for live sound)",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="the language that is spoken, by its code or English name (default: auto, the model finds it)",
+    )
+    parser.add_argument(
+        "--context",
+        default="",
+        metavar="TEXT",
+        help="names and words that may be spoken, for a model that takes them",
     )
     _add_live_arguments(parser)
     add_task_arguments(parser, default="the embedded model")
@@ -135,6 +147,7 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     files = [] if arguments.live else transcript_files(arguments)
     task = open_task(SpeechToText, arguments)
+    _check_task(task, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # on every terminal, file and pipe; names of files may have other bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
@@ -169,6 +182,17 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live")
 
 
+def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that the model cannot follow, and warns of those without an effect."""
+    if arguments.language:
+        check_language(arguments.language, task.languages)
+    given = [f"--{name}" for name in ("language", "context") if getattr(arguments, name)]
+    if given and not task.has_hints:
+        log.warning("%s: has no effect on this model", " and ".join(given))
+    if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
+        raise UsageError("transcribe: this model has no times of words; leave out --timestamps, srt and vtt")
+
+
 def _transcribe_files(
     task: SpeechToText, arguments: argparse.Namespace, files: list[tuple[Path, Path | None]]
 ) -> None:
@@ -196,7 +220,7 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     source = Recording(arguments.audio, task.sample_rate, arguments.channel)
     started = time.perf_counter()
     text = ""
-    words: list[Word] = []
+    words, languages = list[Word](), list[str]()
     prints_deltas = arguments.format == "text" and not arguments.timestamps and not arguments.output
     chosen, peak = arguments.gain or "auto", source.peak_dbfs()
     if not arguments.partial:
@@ -208,41 +232,58 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     with StagedFile(arguments.output) if arguments.output else nullcontext() as staged:
         try:
             with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
-                for delta in task.transcribe(
-                    blocks, delay_ms=arguments.delay_ms, blank_penalty=arguments.blank_penalty
-                ):
+                for delta in task.transcribe(blocks, **_options(arguments)):
                     if prints_deltas:
                         print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
                     text += delta.text
                     words += delta.words
+                    languages += [delta.language] if delta.language not in ("", *languages[-1:]) else []
                     if progress:
-                        so_far = f"{source.seconds:.0f} s of sound so far, {len(words)} words"
+                        so_far = f"{source.seconds:.0f} s of sound so far, {_count_words(text)}"
                         progress.update(source.seconds, so_far)
         except BaseException:
-            if staged and words:
-                content = _formatted(text, words, source.seconds, arguments)
+            if staged and text.strip():
+                content = _formatted(text, words, languages, source.seconds, arguments)
                 kept = staged.keep_partial(content.encode())
-                log.warning("%d words of %.1f s are %s", len(words), source.seconds, kept)
+                log.warning("%s of %.1f s are %s", _count_words(text), source.seconds, kept)
             raise
         if staged:
-            staged.write(_formatted(text, words, source.seconds, arguments).encode())
+            staged.write(_formatted(text, words, languages, source.seconds, arguments).encode())
+    if languages:
+        log.info("language: %s", ", ".join(languages))
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)
-    found = f"{len(words)} word{'' if len(words) == 1 else 's'}"
-    log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, found)
+    log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, _count_words(text))
     if not text.strip():
         log.warning("no text: %s", reason_without_text(source.level, gain, source.damage))
     if arguments.output:
         print(arguments.output)
     elif not prints_deltas:
-        sys.stdout.write(_formatted(text, words, source.seconds, arguments))
+        sys.stdout.write(_formatted(text, words, languages, source.seconds, arguments))
 
 
-def _formatted(text: str, words: list[Word], seconds: float, arguments: argparse.Namespace) -> str:
+def _options(arguments: argparse.Namespace) -> TranscriptionOptions:
+    return TranscriptionOptions(
+        delay_ms=arguments.delay_ms,
+        blank_penalty=arguments.blank_penalty,
+        language=arguments.language,
+        context=arguments.context,
+    )
+
+
+def _count_words(text: str) -> str:
+    count = len(text.split())
+    return f"{count} word{'' if count == 1 else 's'}"
+
+
+def _formatted(
+    text: str, words: list[Word], languages: list[str], seconds: float, arguments: argparse.Namespace
+) -> str:
     if arguments.format == "json":
-        timed = words if arguments.timestamps else None
-        return as_json(text.strip(), timed, seconds=seconds, **arguments.json_fields)
+        timed, found = words if arguments.timestamps else None, {"language": ",".join(languages)}
+        fields = {"seconds": seconds, **(found if languages else {}), **arguments.json_fields}
+        return as_json(text.strip(), timed, **fields)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"
     return (as_srt if arguments.format == "srt" else as_vtt)(words)
@@ -265,13 +306,8 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     numbers = count(1)  # numbers of cues
     with _first_interruption(source.end):
         for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
-            deltas = task.transcribe(
-                part,
-                delay_ms=arguments.delay_ms,
-                live=True,
-                chunk_tokens=arguments.chunk,
-                blank_penalty=arguments.blank_penalty,
-            )
+            live = TranscriptionOptions(live=True, chunk_tokens=arguments.chunk)
+            deltas = task.transcribe(part, **(_options(arguments) | live))
             if arguments.format in CAPTIONS:
                 has_text = print_cues(deltas, arguments.format, start_s, numbers) or has_text
             else:

@@ -120,7 +120,7 @@ class EncoderBlock(nn.Module):
         self.attention_norm, self.mlp_norm = weights.self_attn_layer_norm, weights.final_layer_norm
 
     def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """x [B, R, width], visible bool [B, 1, 1, R] (keys that every query sees) -> x."""
+        """x [B, R, width], visible bool [B, 1, R, R] (queries and the keys they see) -> x."""
         y = self.attention_norm(x)
         parts = (part(y).unflatten(-1, (self.heads, -1)) for part in (self.queries, self.keys, self.values))
         q, k, v = (part.transpose(1, 2) for part in parts)  # [B, H, R, D]
@@ -165,7 +165,8 @@ class Encoder(nn.Module):
 
     def forward(self, mel: torch.Tensor, frames: torch.Tensor, is_short: torch.Tensor) -> torch.Tensor:
         x = self.embed(mel, frames, is_short)
-        visible = (torch.arange(x.shape[1]) < rows_of(frames)[:, None])[:, None, None]
+        rows = x.shape[1]
+        visible = (torch.arange(rows) < rows_of(frames)[:, None])[:, None, None].expand(-1, -1, rows, -1)
         for layer in self.layers:
             x = layer(x, visible)
         embeddings: torch.Tensor = self.proj2(F.gelu(self.proj1(self.norm(x))))

@@ -26,6 +26,7 @@ FAMILIES = {  # name: the module that defines the object FAMILY
     "voxtral_tts": "voxport.runtime.families.voxtral_tts.task",
     "voxtral_realtime": "voxport.runtime.families.voxtral_realtime.task",
     "qwen3_tts": "voxport.runtime.families.qwen3_tts.task",
+    "qwen3_asr": "voxport.runtime.families.qwen3_asr.task",
 }
 Constants = TypeVar("Constants", bound=FamilyConstants)
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.manifest import Bundle, FamilyConstants
 from voxport.runtime.engines.base import Arrays, Engine, Stream
 from voxport.runtime.speech_decoder import Decoder, FrameLoop, Noise, read_whole
@@ -101,7 +102,8 @@ class VerificationWorkload(Generic[Constants]):
 
 
 class Workload(Protocol):
-    """An endless run in steps of 80 ms. Work that precedes the first step is done on construction.
+    """An endless run in steps of `BenchWorkload.step_seconds`. Work that precedes the first step is done on
+    construction.
 
     `prepared` are values that another workload with the same settings can reuse.
     """
@@ -118,6 +120,10 @@ def no_check(bundle: Bundle) -> None:
 
 def no_voice(bundle: Bundle, constants: FamilyConstants) -> np.ndarray:
     return np.zeros((0, 0), np.float32)
+
+
+def frame_seconds(constants: FamilyConstants) -> float:
+    return FRAME_SECONDS
 
 
 def no_rows(settings: BenchSettings, steps: int) -> int:
@@ -139,6 +145,7 @@ class BenchWorkload(Generic[Constants]):
     voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows if the family or the bundle
         has no voices.
     rows_needed(settings, steps): rows of the decoder's cache for `steps` steps.
+    step_seconds(constants): seconds of audio that a step stands for.
     """
 
     first_output: str
@@ -149,6 +156,7 @@ class BenchWorkload(Generic[Constants]):
     check: Callable[[Bundle], None] = no_check
     voice: Callable[[Bundle, Constants], np.ndarray] = no_voice
     rows_needed: Callable[[BenchSettings, int], int] = no_rows
+    step_seconds: Callable[[Constants], float] = frame_seconds
 
 
 BeginSpeech = Callable[[Stream, Constants, BenchSettings], tuple[Decoder, Any]]

@@ -209,6 +209,7 @@ class TranscriptionBody(RequestFields):
     stream: bool = False
     delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     language: str | None = None
+    prompt: str | None = None
     temperature: Annotated[float, HINT] = 0
     # without these fields a client would get another answer than it asks for
     diarize: Annotated[bool, only((False,), NO_SPEAKERS, UNSUPPORTED)] = False

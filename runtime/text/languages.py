@@ -1,4 +1,4 @@
-"""Checks that a model speaks a language, and reads the script of a text."""
+"""Checks that a model has a language, and reads the script of a text."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -39,7 +39,7 @@ def check_language(language: str, known: tuple[str, ...] = ()) -> str | None:
         )
     if known and found not in known:
         raise UsageError(
-            f"language {language!r}: this model does not speak it; it has {', '.join((AUTO, *known))}",
+            f"language {language!r}: this model does not have it; it has {', '.join((AUTO, *known))}",
             field="language",
         )
     return found

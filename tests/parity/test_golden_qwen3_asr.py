@@ -109,8 +109,8 @@ class EagerStream:
             self.windows += 1
             return {"embeddings": self.reference.encoder(*arrays).numpy()}
         self.rows += arrays[0].shape[1]
-        _, logits, *self.caches = self.reference.decoder(*arrays, *self.caches)
-        return {"logits": logits.numpy()}
+        hidden, logits, *self.caches = self.reference.decoder(*arrays, *self.caches)
+        return {"hidden": hidden.numpy(), "logits": logits.numpy()}
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,20 @@ class Aligner:
 
     def _times(self, stream: Stream, ids: list[int], sound: np.ndarray) -> list[int]:
         """Milliseconds at each place of a time."""
-        rows = with_sound(stream, self._constants, np.array(ids), sound)
-        most, found = stream.signatures[ALIGN].dims["S"][1], list[np.ndarray]()
-        for start in range(0, len(ids), most):
-            inputs = {"embeddings": rows[:, start : start + most], "position": np.array([start])}
-            found.append(stream.run(ALIGN, inputs)["logits"][0].argmax(axis=1))
-        places = np.array(ids) == self._aligner.timestamp_id
-        times: list[int] = (np.concatenate(found)[places] * self._aligner.step_ms).tolist()
+        logits = time_logits(stream, self._constants, ids, sound)
+        times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         return times
+
+
+def time_logits(
+    stream: Stream, constants: Qwen3ASRConstants, ids: list[int], sound: np.ndarray
+) -> np.ndarray:
+    """Logits float32 [n, classes] at each place of a time in ids."""
+    assert constants.aligner
+    rows = with_sound(stream, constants, np.array(ids), sound)
+    most, found = stream.signatures[ALIGN].dims["S"][1], list[np.ndarray]()
+    for start in range(0, len(ids), most):
+        inputs = {"embeddings": rows[:, start : start + most], "position": np.array([start])}
+        found.append(stream.run(ALIGN, inputs)["logits"][0])
+    logits: np.ndarray = np.concatenate(found)[np.array(ids) == constants.aligner.timestamp_id]
+    return logits

@@ -1,14 +1,16 @@
 """The Qwen3-ASR family: speech to text in 30 languages."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Unpack
 
-from voxport.bundle.constants.qwen3_asr import CODES, ENCODER, Qwen3ASRConstants
+from voxport.bundle.constants.qwen3_asr import ALIGN, CODES, ENCODER, Qwen3ASRConstants
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import Bundle
-from voxport.bundle.names import language_code
-from voxport.runtime.engines.base import Engine
-from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
+from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import DEFAULT, Engine, EngineOptions
+from voxport.runtime.families import Call, RuntimeFamily, read_constants, tokenizer_paths
+from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import Request
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
@@ -17,9 +19,10 @@ from voxport.runtime.families.qwen3_asr.transcriptions import (
     Parts,
     RecordingTranscription,
 )
+from voxport.runtime.opening import check_engine
 from voxport.runtime.single_stream import SingleStreamBatch
 from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, Transcription, TranscriptionOptions
-from voxport.runtime.text.languages import AUTO
+from voxport.runtime.text.languages import AUTO, check_language
 
 CHUNKS_MS = (2000, 1000, 500, 4000)  # of live sound; the first is the official one
 STEP = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "logits"}))
@@ -28,8 +31,8 @@ STEP = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "logits"
 class QwenSpeechToText(SpeechToText):
     """Each transcription uses a stream of its own on the shared engine."""
 
-    max_live = 1
-    delays_ms = CHUNKS_MS
+    max_live, delays_ms = 1, CHUNKS_MS
+    has_hints, has_word_times = True, False
 
     def __init__(self, engine: Engine, parts: Parts):
         self._engine, self._parts = engine, parts
@@ -45,10 +48,12 @@ class QwenSpeechToText(SpeechToText):
         constants = self._parts.constants
         return constants.window_chunks * constants.chunk_frames * constants.hop_length // 1280
 
-    def check_live(self) -> None: ...  # every bundle can
+    def check_live(self) -> None:
+        """Every bundle can."""
 
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
-        request = Request(self._name_of(options.get("language")), options.get("context", ""))
+        code = check_language(options.get("language") or AUTO, self.languages)
+        request = Request(self._names[code] if code else "", options.get("context", ""))
         stream = self._engine.stream()
         if not options.get("live"):
             return RecordingTranscription(stream, self._parts, request)
@@ -64,18 +69,35 @@ class QwenSpeechToText(SpeechToText):
             raise UsageError(f"live: one step serves {self.max_live} stream, not {slots}")
         return SingleStreamBatch(self.begin)
 
-    def _name_of(self, language: str | None) -> str:
-        """The name of a language by its name or code in any case; empty if the model finds it."""
-        if not language or language.lower() == AUTO:
-            return ""
-        code = language_code(language)
-        if code not in self._names:
-            known = ", ".join(f"{code} ({name})" for code, name in self._names.items())
-            raise UsageError(f"language {language!r}: expected one of {known}, or {AUTO}", field="language")
-        return self._names[code]
+
+def _calls(job: ExportJob) -> dict[str, Call]:
+    found = {
+        "embed_tokens": Call(frozenset({"ids"}), frozenset({"embeddings"})),
+        ENCODER: Call(frozenset({"mel", "frames", "is_short"}), frozenset({"embeddings"}), frozenset({"C"})),
+    }
+    if job.constants.get("aligner"):
+        return found | {ALIGN: Call(STEP.inputs, frozenset({"logits"}), frozenset({"S"}))}
+    return found | {"prefill": replace(STEP, dims=frozenset({"S"})), "decode_step": STEP}
+
+
+def open_aligner(folder: Path, options: EngineOptions = DEFAULT) -> Aligner:
+    """The aligner of a bundle. Raises UsageError on any other bundle, IntegrityError on a damaged one."""
+    bundle = Bundle(folder)
+    if bundle.job.family != FAMILY.name or not bundle.job.constants.get("aligner"):
+        raise UsageError(f"{folder}: is no aligner; export Qwen3-ForcedAligner, and give its bundle")
+    constants: Qwen3ASRConstants = read_constants(bundle.job)
+    bundle.check_hashes()
+    check_engine(bundle)
+    tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
+    return Aligner(open_engine(bundle, options), constants, tokenizer)
 
 
 def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenSpeechToText:
+    if constants.aligner:
+        raise UsageError(
+            f"{bundle.folder}: an aligner gives times to the words of a text, and writes none; use `voxport "
+            "align`, or a bundle of a recogniser"
+        )
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return QwenSpeechToText(engine, Parts(constants, tokenizer, bundle.job.cache_length))
 
@@ -83,12 +105,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenS
 FAMILY = RuntimeFamily[Qwen3ASRConstants](
     name="qwen3_asr",
     task=SpeechToText,
-    calls=lambda job: {
-        "embed_tokens": Call(frozenset({"ids"}), frozenset({"embeddings"})),
-        ENCODER: Call(frozenset({"mel", "frames", "is_short"}), frozenset({"embeddings"}), frozenset({"C"})),
-        "prefill": replace(STEP, dims=frozenset({"S"})),
-        "decode_step": STEP,
-    },
+    calls=_calls,
     constants=Qwen3ASRConstants,
     voices=lambda bundle: {},
     open=_open,

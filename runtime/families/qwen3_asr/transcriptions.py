@@ -57,7 +57,7 @@ class Segment:
         tokenizer, tokens = self._parts.tokenizer, list[int]()
         sound = self._encoder.encode(self._mel.of(samples))
         ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
-        for token in self._recogniser.answer(ids, sound, self._parts.capacity):
+        for token in self._recogniser.answer(ids, sound):
             tokens.append(token)
             yield kept + tokenizer.decode(tokens)
 

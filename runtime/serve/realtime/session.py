@@ -207,7 +207,7 @@ class Session(SocketSession):
             if len(self._pending) > 1:
                 raise too_far_ahead(ahead_s)
         try:
-            job = self.worker.submit_live(delay_ms, self)
+            job = self.worker.submit_live(self, delay_ms=delay_ms)
         except ApiError as error:
             self._refusal = error
             raise

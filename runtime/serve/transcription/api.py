@@ -51,9 +51,11 @@ def transcription_router(models: Models) -> APIRouter:
         worker = models.transcription_worker(body.model)
         language = _language(body, worker)
         worker.check_delay(body.delay_ms)
+        if body.prompt and not worker.task.has_hints:
+            body.ignore("prompt")
         worker.check_room()  # before the recording is stored and read
         found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
-        job = worker.submit(body.delay_ms)
+        job = worker.submit(delay_ms=body.delay_ms, language=language, context=body.prompt or "")
         feeding = asyncio.create_task(_feed(job, found, limits))
 
         def end() -> None:
@@ -199,7 +201,7 @@ class Answer:
         return {
             "text": self._job.transcript,
             "model": self._model,
-            "language": self._language,
+            "language": self._language or self._job.language or None,
             "usage": usage,
         }
 

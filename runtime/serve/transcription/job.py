@@ -12,7 +12,7 @@ from voxport.runtime.audio.captions import Word
 from voxport.runtime.audio.gain import SpeechLevel, reason_without_text
 from voxport.runtime.serve.errors import ApiError, SessionEnds
 from voxport.runtime.serve.worker import Job
-from voxport.runtime.speech_to_text import TranscriptDelta, Transcription
+from voxport.runtime.speech_to_text import TranscriptDelta, Transcription, TranscriptionOptions
 
 LEVEL_WINDOW = 10_000  # blocks of sound in which its level is measured
 log = logging.getLogger(__name__)
@@ -22,16 +22,16 @@ class TranscriptionJob(Job[TranscriptDelta]):
     """One recording, or one utterance of live audio.
 
     A handler also calls `feed`, `finish` and `wait_for_room`, and the engine thread also calls `take`.
-    `text` and `words` are the transcript that was read so far.
+    `text` and `words` are the transcript that was read so far, `language` the first one that was heard.
     """
 
     transcription: Transcription | None = None  # for a recording; used by the engine thread
     session: object = None  # for live audio: the session whose live stream the utterance uses
 
-    def __init__(self, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
+    def __init__(self, options: TranscriptionOptions, rate: int, ahead_s: float, wake: Callable[[], None]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
         super().__init__(wake)
-        self.delay_ms, self.text, self.words = delay_ms, "", list[Word]()
+        self.options, self.text, self.words, self.language = options, "", list[Word](), ""
         self._ahead_s, self._max_waiting, self._has_room = ahead_s, int(ahead_s * rate), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
         self._waiting = 0  # samples
@@ -46,8 +46,9 @@ class TranscriptionJob(Job[TranscriptDelta]):
             text = delta.text if self.text else delta.text.lstrip()
             self.text += text
             self.words += delta.words
+            self.language = self.language or delta.language
             if text or delta.words:
-                return TranscriptDelta(text, delta.words)
+                return TranscriptDelta(text, delta.words, delta.language)
         if not self.transcript:
             log.info("no text: %s", self.reason_without_text)
         return None

@@ -127,7 +127,7 @@ class LiveStreams:
         for job in due:
             if job not in self._slots and batch.has_room:
                 with suppress(Exception):  # it is raised again when that job is the first
-                    self._slots[job] = _StreamSlot(batch, batch.begin(delay_ms=job.delay_ms))
+                    self._slots[job] = _StreamSlot(batch, batch.begin(**job.options))
         jobs = [job for job in due if job in self._slots and self._slots[job].batch is batch]
         for job in jobs:
             self._feed(job)
@@ -154,7 +154,7 @@ class LiveStreams:
         if batch is None:
             batch = self._task.live_batch(self._size)
             self._batches.append(batch)
-        self._slots[job] = _StreamSlot(batch, batch.begin(delay_ms=job.delay_ms))
+        self._slots[job] = _StreamSlot(batch, batch.begin(**job.options))
         return batch
 
     def _feed(self, job: TranscriptionJob) -> None:

@@ -3,6 +3,7 @@
 import logging
 import time
 from contextlib import suppress
+from typing import Unpack
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.live_streams import Capacity, LiveStreams, measure
 from voxport.runtime.serve.worker import TICK_S, Worker
-from voxport.runtime.speech_to_text import SpeechToText
+from voxport.runtime.speech_to_text import SpeechToText, TranscriptionOptions
 from voxport.runtime.text.languages import AUTO
 
 RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
@@ -73,18 +74,18 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         )
         raise ApiError(400, reason, "invalid_value", param)
 
-    def submit(self, delay_ms: int | None) -> TranscriptionJob:
+    def submit(self, **options: Unpack[TranscriptionOptions]) -> TranscriptionJob:
         """A job for one recording. Called on the event loop. Raises ApiError."""
-        job = self._new_job(delay_ms)
+        job = self._new_job(options)
         self._enqueue(job)
         return job
 
-    def submit_live(self, delay_ms: int | None, session: object) -> TranscriptionJob:
+    def submit_live(self, session: object, **options: Unpack[TranscriptionOptions]) -> TranscriptionJob:
         """A job for one utterance. Called on the event loop. Raises ApiError.
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        job = self._new_job(delay_ms)
+        job = self._new_job(options)
         job.session = session
         with self._changed:
             self.check_open()
@@ -98,8 +99,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._changed.notify_all()
         return job
 
-    def _new_job(self, delay_ms: int | None) -> TranscriptionJob:
-        return TranscriptionJob(delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+    def _new_job(self, options: TranscriptionOptions) -> TranscriptionJob:
+        return TranscriptionJob(options, self.task.sample_rate, self._limits.ahead_s, self._wake)
 
     def check_delay(self, delay_ms: int | None) -> None:
         """Raises ApiError."""
@@ -188,7 +189,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         try:
             if job.transcription is None:
                 job.transcription = self.task.begin(
-                    delay_ms=job.delay_ms, chunk_tokens=self._recording_tokens
+                    **(job.options | TranscriptionOptions(chunk_tokens=self._recording_tokens))
                 )
             samples, is_last = job.take(self._recording_tokens * self._step)
             for delta in job.transcription.feed(samples):

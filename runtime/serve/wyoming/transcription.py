@@ -94,8 +94,11 @@ class AudioEvents(RequestEvents):
         request, self._request = self._request, TranscribeFields()
         model = worker(request.name)
         _check_format(form)
-        request.is_taken("language", lambda: model.check_language(request.language))
-        job = model.submit_live(None, self) if model.live_slots else model.submit(None)
+        language = None
+        if request.is_taken("language", lambda: model.check_language(request.language)):
+            language = model.check_language(request.language)
+        is_live = bool(model.live_slots)
+        job = model.submit_live(self, language=language) if is_live else model.submit(language=language)
         reply = TranscriptReply(self._connection, job, request.ignored)
         self._replies.add(reply)
         self._reply = reply

@@ -46,7 +46,7 @@ class PromptedSpeech(NamedTuple):
 
     word_of [S]: the word that a text token belongs to; the token after the text has the number of the words.
     reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere. place_of and
-    reads_at [S]: how far into the word both are. phonemes [S, SUBFRAMES] of the frame that a position chooses.
+    reads_at [S]: how far into the word both are. phonemes [S, SUBFRAMES]: of the frame that is chosen.
     """
 
     ids: torch.Tensor

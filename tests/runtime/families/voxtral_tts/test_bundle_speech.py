@@ -169,5 +169,5 @@ def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles: Path) -> None
 def test_a_language_that_the_model_does_not_speak_is_refused(bundles: Path) -> None:
     task = open_speech(bundles / "onnx")
     assert [task.check_language(each) for each in ("fr-CA", "english", "auto")] == ["fr", "en", None]
-    with pytest.raises(UsageError, match="'ff': this model does not speak it; it has auto, en, fr"):
+    with pytest.raises(UsageError, match="'ff': this model does not have it; it has auto, en, fr"):
         next(task.speak(TEXT, language="ff"))

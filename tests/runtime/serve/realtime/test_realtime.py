@@ -269,7 +269,7 @@ def test_names_of_delays_are_delays_of_the_bundle(
         worker = server.models.transcription_workers["loud"]
         while not worker._live:
             await asyncio.sleep(0.01)
-        return worker._live[0].delay_ms
+        return worker._live[0].options.get("delay_ms")
 
     assert talk(server, conversation, OPENAI) == milliseconds
     wait_until(lambda: server.models.transcription_workers["loud"].is_idle)

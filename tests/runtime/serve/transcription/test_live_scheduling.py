@@ -66,7 +66,7 @@ def started(task: OrderedToText) -> tuple[TranscriptionWorker, dict[float, Trans
     worker.live_slots = 2
     worker.start()
     wait_until(lambda: worker.is_ready)
-    return worker, {client: worker.submit_live(None, object()) for client in (ANNA, BOB)}
+    return worker, {client: worker.submit_live(object()) for client in (ANNA, BOB)}
 
 
 def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording() -> None:
@@ -76,7 +76,7 @@ def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording() -> None
     async def scenario() -> None:
         worker, live = started(task)
         task.arrive = lambda client: live[client].feed(np.full(BLOCK, client, np.float32))
-        recording = worker.submit(None)
+        recording = worker.submit()
         recording.feed(np.full(len(ARRIVALS) * RECORDING_TOKENS * BLOCK, RECORDING, np.float32))
         for job in (recording, *live.values()):
             await ended(job)

@@ -50,7 +50,7 @@ def test_recordings_take_turns_and_the_others_wait_in_the_order_of_their_arrival
         worker.start()
         wait_until(lambda: worker.is_ready)
         task.before_feed = lambda: gate.wait(10) and None
-        jobs = [worker.submit(None) for _ in range(2 * MAX_RECORDINGS)]
+        jobs = [worker.submit() for _ in range(2 * MAX_RECORDINGS)]
         wait_until(lambda: len(worker._recordings) == MAX_RECORDINGS)
         for job in jobs:
             for _ in range(TURNS):
