@@ -79,6 +79,11 @@ COMMANDS = (
         "talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
     ),
     Command(
+        "align",
+        "find the times of the words of a text in a recording",
+        "talk.wav --text talk.txt --language en --bundle ALIGNER -o talk.srt",
+    ),
+    Command(
         "voice",
         "make a voice from a recording or other voices, list and remove voices",
         "add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",

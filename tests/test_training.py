@@ -32,7 +32,15 @@ from tools.training.data.tokens import BYTES, Encoder, learn_tokens, tekken_docu
 from tools.training.data.wordnet import FOLDER
 from tools.training.loop import Muon, Schedule, Trainer
 from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
-from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
+from tools.training.recognition.streams import (
+    IGNORED,
+    NOWHERE,
+    SCHEDULE,
+    DueWord,
+    fed_and_targets,
+    make_batch,
+    stream_tokens,
+)
 from tools.training.speech.batches import NO_WORD, make_sequence, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
@@ -85,8 +93,14 @@ def test_ids_are_those_of_the_published_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_word_comes_when_due_and_the_prompt_has_no_targets() -> None:
-    due = [(2, [1001, 1002]), (3, [1003]), (9, [1004]), (11, [1005])]
-    tokens = stream_tokens(due, 12)
+    words = [
+        DueWord(2, [1001, 1002], (0.0, 2.0)),
+        DueWord(3, [1003], (2.0, 3.0)),
+        DueWord(9, [1004], (8.0, 9.0)),
+        DueWord(11, [1005]),
+    ]
+    tokens, heard = stream_tokens(words, 12)
+    assert [place for place in heard if place != NOWHERE] == [2.0, 0.5, 1.5, 3.0, 2.5, 9.0, 8.5]
     assert tokens == [PAD, PAD, WORD, 1001, 1002, WORD, 1003, PAD, PAD, WORD, 1004, PAD]
     fed, targets = fed_and_targets(tokens, prompt=3)
     assert fed == [SCHEDULE.bos_id, PAD, PAD, *tokens[2:-1]] and targets == [IGNORED, IGNORED, *tokens[2:]]
@@ -253,7 +267,7 @@ def test_the_passes_of_recognition_are_the_exported_ones(recognition: Recognitio
     expected, *_ = encoder(mel[0].unflatten(0, (LENGTH, 8))[None], torch.tensor([0]), *states)
     assert_equal(found[0], expected[0], config.encoder.n_layers, config.encoder.hidden_dim)
     audio, tokens = torch.randn(2, LENGTH, config.dim), torch.randint(0, config.vocab_size, (2, LENGTH))
-    found = recognition.decode(audio, tokens, torch.tensor([6, LONGEST_DELAY]))
+    found, _ = recognition.decode(audio, tokens, torch.tensor([6, LONGEST_DELAY]))
     options = RecognitionOptions(delay_ms="480,2400")
     decoder = Decoder(RecognitionModel(config).weights, config, options, LENGTH)
     for row in range(2):

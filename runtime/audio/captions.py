@@ -1,15 +1,18 @@
 """Words with times, as text, subtitles or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+import regex
 from pydantic import JsonValue
 
 MAX_CUE_S = 6.0
 MAX_PAUSE_S = 0.8  # a longer pause ends a cue
 MAX_CUE_CHARACTERS = 84  # two lines of 42
+_WIDE = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\u3000-\u303f\uff00-\uff64]"  # between them no blank
+_BLANKS = regex.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  marks of wide scripts
 
 
@@ -43,7 +46,7 @@ def cues(words: Iterable[Word]) -> Iterator[Word]:
 
 def _joined(cue: list[Word]) -> Word:
     text = " ".join(" ".join(word.text for word in cue).split())  # a blank line would end a cue
-    return Word(text, cue[0].start, cue[-1].end)
+    return Word(_BLANKS.sub("", text), cue[0].start, cue[-1].end)
 
 
 def clock(seconds: float, decimal_mark: str = ".") -> str:
@@ -73,6 +76,29 @@ def as_vtt(words: Iterable[Word]) -> str:
 
 def vtt_cue(cue: Word) -> str:
     return f"{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n"
+
+
+def as_textgrid(words: Sequence[Word], seconds: float) -> str:
+    """A TextGrid of Praat with one tier, which has an interval for each word and each gap."""
+    intervals, end = list[Word](), 0.0
+    for word in words:
+        if word.end <= max(word.start, end):  # Praat has no interval without length
+            continue
+        start = max(word.start, end)
+        intervals += [Word("", end, start)] if start > end else []
+        intervals.append(Word(word.text, start, end := word.end))
+    if end < seconds:
+        intervals.append(Word("", end, seconds))
+    length = max(end, seconds)
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {length:g}"]
+    lines += ["tiers? <exists>", "size = 1", "item []:", "    item [1]:", '        class = "IntervalTier"']
+    lines += ['        name = "words"', "        xmin = 0", f"        xmax = {length:g}"]
+    lines += [f"        intervals: size = {len(intervals)}"]
+    for number, each in enumerate(intervals, 1):
+        text = each.text.replace('"', '""')
+        lines += [f"        intervals [{number}]:", f"            xmin = {each.start:g}"]
+        lines += [f"            xmax = {each.end:g}", f'            text = "{text}"']
+    return "\n".join(lines) + "\n"
 
 
 def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str:

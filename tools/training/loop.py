@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ class Schedule:
         """The learning rate of a step, from 0."""
         left = (self.steps - step) / self.cooldown if self.cooldown else 1.0
         return self.rate * min((step + 1) / self.warmup, left, 1.0)
+
+
+def hash_of(seed: str) -> int:
+    """A number for a generator of torch, the same in every process."""
+    return int.from_bytes(sha256(seed.encode()).digest()[:7], "little")
 
 
 def device() -> torch.device:

@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from tools.training.data.clips import Clip, Mixture, Shards
 from tools.training.data.sound import log_mel
 from tools.training.data.tokens import Encoder, load_tokens
-from tools.training.loop import Losses, Schedule, Trainer, device
+from tools.training.loop import Losses, Schedule, Trainer, device, hash_of
 from tools.training.recognition.model import VOCAB_SIZE, RecognitionModel, trained_params
-from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch
+from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch, with_wrong_tokens
 from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
 STEPS = (4_800, 1_000)  # the second number has a falling learning rate
 HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=60)
-PHONEME_WEIGHT = 0.3
+PHONEME_WEIGHT, LISTENING_WEIGHT = 1.0, 0.5
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 
 
@@ -36,7 +36,9 @@ def recognition_losses(
 ) -> Losses:
     """Losses of a batch of `size` streams, and the share of text tokens that are chosen, teacher-forced."""
     batch = make_batch(clips, encoder, seed, size)
-    logits = model(log_mel(batch.samples.to(device())), batch.fed.to(device()), batch.delay.to(device()))
+    fed = with_wrong_tokens(batch.fed, torch.Generator().manual_seed(hash_of(seed)))
+    logits = model(log_mel(batch.samples.to(device())), fed.to(device()), batch.delay.to(device()))
+    listening = model.listening_loss(logits.states, batch.heard.to(device()))
     weight = torch.ones(logits.tokens.shape[-1], device=device())
     weight[SCHEDULE.pad_id] = PAD_WEIGHT
     targets, phonemes = batch.targets.to(device()).flatten(), batch.phonemes.to(device()).flatten()
@@ -45,11 +47,12 @@ def recognition_losses(
     phoneme_loss = F.cross_entropy(frames, phonemes)
     right = (tokens.argmax(-1) == targets)[targets >= SCHEDULE.first_text_id].float().mean()
     phoneme_accuracy = (frames.argmax(-1) == phonemes).float().mean()
-    loss = token_loss + PHONEME_WEIGHT * phoneme_loss
+    loss = token_loss + PHONEME_WEIGHT * phoneme_loss + LISTENING_WEIGHT * listening
     return {
         "loss": loss,
         "tokens": token_loss,
         "phonemes": phoneme_loss,
+        "listening": listening,
         "right": right,
         "phoneme_accuracy": phoneme_accuracy,
     }

@@ -15,14 +15,13 @@ rate. To measure word error rates, export the written checkpoint and run `voxpor
 
 import argparse
 import logging
-from hashlib import sha256
 
 import torch
 import torch.nn.functional as F
 
 from tools.training.data.clips import ROBOTS, Clip, Mixture, Shard, Shards, make_shard, natural_shards, unpack
 from tools.training.data.tokens import BYTES, Encoder
-from tools.training.loop import Losses, Trainer, device
+from tools.training.loop import Losses, Trainer, device, hash_of
 from tools.training.speech.batches import (
     IGNORED,
     PromptedSpeech,
@@ -120,11 +119,6 @@ def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Los
         "reading": reading,
         "right": right,
     }
-
-
-def hash_of(seed: str) -> int:
-    """A number for a generator of torch, the same in every process."""
-    return int.from_bytes(sha256(seed.encode()).digest()[:7], "little")
 
 
 def train_codec(arguments: argparse.Namespace) -> None:

@@ -13,12 +13,14 @@ from voxport.runtime.families.qwen3_asr.features import GrowingMel
 from voxport.runtime.families.qwen3_asr.recogniser import with_sound
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
-from voxport.runtime.families.qwen3_asr.words import words_of
+from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """`mended` is the share of times that ran backwards. Most do if the text is not what is said."""
+    """Words as they stand in the text. `mended` is the share of times that ran backwards: many do if the text
+    is not what is said.
+    """
 
     words: list[Word]
     mended: float
@@ -31,6 +33,10 @@ class Aligner:
         assert constants.aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
         self._aligner: AlignerConstants = constants.aligner
+
+    @property
+    def sample_rate(self) -> int:
+        return self._constants.sample_rate
 
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n]; `language` is a code.
@@ -58,7 +64,8 @@ class Aligner:
         times = self._times(stream, ids, sound)
         right = mended(times)
         seconds = [round(time / 1000, 3) for time in right]
-        found = [Word(word, *seconds[2 * index : 2 * index + 2]) for index, word in enumerate(words)]
+        written = as_written(words, text)
+        found = [Word(word, *seconds[2 * index : 2 * index + 2]) for index, word in enumerate(written)]
         return Alignment(found, sum(a != b for a, b in zip(times, right, strict=True)) / len(times))
 
     def _prompt(self, rows: int, words: list[str]) -> list[int]:

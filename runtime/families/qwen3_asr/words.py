@@ -31,6 +31,22 @@ def words_of(text: str, language: str) -> list[str]:
     return [part for word in _cleaned(text.split()) for part in _HAN.split(word) if part]
 
 
+def as_written(words: Iterable[str], text: str) -> list[str]:
+    """Each word as it stands in the text, with the marks around it."""
+    starts, ends, end = list[int](), list[int](), 0
+    for word in words:
+        for place, letter in enumerate(word):
+            found = text.index(letter, end)
+            starts += [found] if place == 0 else []
+            end = found + 1
+        ends.append(end)
+    edges = [0]
+    for end, start in zip(ends, starts[1:], strict=False):
+        blank = regex.search(r"\s", text, pos=end, endpos=start)
+        edges.append(blank.start() if blank else start)
+    return [text[first:last].strip() for first, last in zip(edges, [*edges[1:], len(text)], strict=True)]
+
+
 def _cleaned(words: Iterable[str]) -> Iterator[str]:
     return filter(None, (_OTHERS.sub("", word) for word in words))
 

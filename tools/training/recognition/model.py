@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tools.training.data.espeak import PHONEMES
-from tools.training.layers import causal_block, initialise
+from tools.training.layers import causal_block, head_scores, initialise
 from voxport.bundle.json_types import Json
+from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.block import BlockWeights, parts_of
 from voxport.model.layers.rope import UnboundedRotaryTable
 from voxport.model.voxtral_realtime.config import CONV_STRIDE, KERNEL, VoxtralRealtimeConfig
@@ -33,11 +34,16 @@ TRAINED_SIZE = Size(  # 14 MB in bfloat16
 LONGEST_DELAY = 30  # tokens
 
 
+LISTENING_LAYERS = (0, 1)  # head 0 of these learns to attend to the sound that the next token spells
+NEAR = 1.5  # positions from the right one that are right as well
+
+
 class Logits(NamedTuple):
-    """tokens [B, T, vocab] and phonemes [B, 4·T, phonemes]."""
+    """tokens [B, T, vocab] and phonemes [B, 4·T, phonemes]. `states`: the input of each block [B, T, dim]."""
 
     tokens: torch.Tensor
     phonemes: torch.Tensor
+    states: list[torch.Tensor]
 
 
 class RecognitionModel(nn.Module):
@@ -57,7 +63,25 @@ class RecognitionModel(nn.Module):
     def forward(self, mel: torch.Tensor, tokens: torch.Tensor, delay: torch.Tensor) -> Logits:
         """mel [B, 8·T, M], tokens int64 [B, T] (those fed back), delay int64 [B] in tokens."""
         frames = self.encode(mel)
-        return Logits(self.decode(self.embed(frames), tokens, delay), self.phoneme_head(frames))
+        logits, states = self.decode(self.embed(frames), tokens, delay)
+        return Logits(logits, self.phoneme_head(frames), states)
+
+    def listening_loss(self, states: list[torch.Tensor], heard: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the attention of one head of `LISTENING_LAYERS` with the sound of the next token.
+
+        heard [B, T] as in `streams.StreamBatch`.
+        """
+        places = torch.arange(heard.shape[1], device=heard.device)
+        is_right = (places - heard[..., None]).abs() <= NEAR
+        is_heard = is_right.any(-1)
+        losses, rotation = [], self.decoder_rotary(places[None])
+        for layer in LISTENING_LAYERS:
+            block = self.weights.layers[layer]
+            assert isinstance(block, DecoderBlockWeights)
+            scores = head_scores(block, states[layer], rotation, 0)
+            of_right = scores.masked_fill(~is_right, MASKED_SCORE).logsumexp(-1)
+            losses.append((scores.logsumexp(-1) - of_right)[is_heard].mean())
+        return torch.stack(losses).mean()
 
     def encode(self, mel: torch.Tensor) -> torch.Tensor:
         """mel [B, 8·T, M] -> final-normed frames [B, 4·T, encoder dim]."""
@@ -78,16 +102,21 @@ class RecognitionModel(nn.Module):
         embeddings: torch.Tensor = self._audio.audio_language_projection(stacked)
         return embeddings
 
-    def decode(self, audio: torch.Tensor, tokens: torch.Tensor, delay: torch.Tensor) -> torch.Tensor:
-        """audio [B, T, dim], tokens and delay of `forward` -> logits [B, T, vocab]."""
+    def decode(
+        self, audio: torch.Tensor, tokens: torch.Tensor, delay: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """audio [B, T, dim], tokens and delay of `forward` -> logits [B, T, vocab], and the input of each
+        block.
+        """
         x = audio + self._audio.tok_embeddings(tokens)
         rotation = self.decoder_rotary(torch.arange(x.shape[1], device=x.device)[None])
-        condition = self.delays[delay]
+        condition, states = self.delays[delay], list[torch.Tensor]()
         for block in parts_of(self.weights.layers, DecoderBlockWeights):
+            states.append(x)
             scale = 1 + block.ada_rms_norm_t_cond(condition)[:, None]
             x = causal_block(block, x, rotation, self.config.sliding_window, scale)
         logits: torch.Tensor = self.weights.output(self.weights.norm(x))
-        return logits
+        return logits, states
 
     @property
     def _audio(self) -> AudioWeights:

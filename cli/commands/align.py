@@ -1,0 +1,78 @@
+"""Find the times of the words of a text that is spoken in a recording."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from voxport.bundle.errors import UsageError
+from voxport.bundle.files import write_whole
+from voxport.cli.arguments import BUNDLE_HELP, add_engine_arguments, engine_options, folder
+from voxport.runtime.audio.captions import as_json, as_srt, as_textgrid, as_vtt
+from voxport.runtime.audio.sources import Recording
+from voxport.runtime.text.languages import AUTO, check_language
+
+FORMATS = ("json", "srt", "vtt", "textgrid")
+MANY = 0.5  # of the times that ran backwards
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(takes_stdout=True)
+    parser.add_argument("audio", type=Path, help="an audio file of any rate and number of channels")
+    parser.add_argument(
+        "--text", type=Path, required=True, metavar="FILE", help="what is said, in UTF-8; - is stdin"
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        default=AUTO,
+        help="the language of the text, by its code or English name; it decides what a word is (default: "
+        "words end at white space)",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="(default: by the extension of FILE, else json)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: stdout)")
+    parser.add_argument("--bundle", type=folder, required=True, help=f"{BUNDLE_HELP}; of an aligner")
+    add_engine_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from voxport.runtime.families.qwen3_asr.task import open_aligner
+
+    text, code = _read(arguments.text), check_language(arguments.language)
+    aligner = open_aligner(arguments.bundle, engine_options(arguments))
+    source = Recording(arguments.audio, aligner.sample_rate)
+    source.check_whole()
+    samples = np.concatenate([np.zeros(0, np.float32), *source.blocks()])
+    found = aligner.align(samples, text, code or "")
+    if not found.words:
+        log.warning("%s: has no word, so there are no times", arguments.text)
+    elif found.mended >= MANY:
+        log.warning("%.0f %% of the times ran backwards: is this text what is said?", 100 * found.mended)
+    content = {
+        "json": lambda: as_json(text.strip(), found.words, seconds=source.seconds),
+        "srt": lambda: as_srt(found.words),
+        "vtt": lambda: as_vtt(found.words),
+        "textgrid": lambda: as_textgrid(found.words, source.seconds),
+    }[_format(arguments)]()
+    if arguments.output in (None, Path("-")):
+        sys.stdout.write(content)
+    else:
+        write_whole(arguments.output, content.encode())
+        print(arguments.output)
+    return 0
+
+
+def _format(arguments: argparse.Namespace) -> str:
+    ending = arguments.output.suffix[1:].lower() if arguments.output else ""
+    return str(arguments.format or (ending if ending in FORMATS else FORMATS[0]))
+
+
+def _read(path: Path) -> str:
+    try:
+        return sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8"
+        raise UsageError(f"{path}: {reason}; expected a text file", field="text") from None
