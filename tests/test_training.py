@@ -31,16 +31,9 @@ from tools.training.data.sound import at_speed, in_band, in_room, log_mel, sampl
 from tools.training.data.tokens import BYTES, Encoder, learn_tokens, tekken_document
 from tools.training.data.wordnet import FOLDER
 from tools.training.loop import Muon, Schedule, Trainer
+from tools.training.recognition import streams
 from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
-from tools.training.recognition.streams import (
-    IGNORED,
-    NOWHERE,
-    SCHEDULE,
-    DueWord,
-    fed_and_targets,
-    make_batch,
-    stream_tokens,
-)
+from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
 from tools.training.speech.batches import NO_WORD, make_sequence, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
@@ -93,14 +86,10 @@ def test_ids_are_those_of_the_published_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_word_comes_when_due_and_the_prompt_has_no_targets() -> None:
-    words = [
-        DueWord(2, [1001, 1002], (0.0, 2.0)),
-        DueWord(3, [1003], (2.0, 3.0)),
-        DueWord(9, [1004], (8.0, 9.0)),
-        DueWord(11, [1005]),
-    ]
+    words = [streams.DueWord(2, [1001, 1002], (0.0, 2.0)), streams.DueWord(3, [1003], (2.0, 3.0))]
+    words += [streams.DueWord(9, [1004], (8.0, 9.0)), streams.DueWord(11, [1005])]
     tokens, heard = stream_tokens(words, 12)
-    assert [place for place in heard if place != NOWHERE] == [2.0, 0.5, 1.5, 3.0, 2.5, 9.0, 8.5]
+    assert [place for place in heard if place != streams.NOWHERE] == [2.0, 0.5, 1.5, 3.0, 2.5, 9.0, 8.5]
     assert tokens == [PAD, PAD, WORD, 1001, 1002, WORD, 1003, PAD, PAD, WORD, 1004, PAD]
     fed, targets = fed_and_targets(tokens, prompt=3)
     assert fed == [SCHEDULE.bos_id, PAD, PAD, *tokens[2:-1]] and targets == [IGNORED, IGNORED, *tokens[2:]]

@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="transcribe a truncated or damaged recording up to its damage",
     )
     _add_output(parser)
+    _add_hints(parser)
     parser.add_argument(
         "--delay-ms",
         type=int,
@@ -78,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gain in decibels; auto raises quiet speech of a recording to a peak of -1 dBFS (default: auto "
         "for recordings, off for live sound)",
     )
+    _add_live_arguments(parser)
+    add_task_arguments(parser, default="the embedded model")
+
+
+def _add_hints(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--language",
         metavar="CODE",
@@ -89,8 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="names and words that may be spoken, for a model that takes them",
     )
-    _add_live_arguments(parser)
-    add_task_arguments(parser, default="the embedded model")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

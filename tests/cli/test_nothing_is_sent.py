@@ -13,7 +13,8 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from support.paths import ROOT
+from support.export.cache import ExportCache
+from support.paths import GOLDEN, ROOT
 from support.runtime.recordings import repeated_sentence, write_recording
 from support.serve.http_server import free_port, wait_until
 
@@ -39,6 +40,7 @@ CALLS = (
     ("trace", "TTS --eager --checkpoint CHECKPOINT --inputs INPUTS.npz -o out/eager.npz"),
     ("say", "Hello. --bundle TTS -o out/hello.wav"),
     ("transcribe", "SOUND --bundle STT -o out/text.srt"),
+    ("align", "SOUND --text TEXT --bundle ALIGNER -o out/times.json"),
     ("voice", "add anna SOUND --bundle QWEN"),
     ("codec", "encode SOUND out/codes.npz --bundle QWEN"),
     ("serve", "--bundle TTS --port PORT"),
@@ -65,6 +67,7 @@ def home(
     bundles: Path,
     realtime_bundles: Path,
     qwen_bundles: Path,
+    exports: ExportCache,
 ) -> Path:
     """A home of its own, whose folder `work` has links to what commands read. Skips without strace."""
     if not shutil.which("strace"):
@@ -79,6 +82,9 @@ def home(
     links["COREML"] = bundles / "coreml" / "codec.mlpackage"
     for name, path in links.items():
         (home / "work" / name).symlink_to(path)
+    aligner = ["--checkpoint", str(GOLDEN / "qwen3_asr" / "aligner"), "--target", "onnx", "--no-verify"]
+    exports.export(home / "work" / "ALIGNER", *aligner, "--cache-length", "512")
+    (home / "work" / "TEXT").write_text("Seven green bottles.")
     write_recording(home / "work" / "SOUND", 0.5 * repeated_sentence(2, 24000), 24000, format="WAV")
     voice, noise_rows = np.zeros((0, 96), np.float32), np.zeros((3, 36), np.float32)
     np.savez(home / "work" / "INPUTS.npz", ids=np.arange(5), voice=voice, noise=noise_rows)

@@ -1,0 +1,99 @@
+"""Artifacts of Qwen3-ASR and its aligner beside the official package: texts, streams and times are exact."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import error_line
+from support.export.cache import ExportCache
+from support.paths import GOLDEN
+from support.runtime.recordings import write_recording
+
+from voxport.__main__ import main
+from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
+
+FOLDER = GOLDEN / "qwen3_asr"
+TEXTS = json.loads((FOLDER / "text.json").read_text(encoding="utf-8"))
+TARGETS = [
+    "onnx",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("executorch", "coreml", "coreai")),
+]
+CLIPS = ("tiny", "odd", "unseen")  # less than a chunk, two windows, three windows
+
+
+def exported(exports: ExportCache, kind: str, target: str, folder: Path) -> tuple[Path, EngineOptions]:
+    precise = ["--compute-precision", "float32"] if target in ("coreml", "coreai") else []
+    arguments = ["--checkpoint", str(FOLDER / kind), "--target", target, "--quant", "none"]
+    exports.export(folder / kind, *arguments, "--cache-length", "512", *precise, "--no-verify")
+    return folder / kind, EngineOptions(compute_precision="float32" if target == "coreml" else None)
+
+
+@pytest.fixture(scope="module")
+def sounds() -> dict[str, np.ndarray]:
+    """float32 samples [n] of each clip."""
+    with np.load(FOLDER / "asr.npz") as golden:
+        names = [name.removesuffix("_pcm") for name in golden if name.endswith("_pcm")]
+        return {name: golden[f"{name}_pcm"].astype(np.float32) / 32768 for name in names}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_texts_and_streams(
+    exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path, target: str
+) -> None:
+    task = open_task(SpeechToText, *exported(exports, "asr", target, tmp_path))
+    for clip in CLIPS:
+        found = "".join(delta.text for delta in task.transcribe([sounds[clip]]))
+        assert found == TEXTS["runs"][clip]["text"]
+    stream = TEXTS["streams"]["stream_default"]
+    pieces = np.split(sounds[stream["clip"]], range(5000, len(sounds[stream["clip"]]), 5000))
+    deltas = list(task.transcribe(pieces, live=True))
+    assert "".join(delta.text for delta in deltas) == stream["states"][-1]["text"] and len(deltas) > 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_times(exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path, target: str) -> None:
+    aligner = open_aligner(*exported(exports, "aligner", target, tmp_path))
+    for name in ("english_long", "german", "one_word"):
+        run = TEXTS["aligned"][name]
+        found = aligner.align(sounds[run["clip"]], run["text"])
+        assert [[word.start, word.end] for word in found.words] == [times for _, *times in run["items"]]
+
+
+def test_the_commands_transcribe_and_align(
+    exports: ExportCache,
+    sounds: dict[str, np.ndarray],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asr, _ = exported(exports, "asr", "onnx", tmp_path)
+    aligner, _ = exported(exports, "aligner", "onnx", tmp_path)
+    recording, text = tmp_path / "odd.wav", tmp_path / "odd.txt"
+    write_recording(recording, sounds["odd"], 16_000)
+    words = ["transcribe", str(recording), "--bundle", str(asr), "--gain", "off"]
+    assert main([*words, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["language"]) == (TEXTS["runs"]["odd"]["text"], "en")
+    assert main([*words, "--language", "English"]) == 0
+    text.write_text(capsys.readouterr().out)
+    assert text.read_text().strip() == TEXTS["runs"]["odd_forced"]["text"]
+    aligning = ["align", str(recording), "--text", str(text), "--bundle", str(aligner)]
+    assert main([*aligning, "--language", "en"]) == 0
+    timed = json.loads(capsys.readouterr().out)["words"]
+    assert timed[0] == {"word": "Hello", "start": 0.16, "end": 0.48} and timed[1]["word"] == "there,"
+    for ending, start in (("srt", "1\n00:00:00,160 -->"), ("TextGrid", 'File type = "ooTextFile"')):
+        assert main([*aligning, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
+        assert out.read_text().startswith(start)
+    capsys.readouterr()
+    for arguments, reason in (
+        ([*words, "--language", "xx"], "--language 'xx': this model does not have it; it has auto, zh, en"),
+        ([*words, "--format", "srt"], "no times of words"),
+        ([*words, "--context", "word " * 500], "--context: has"),
+        ([*words[:2], "--bundle", str(aligner)], "an aligner gives times"),
+        ([*aligning[:-1], str(asr)], "is no aligner"),
+        ([*aligning[:3], str(tmp_path / "none"), *aligning[4:]], "--text"),
+    ):
+        assert main(arguments) == 2 and reason in error_line(capsys)
