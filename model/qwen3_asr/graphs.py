@@ -74,7 +74,7 @@ class EncoderGraph(Graph):
         )
         purpose = "log-mel frames of one window, padded with zeros to whole chunks, to embeddings"
         example = partial(_random_mel, config.num_mel_bins)
-        return (Component(ENCODER, self.name, signature, example, purpose, batched=True, cases=3),)
+        return (Component(ENCODER, self.name, signature, example, purpose, cases=3),)
 
 
 class DecoderGraph(Graph):

@@ -51,9 +51,9 @@ class EncoderWeights(nn.Module):
     def __init__(self, config: EncoderConfig):
         super().__init__()
         channels, rows = config.downsample_hidden_size, config.num_mel_bins // STRIDE**CONVOLUTIONS
-        self.conv2d1 = nn.Conv2d(1, channels, KERNEL, STRIDE, padding=1)
-        self.conv2d2 = nn.Conv2d(channels, channels, KERNEL, STRIDE, padding=1)
-        self.conv2d3 = nn.Conv2d(channels, channels, KERNEL, STRIDE, padding=1)
+        self.conv2d1 = nn.Conv2d(1, channels, KERNEL, STRIDE)
+        self.conv2d2 = nn.Conv2d(channels, channels, KERNEL, STRIDE)
+        self.conv2d3 = nn.Conv2d(channels, channels, KERNEL, STRIDE)
         self.conv_out = nn.Linear(channels * rows, config.d_model, bias=False)
         self.layers = nn.ModuleList(EncoderBlockWeights(config) for _ in range(config.encoder_layers))
         self.ln_post = nn.LayerNorm(config.d_model)
@@ -120,7 +120,7 @@ class EncoderBlock(nn.Module):
         self.attention_norm, self.mlp_norm = weights.self_attn_layer_norm, weights.final_layer_norm
 
     def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        """x [B, R, width], visible bool [B, 1, R, R] (queries and the keys they see) -> x."""
+        """x [1, R, width], visible bool [R, R] (queries and the keys they see) -> x."""
         y = self.attention_norm(x)
         parts = (part(y).unflatten(-1, (self.heads, -1)) for part in (self.queries, self.keys, self.values))
         q, k, v = (part.transpose(1, 2) for part in parts)  # [B, H, R, D]
@@ -132,8 +132,8 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """The graph of `audio_encoder`: one window of attention, of up to `window_chunks` chunks.
 
-    mel [B, C, 100, mels], frames int64 [B] (before the end of the recording), is_short int64 [B] (1 if the
-    whole recording has less than one chunk) -> embeddings [B, 13 · C, decoder width], of which the first
+    mel [1, C, 100, mels], frames int64 [1] (before the end of the recording), is_short int64 [1] (1 if the
+    whole recording has less than one chunk) -> embeddings [1, 13 · C, decoder width], of which the first
     `rows_of(frames)` count.
 
     Frames behind `frames` are zeros. The published code convolves a short recording without them, and the
@@ -150,23 +150,21 @@ class Encoder(nn.Module):
         self.positions = nn.Buffer(positions(config.d_model), persistent=False)
 
     def embed(self, mel: torch.Tensor, frames: torch.Tensor, is_short: torch.Tensor) -> torch.Tensor:
-        """The rows before the blocks: [B, 13 · C, width]."""
-        batch, chunks = mel.shape[:2]
-        x = mel.flatten(0, 1).transpose(1, 2)[:, None]  # [B · C, 1, mels, 100]
-        length = torch.where(is_short > 0, frames, CHUNK_FRAMES)[:, None].expand(batch, chunks).flatten()
+        """The rows before the blocks: [1, 13 · C, width]."""
+        x = mel.transpose(0, 1).transpose(2, 3)  # [C, 1, mels, 100]
+        length = is_short * frames + (1 - is_short) * CHUNK_FRAMES
         for convolution in self.convolutions:
             column = torch.arange(x.shape[-1])
-            x = torch.where(column >= length[:, None, None, None], 0.0, x)  # as its padding would be
-            x = F.gelu(convolution(x))
+            x = torch.where(column >= length, 0.0, x)  # as its padding would be
+            x = F.gelu(convolution(F.pad(x, (1, 1, 1, 1))))
             length = (length + STRIDE - 1) // STRIDE
-        x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2))  # [B · C, 13, width]
-        rows: torch.Tensor = (x + self.positions).unflatten(0, (batch, chunks)).flatten(1, 2)
-        return rows
+        x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2))  # [C, 13, width]
+        return (x + self.positions).flatten(0, 1)[None]
 
     def forward(self, mel: torch.Tensor, frames: torch.Tensor, is_short: torch.Tensor) -> torch.Tensor:
         x = self.embed(mel, frames, is_short)
-        rows = x.shape[1]
-        visible = (torch.arange(rows) < rows_of(frames)[:, None])[:, None, None].expand(-1, -1, rows, -1)
+        keys = torch.arange(x.shape[1])
+        visible = keys[None] + 0 * keys[:, None] < rows_of(frames)  # the same for every query
         for layer in self.layers:
             x = layer(x, visible)
         embeddings: torch.Tensor = self.proj2(F.gelu(self.proj1(self.norm(x))))

@@ -171,20 +171,27 @@ def conv(
     dilations: Ints | None = None,
     groups: int = 1,
 ) -> Array:
-    # x [N, C_in, T_in], weight [C_out, C_in / groups, K] -> [N, C_out, T_out]; not padded, whatever `pad` is
-    require(x.ndim == 3, f"conv over {x.ndim - 2} axes", UnsupportedError)
+    # x [N, C_in, axes ...], weight [C_out, C_in / groups, kernel ...] -> [N, C_out, axes ...]; not padded,
+    # whatever `pad` is
+    axes = x.ndim - 2
+    require(axes in (1, 2), f"conv over {axes} axes", UnsupportedError)
     require(
         x.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0,
         f"{x.shape[1]} channels in {groups} groups with a weight of {list(weight.shape)}",
     )
-    (stride,), (dilation,) = strides or [1], dilations or [1]
-    extent = (weight.shape[2] - 1) * dilation + 1  # inputs from the first to the last that a filter covers
-    windows = np.lib.stride_tricks.sliding_window_view(x, extent, axis=2)[:, :, ::stride, ::dilation]
-    # [N, C_in, T_out, K]: the input values that a filter covers at each place
+    ones = [1] * axes
+    kernel, steps, gaps = weight.shape[2:], list(strides or ones), list(dilations or ones)
+    extents = [(size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True)]  # that a filter covers
+    windows = x
+    for axis, extent in enumerate(extents, start=2):
+        windows = np.lib.stride_tricks.sliding_window_view(windows, extent, axis=axis)
+    # [N, C_in, places ..., kernel ...]: the input values that a filter covers at each place
+    windows = windows[(slice(None), slice(None), *(slice(None, None, step) for step in (*steps, *gaps)))]
     pairs = zip(np.split(windows, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
-    outputs = [np.moveaxis(np.tensordot(*pair, ([1, 3], [1, 2])), -1, 1) for pair in pairs]
+    own, others = [1, *range(2 + axes, 2 + 2 * axes)], [1, *range(2, 2 + axes)]
+    outputs = [np.moveaxis(np.tensordot(*pair, (own, others)), -1, 1) for pair in pairs]
     result = np.concatenate(outputs, axis=1)
-    return np.asarray(result if bias is None else result + bias.reshape(1, -1, 1))
+    return np.asarray(result if bias is None else result + bias.reshape(1, -1, *ones))
 
 
 NAMED: tuple[Operator, ...] = (

@@ -293,6 +293,7 @@ class Second(BaseModel):
 
 def test_two_families_may_have_an_option_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"qwen3_tts": options_of("qwen3_tts"), "voxtral_tts": Second, "voxtral_realtime": BaseModel}
+    own["qwen3_asr"] = BaseModel
     monkeypatch.setattr("voxport.cli.checkpoint.options_of", own.__getitem__)
     parser = argparse.ArgumentParser()
     add_family_options(parser)

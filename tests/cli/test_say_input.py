@@ -60,7 +60,7 @@ def test_a_language_may_have_a_region() -> None:
     assert check_language("pt_BR") == "pt"
     assert check_language("German") == "de"
     assert check_language("auto") is None
-    with pytest.raises(UsageError, match="auto, an ISO 639 code as in fr, or one of arabic, chinese"):
+    with pytest.raises(UsageError, match="auto, an ISO 639 code as in fr, or one of arabic, cantonese"):
         check_language("Klingonese language")
 
 

@@ -255,7 +255,7 @@ def test_times_of_words(
     monkeypatch.setattr("voxport.runtime.families.qwen3_asr.aligner.words_of", lambda *given: run["words"])
     samples = golden[f"{run['clip']}_pcm"].astype(np.float32) / 32768
     found = aligner.align(samples, run["text"], CODES[run["language"]])
-    assert [[word.text, word.start, word.end] for word in found.words] == run["items"]
+    assert [[word.start, word.end] for word in found.words] == [times for _, *times in run["items"]]
     assert (found.mended > 0) == (run["mended_ms"] != [80 * slot for slot in run["slots"]])
 
 

@@ -279,11 +279,15 @@ def test_attention_equals_torch(batch: tuple[int, ...], data: st.DataObject, mas
     stride=st.integers(1, 3),
     dilation=st.integers(1, 2),
     width=st.integers(1, 3),
+    axes=st.sampled_from([1, 2]),
     biased=st.booleans(),
 )
-def test_convolutions_equal_torch(groups: int, stride: int, dilation: int, width: int, biased: bool) -> None:
-    x, weight, bias = normal(2, 4, 6), normal(6, 4 // groups, width, seed=1), normal(6, seed=2)
-    expected = F.conv1d(
+def test_convolutions_equal_torch(
+    groups: int, stride: int, dilation: int, width: int, axes: int, biased: bool
+) -> None:
+    sizes, kernel = (6, 7)[:axes], (width, 2)[:axes]
+    x, weight, bias = normal(2, 4, *sizes), normal(6, 4 // groups, *kernel, seed=1), normal(6, seed=2)
+    expected = (F.conv1d, F.conv2d)[axes - 1](
         torch.from_numpy(x),
         torch.from_numpy(weight),
         torch.from_numpy(bias) if biased else None,
@@ -291,13 +295,13 @@ def test_convolutions_equal_torch(groups: int, stride: int, dilation: int, width
         dilation=dilation,
         groups=groups,
     )
-    found = op("conv")(x, weight, bias if biased else None, [stride], [0, 0], [dilation], groups)
+    found = op("conv")(x, weight, bias if biased else None, axes * [stride], None, axes * [dilation], groups)
     same(found, expected, GROWN)
 
 
 @pytest.mark.parametrize(
     ("shape", "arguments", "message"),
-    [((1, 2, 7), {"groups": 3}, "2 channels in 3 groups"), ((1, 2, 7, 7), {}, "conv over 2 axes")],
+    [((1, 2, 7), {"groups": 3}, "2 channels in 3 groups"), ((1, 2, 7, 7, 7), {}, "conv over 3 axes")],
 )
 def test_convolutions_with_invalid_arguments_raise(
     shape: tuple[int, ...], arguments: dict[str, Any], message: str

@@ -19,7 +19,7 @@ def server() -> Iterator[RunningServer]:
 def refuse_next(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunningServer], None]:
     """Lets a server refuse the next part of live audio, as if no stream were free."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **options: object) -> None:
         monkeypatch.undo()
         raise overloaded("no live stream is free")
 
