@@ -200,6 +200,8 @@ def _resolve_recipes(resolved: Resolved) -> dict[str, Recipe]:
     for name, graph in resolved.graphs.items():
         kept = tuple(Rule(path, None, None) for path in graph.keep_float)
         recipe = chosen.get(name) or resolved.default_recipe(name)
+        wide = find_recipe(with_min_bits(recipe, 8))
+        kept += tuple(Rule(path, wide.linears, wide.tables) for path in graph.eight_bits)
         recipes[name] = find_recipe(recipe).with_rules(rules + kept)
     for name, recipe in chosen.items():
         _check_override(source, resolved.graphs[name], recipe, rules)

@@ -71,14 +71,18 @@ class GraphSpec(ABC, Generic[Weights, Config, Options]):
     weights: module paths, in the holder of the checkpoint's tensors, that the graph needs.
     keep_float: patterns of module paths that stay floats unless a rule says otherwise.
     min_bits: bits that its weights have at least, unless `quant_for` says otherwise.
+    eight_bits: patterns of module paths that have at least 8 bits unless a rule says otherwise.
     float16: whether half precision holds its values. If not, targets compute the graph in float32.
+    joinable: whether its calls can be replayed as one, for calibration. If not, weights alone decide.
     """
 
     name: str
     weights: tuple[str, ...]
     keep_float: tuple[str, ...] = ()
     min_bits: int = 1
+    eight_bits: tuple[str, ...] = ()
     float16: bool = True
+    joinable: bool = True
 
     @abstractmethod
     def build(self, weights: Weights, model: ModelSpec[Config, Options]) -> nn.Module:

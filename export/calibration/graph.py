@@ -36,7 +36,7 @@ class GraphReplay:
         own = [call for called, call in calls if called in names]
         frames = sum(called == STEP for called, _ in calls)
         self.calls_per_frame = sum(called in names - {PREFILL} for called, _ in calls) / max(1, frames)
-        is_quantised = own and resolved.recipes[name].schemes
+        is_quantised = own and resolved.recipes[name].schemes and resolved.graphs[name].joinable
         most = CALLS // max(self.reads.values(), default=1)
         self._all = join(components, own, most) if is_quantised else None
         self._some = join(components, _first(own, LOSS_ROWS), most) if is_quantised else None

@@ -35,7 +35,6 @@ class TokenTable(Graph):
 
     name = "embed_tokens"
     weights = (f"{DECODER}.embed_tokens",)
-    min_bits = 8  # public evidence: recordings loop with a head or a table of 4 bits
 
     def build(self, weights: Qwen3ASRWeights, model: Model) -> nn.Module:
         return TokenEmbedding(weights.thinker.model.embed_tokens)
@@ -52,6 +51,7 @@ class EncoderGraph(Graph):
     name = "encoder"
     weights = (TOWER,)
     keep_float = (f"{TOWER}.conv2d*",)
+    joinable = False  # rows of a window see each other, and calls have different lengths
     min_bits = 8  # public evidence: encoders of 4 bits make recordings loop
 
     def build(self, weights: Qwen3ASRWeights, model: Model) -> nn.Module:
@@ -82,6 +82,7 @@ class DecoderGraph(Graph):
 
     name = "decoder"
     weights = (f"{DECODER}.layers", f"{DECODER}.norm", HEAD)
+    eight_bits = (HEAD,)  # public evidence: recordings loop with a head of 4 bits
 
     def build(self, weights: Qwen3ASRWeights, model: Model) -> nn.Module:
         thinker, config = weights.thinker, model.config.thinker_config.text_config

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
 from voxport.runtime.speech_to_text import TranscriptDelta
 
 # Rows of the caches for a second of sound: 13 of the sound, and 8 of its text, which has 2 to 5 tokens.
-ROWS_PER_SECOND = 13 + 8
+TOKENS_PER_SECOND = 8
+ROWS_PER_SECOND = 13 + TOKENS_PER_SECOND
 PROMPT_ROWS = 64  # for what is around sound and context in a prompt
 LEAST_S = 10.0  # of sound for which a context must leave room
 
@@ -57,7 +59,8 @@ class Segment:
         tokenizer, tokens = self._parts.tokenizer, list[int]()
         sound = self._encoder.encode(self._mel.of(samples))
         ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
-        for token in self._recogniser.answer(ids, sound):
+        limit = PROMPT_ROWS + round(len(samples) / self._parts.constants.sample_rate * TOKENS_PER_SECOND)
+        for token in islice(self._recogniser.answer(ids, sound), limit):  # a loop ends there
             tokens.append(token)
             yield kept + tokenizer.decode(tokens)
 

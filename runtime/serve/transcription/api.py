@@ -18,7 +18,7 @@ from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fie
 from voxport.runtime.audio.gain import amplified, recording_gain_db
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.serve.errors import ApiError
-from voxport.runtime.serve.fields import TranscriptionBody, parse_form
+from voxport.runtime.serve.fields import UNSUPPORTED, TranscriptionBody, parse_form
 from voxport.runtime.serve.http.responses import ClientLeft, StreamedResponse, event, while_connected
 from voxport.runtime.serve.http.uploads import (
     in_upload_thread,
@@ -49,6 +49,7 @@ def transcription_router(models: Models) -> APIRouter:
         upload = upload_of(form, "file")
         _check_combination(body)
         worker = models.transcription_worker(body.model)
+        _check_times(body, worker)
         language = _language(body, worker)
         worker.check_delay(body.delay_ms)
         if body.prompt and not worker.task.has_hints:
@@ -97,6 +98,19 @@ def _check_combination(body: TranscriptionBody) -> None:
     if body.timestamp_granularities and not has_segments:
         needed = "needs response_format json or verbose_json, without stream"
         body.ignore("timestamp_granularities", needed, "invalid_value")
+
+
+def _check_times(body: TranscriptionBody, worker: TranscriptionWorker) -> None:
+    """Raises ApiError if captions are wanted of a model that has no times of words."""
+    if worker.task.has_word_times:
+        return
+    reason = f"{worker.name} has no times of words"
+    if body.response_format in ("srt", "vtt"):
+        raise ApiError(
+            400, f"response_format: {reason}; expected json or text", UNSUPPORTED, "response_format"
+        )
+    if body.timestamp_granularities:
+        body.ignore("timestamp_granularities", reason, UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -225,7 +239,7 @@ class Answer:
 
     def _tokens(self, heard: str, written: str) -> Json:
         """Numbers of tokens, one per 80 ms of audio and one per word, by the names of a dialect."""
-        audio, words = round(self._job.seconds / FRAME_SECONDS), len(self._job.words)
+        audio, words = round(self._job.seconds / FRAME_SECONDS), len(self._job.transcript.split())
         return {heard: audio, written: words, "total_tokens": audio + words}
 
     async def events(self) -> AsyncIterator[bytes]:
