@@ -5,6 +5,8 @@ checkpoint.
 
     python -m tools.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
     python -m tools.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
+    python -m tools.training.voxtral_tts acoustic --folder STATE        both, with frames as their own
+    python -m tools.training.voxtral_tts decoder --folder STATE         the codec's decoder, for their frames
     python -m tools.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
 Data: `docs/training.md`. The data and the weights follow from --seed.
@@ -15,110 +17,30 @@ rate. To measure word error rates, export the written checkpoint and run `voxpor
 
 import argparse
 import logging
+import random
+from collections.abc import Callable, Iterable
 
 import torch
-import torch.nn.functional as F
 
 from tools.training.data.clips import ROBOTS, Clip, Mixture, Shard, Shards, make_shard, natural_shards, unpack
 from tools.training.data.tokens import BYTES, Encoder
-from tools.training.loop import Losses, Trainer, device, hash_of
-from tools.training.speech.batches import (
-    IGNORED,
-    PromptedSpeech,
-    Spoken,
-    encode_clips,
-    make_sequences,
-    reference_codes,
-    with_wrong_frames,
-)
+from tools.training.loop import Losses, Trainer
+from tools.training.speech.batches import Spoken, encode_clips, make_sequences, reference_codes
 from tools.training.speech.codec_model import CodecModel
-from tools.training.speech.model import (
-    REFERENCE_FRAMES,
-    VOICES,
-    SpeechModel,
-    TrainedSpeech,
-    semantic_loss,
-    trained_config,
-)
-from tools.training.speech.sound_batches import make_sounds, spectral_distance
+from tools.training.speech.losses import FRAMES, codec_losses, decoder_losses, language_losses, sequences_of
+from tools.training.speech.model import REFERENCE_FRAMES, VOICES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
-from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
-CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
+CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"  # files in STATE
+ACOUSTIC, DECODER = "voxtral_tts_acoustic", "voxtral_tts_decoder"
 CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
-LANGUAGE_STEPS = (6_000, 1_200)
-FRAMES = 24  # 1.92 s, the length of a sound for the codec
+LANGUAGE_STEPS, ACOUSTIC_STEPS, DECODER_STEPS = (5_600, 0), (3_000, 1_000), (2_000, 500)
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
 HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)
-PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
-READING_WEIGHT, SPELLING_WEIGHT = 1.0, 1.0
-FLOW_FRAMES = (
-    0.4  # share of the frames whose acoustic codes are learned in a step; they take a third of its time
-)
+Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice
 SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
-
-
-def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
-    """Losses of `size` sounds through the codec, and the accuracy of the phonemes of its codes."""
-    batch = make_sounds(clips, seed, size, FRAMES)
-    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
-    noise = torch.Generator().manual_seed(hash_of(seed))
-    found = model(samples, noise)
-    with torch.autocast(device().type, enabled=False):
-        logarithmic, linear = spectral_distance(found.samples, samples)
-    logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
-    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
-    phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
-    loss = (
-        logarithmic
-        + LINEAR_WEIGHT * linear
-        + PHONEME_WEIGHT * phoneme_loss
-        + COMMITMENT_WEIGHT * found.commitment
-    )
-    return {
-        "loss": loss,
-        "log_mel": logarithmic,
-        "linear": linear,
-        "phonemes": phoneme_loss,
-        "phoneme_accuracy": phoneme_accuracy,
-        "commitment": found.commitment,
-        "used": found.used,
-    }
-
-
-def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
-    """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced."""
-    batch = PromptedSpeech(*(part.to(device()) for part in batch))
-    codes, targets, is_code = batch.codes, batch.targets, batch.is_code
-    chosen = targets != IGNORED
-    noise = torch.Generator().manual_seed(hash_of(seed))
-    fed = with_wrong_frames(codes, is_code & chosen, noise)
-    states = model.states(model.embed(batch.ids, fed, is_code))
-    hidden = model.normed(states[-1])
-    reading = model.reading_loss(states, batch)
-    phonemes = model.phonemes(states)[chosen].flatten(0, 1)
-    spelled = batch.phonemes[chosen].flatten()
-    phoneme_loss = F.cross_entropy(phonemes.float(), spelled, ignore_index=IGNORED)
-    logits = model.semantic(hidden[chosen])
-    semantic = semantic_loss(logits, targets[chosen])
-    right = (logits.argmax(-1) == targets[chosen]).float().mean()
-    is_frame = chosen & (targets >= FIRST_CODE)  # all but the one before the end
-    is_frame &= (torch.rand(is_frame.shape, generator=noise) < FLOW_FRAMES).to(device())
-    row, position = torch.nonzero(is_frame, as_tuple=True)
-    top = model.config.audio.acoustic_codebook_size - 1
-    levels = (codes[row, position + 1, 1:] - FIRST_CODE).float() * 2 / top - 1
-    velocities = model.velocities(levels, hidden[row, position], noise)
-    flow = F.mse_loss(velocities.found.float(), velocities.expected)
-    return {
-        "loss": semantic + flow + READING_WEIGHT * reading + SPELLING_WEIGHT * phoneme_loss,
-        "semantic": semantic,
-        "phonemes": phoneme_loss,
-        "flow": flow,
-        "reading": reading,
-        "right": right,
-    }
 
 
 def train_codec(arguments: argparse.Namespace) -> None:
@@ -133,30 +55,65 @@ def train_codec(arguments: argparse.Namespace) -> None:
 
 def train_language(arguments: argparse.Namespace) -> None:
     codec, model, trainer, voices = _language(arguments)
-    encoder = Encoder(BYTES)
-    shards = Shards(HEARD, arguments.folder, arguments.seed)
-    encoded: dict[int, list[Spoken]] = {}
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, SPEAKERS, shift=0)
 
     def losses(step: int) -> Losses:
-        clips, index = shards.at(step), shards.index(step)
-        if index not in encoded:
-            encoded.clear()
-            encoded[index] = encode_clips(_of_speakers(clips), codec)
-        seed = f"{arguments.seed}:{step}"
-        batch = make_sequences(encoded[index], voices, encoder, seed, arguments.batch)
-        return language_losses(model, batch, seed)
+        seed, spoken = f"{arguments.seed}:{step}", [one for _, one in encoded.at(step)]
+        return language_losses(model, make_sequences(spoken, voices, encoder, seed, arguments.batch), seed)
+
+    trainer.run(losses, arguments.save_every)
+
+
+def train_acoustic(arguments: argparse.Namespace) -> None:
+    """Goes on with the language model, for the voices that are written."""
+    codec, model, trainer, voices = _acoustic(arguments)
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=1)
+
+    def losses(step: int) -> Losses:
+        seed, spoken = f"{arguments.seed}:acoustic:{step}", [one for _, one in encoded.at(step)]
+        batch = make_sequences(spoken, voices, encoder, seed, arguments.batch)
+        return language_losses(model, batch, seed, is_robust=True)
+
+    trainer.run(losses, arguments.save_every)
+
+
+def train_decoder(arguments: argparse.Namespace) -> None:
+    codec, trainer, model, voices = _decoder(arguments)
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=2)
+
+    def losses(step: int) -> Losses:
+        seed = f"{arguments.seed}:decoder:{step}"
+        long = [pair for pair in encoded.at(step) if len(pair[1].codes) >= FRAMES]
+        chosen = random.Random(seed).sample(long, min(arguments.batch, len(long)))
+        sequences = sequences_of([one for _, one in chosen], voices, encoder)
+        return decoder_losses(codec, model, chosen, sequences, seed)
 
     trainer.run(losses, arguments.save_every)
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Writes codec, backbone and acoustic transformer with averaged weights in the published format."""
-    codec, _, trainer, voices = _language(arguments)
-    model = trainer.averaged()
-    assert isinstance(model, SpeechModel)
-    _, codec_trainer = _codec(arguments)
+    codec, decoder, model, voices = _decoder(arguments)
+    decoder.averaged()
     prompts = [voices[speaker] for speaker in VOICES.values()]
-    write_speech(arguments.out, TrainedSpeech(model, codec, prompts), [codec_trainer, trainer])
+    trainers = [_codec(arguments)[1], _acoustic(arguments)[2], decoder]
+    write_speech(arguments.out, TrainedSpeech(model, codec, prompts), trainers)
+
+
+class _Encoded:
+    """The clips of some voices at a step, with their codes. `shift` changes the order of the shards."""
+
+    def __init__(self, arguments: argparse.Namespace, codec: CodecModel, voices: Iterable[str], shift: int):
+        self._codec, self._voices = codec, set(voices)
+        self._shards = Shards(HEARD, arguments.folder, arguments.seed + shift)
+        self._index, self._pairs = -1, list[tuple[Clip, Spoken]]()
+
+    def at(self, step: int) -> list[tuple[Clip, Spoken]]:
+        if self._shards.index(step) != self._index:
+            clips = [clip for clip in self._shards.at(step) if clip.voice in self._voices]
+            self._pairs = list(zip(clips, encode_clips(clips, self._codec), strict=True))
+            self._index = self._shards.index(step)
+        return self._pairs
 
 
 def _of_speakers(clips: list[Clip]) -> list[Clip]:
@@ -170,11 +127,10 @@ def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
 
 def _language(
     arguments: argparse.Namespace,
-) -> tuple[CodecModel, SpeechModel, Trainer, dict[str, torch.Tensor]]:
+) -> tuple[CodecModel, SpeechModel, Trainer, Prompts]:
     """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
     _, codec_trainer = _codec(arguments)
-    if not codec_trainer.path.exists():
-        raise FileNotFoundError(f"{codec_trainer.path}: train the codec first, with the stage `codec`")
+    _check_trained(codec_trainer)
     codec = codec_trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
     natural = natural_shards(arguments.folder)[0]
@@ -185,7 +141,41 @@ def _language(
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
 
 
-STAGES = {"codec": train_codec, "language": train_language, "write": write}
+def _acoustic(arguments: argparse.Namespace) -> tuple[CodecModel, SpeechModel, Trainer, Prompts]:
+    """As `_language`, for the next stage: the model begins with averaged weights."""
+    codec, _, language, voices = _language(arguments)
+    _check_trained(language)
+    model = language.averaged()
+    assert isinstance(model, SpeechModel)
+    schedule = schedule_of(arguments, *ACOUSTIC_STEPS)
+    return codec, model, Trainer(model, arguments.folder, ACOUSTIC, schedule), voices
+
+
+def _decoder(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer, SpeechModel, Prompts]:
+    """The codec and the trainer of its decoder, the trained language model, and the voices' prompts."""
+    codec, _, acoustic, voices = _acoustic(arguments)
+    _check_trained(acoustic)
+    model = acoustic.averaged()
+    assert isinstance(model, SpeechModel)
+    codec.requires_grad_(False)
+    decoder = codec.weights.requires_grad_(True)
+    schedule = schedule_of(arguments, *DECODER_STEPS)
+    return codec, Trainer(decoder, arguments.folder, DECODER, schedule), model, voices
+
+
+def _check_trained(trainer: Trainer) -> None:
+    if not trainer.path.exists():
+        stage = trainer.path.stem.removeprefix("voxtral_tts_")
+        raise FileNotFoundError(f"{trainer.path}: train it first, with the stage `{stage}`")
+
+
+STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "codec": train_codec,
+    "language": train_language,
+    "acoustic": train_acoustic,
+    "decoder": train_decoder,
+    "write": write,
+}
 
 
 def main() -> None:

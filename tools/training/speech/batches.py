@@ -1,7 +1,6 @@
 """Batches for backbone and acoustic transformer: prompts as published, then the frames of the sentence."""
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -10,16 +9,16 @@ import numpy as np
 import torch
 
 from tools.training.data.clips import Clip
-from tools.training.data.espeak import PAUSE
 from tools.training.data.sound import SPEECH_RATE, samples_of
 from tools.training.data.tokens import Encoder
 from tools.training.loop import device
-from tools.training.speech.codec_model import SUBFRAMES, CodecModel
-from tools.training.speech.sound_batches import FRAME_SAMPLES, subframe_phonemes
-from voxport.bundle.constants.voxtral_tts import END_AUDIO
+from tools.training.speech.codec_model import CodecModel
+from tools.training.speech.sound_batches import FRAME_SAMPLES
+from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 MAX_WRONG_FRAMES = 0.5  # the largest share of wrong frames that are fed back
+NEAR_SPREAD = 0.35  # standard deviation of acoustic values in [-1, 1]
 IGNORED = -100
 NO_WORD = -1
 FRAME_RATE = SPEECH_RATE / FRAME_SAMPLES
@@ -27,26 +26,22 @@ ENCODER_BATCH = 32  # clips
 
 
 class Spoken(NamedTuple):
-    """A sentence, the name of its voice, its codes int64 [T, K], and what each frame speaks.
+    """A sentence, the name of its voice, its codes int64 [T, K], and the word that each frame speaks [T].
 
-    words [T]: the word; a frame after the last one has the number of the words. places [T]: how far into the
-    word, in [0, 1). phonemes [T, SUBFRAMES]
+    A frame after the last word has the number of the words.
     """
 
     text: str
     voice: str
     codes: torch.Tensor
     words: torch.Tensor
-    places: torch.Tensor
-    phonemes: torch.Tensor
 
 
 class PromptedSpeech(NamedTuple):
     """ids [S], codes [S, K], is_code [S], and the semantic code that each position must choose [S].
 
     word_of [S]: the word that a text token belongs to; the token after the text has the number of the words.
-    reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere. place_of and
-    reads_at [S]: how far into the word both are. phonemes [S, SUBFRAMES]: of the frame that is chosen.
+    reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere.
     """
 
     ids: torch.Tensor
@@ -55,9 +50,6 @@ class PromptedSpeech(NamedTuple):
     targets: torch.Tensor
     word_of: torch.Tensor
     reads: torch.Tensor
-    place_of: torch.Tensor
-    reads_at: torch.Tensor
-    phonemes: torch.Tensor
 
 
 @torch.no_grad()
@@ -74,14 +66,7 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
         codes = codec.codes(padded.to(device())).cpu()
         found += [
             Spoken(
-                clip.utterance.text,
-                clip.voice,
-                codes[row, : frames[row]],
-                words_spoken(clip, frames[row]),
-                places_spoken(clip, frames[row]),
-                torch.tensor(subframe_phonemes(clip, 0, frames[row] * SUBFRAMES)).unflatten(
-                    0, (-1, SUBFRAMES)
-                ),
+                clip.utterance.text, clip.voice, codes[row, : frames[row]], words_spoken(clip, frames[row])
             )
             for row, clip in enumerate(part)
         ]
@@ -97,30 +82,6 @@ def words_spoken(clip: Clip, frames: int) -> torch.Tensor:
         return torch.full((frames,), NO_WORD)
     middles = (np.arange(frames) + 0.5) / FRAME_RATE * clip.utterance.rate
     return torch.from_numpy(np.searchsorted(clip.utterance.words, middles, side="right"))
-
-
-def places_spoken(clip: Clip, frames: int) -> torch.Tensor:
-    """How far into its word each frame is, in [0, 1): by phonemes, as if each took as many letters."""
-    words, starts = clip.utterance.words, [s for name, s in clip.utterance.phonemes if name != PAUSE]
-    if not words:
-        return torch.zeros(frames)
-    middles = (np.arange(frames) + 0.5) / FRAME_RATE * clip.utterance.rate
-    edges = np.searchsorted(starts, [0, *words])  # number of the first phoneme of each word
-    word = np.searchsorted(words, middles, side="right").clip(max=len(words) - 1)
-    first, count = edges[word], (edges[word + 1] - edges[word]).clip(min=1)
-    spoken = np.searchsorted(starts, middles, side="right") - 1 - first
-    return torch.from_numpy(((spoken + 0.5) / count).clip(0, 0.999)).float()
-
-
-def places_of_tokens(word_of: Sequence[int]) -> list[float]:
-    """How far into its word each token is, from the word of each."""
-    counts = Counter(word_of)
-    seen = Counter[int]()
-    found = []
-    for word in word_of:
-        found.append((seen[word] + 0.5) / counts[word])
-        seen[word] += 1
-    return found
 
 
 def words_of_tokens(text: str, lengths: Sequence[int]) -> list[int]:
@@ -154,12 +115,12 @@ def make_sequence(
     voice: torch.Tensor,
     codes: torch.Tensor,
     word_of: Sequence[int] = (),
-    spoken: Spoken | None = None,
+    words: torch.Tensor | None = None,
 ) -> PromptedSpeech:
     """The prompt of a voice's codes [N, K] and a text, then the frames `codes` [T, K].
 
     The last position of the prompt chooses frame 0, and each frame the next one; the last chooses END_AUDIO.
-    `word_of` says which word each text token belongs to, `spoken` what each frame speaks.
+    `word_of` says which word each text token belongs to, `words` which word each frame speaks.
     """
     before = [BOS, BEGIN_AUDIO]
     after = [NEXT_AUDIO_TEXT, *text_ids, REPEAT_AUDIO_TEXT, BEGIN_AUDIO]
@@ -172,16 +133,11 @@ def make_sequence(
     targets[first - 1 : -1] = codes[:, 0]
     targets[-1] = END_AUDIO
     belongs, reads = torch.full((2, len(ids)), NO_WORD)
-    place_of, reads_at = torch.zeros(2, len(ids))
-    phonemes = torch.full((len(ids), SUBFRAMES), IGNORED)
-    if spoken is not None:
+    if words is not None:
         end = word_of[-1] + 1
-        text = slice(first - 2 - len(word_of), first - 1)
-        belongs[text] = torch.tensor([*word_of, end])
-        place_of[text] = torch.tensor([*places_of_tokens(word_of), 0.0])
-        reads[first - 1 : -1], reads[-1] = spoken.words, end
-        reads_at[first - 1 : -1], phonemes[first - 1 : -1] = spoken.places, spoken.phonemes
-    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads, place_of, reads_at, phonemes)
+        belongs[first - 2 - len(word_of) : first - 1] = torch.tensor([*word_of, end])
+        reads[first - 1 : -1], reads[-1] = words, end
+    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads)
 
 
 def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
@@ -199,6 +155,21 @@ def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.
     return fed
 
 
+def with_near_codes(
+    codes: torch.Tensor, is_frame: torch.Tensor, top: int, noise: torch.Generator
+) -> torch.Tensor:
+    """codes int64 [B, S, K] whose acoustic codes, at most `top`, are off by up to `NEAR_SPREAD` of a value.
+
+    `is_frame` bool [B, S] says where frames are fed back. The frames that a model gives are off by as much.
+    """
+    spread = NEAR_SPREAD * torch.rand(len(codes), 1, 1, generator=noise) * top / 2
+    acoustic = codes[..., 1:]
+    moved = acoustic + (spread * torch.randn(acoustic.shape, generator=noise)).round().long().to(codes.device)
+    found, place = codes.clone(), is_frame[..., None]
+    found[..., 1:] = torch.where(place, moved.clamp(FIRST_CODE, FIRST_CODE + top), acoustic)
+    return found
+
+
 def make_sequences(
     spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder, seed: str, size: int
 ) -> PromptedSpeech:
@@ -209,8 +180,13 @@ def make_sequences(
     for one in chosen:
         ids = encoder.encode(one.text)
         word_of = words_of_tokens(one.text, encoder.lengths(ids))
-        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one))
-    padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD, 0.0, 0.0, IGNORED)
+        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words))
+    return join_sequences(rows)
+
+
+def join_sequences(rows: Sequence[PromptedSpeech]) -> PromptedSpeech:
+    """Sequences as a batch, padded on the right to the longest."""
+    padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD)
     pad = torch.nn.utils.rnn.pad_sequence
     columns = zip(*rows, strict=True)
     return PromptedSpeech(

@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tools.training.data.espeak import PHONEMES
 from tools.training.data.tokens import BYTES
 from tools.training.layers import attend, causal_block, feed_forward, head_scores, initialise, project
-from tools.training.speech.batches import NO_WORD, PromptedSpeech
-from tools.training.speech.codec_model import SUBFRAMES, CodecModel
+from tools.training.speech.batches import NO_WORD
+from tools.training.speech.codec_model import CodecModel
 from voxport.bundle.json_types import Json
 from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.block import BlockWeights, parts_of
@@ -25,9 +24,6 @@ from voxport.model.voxtral_tts.sizes import Size
 LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
 READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
-LETTER_LAYERS, LETTER_HEAD = (2, 3), 2  # which learn to attend to the letters of the sound that is next
-NEAR_LETTERS = 1.0  # letters on both sides of the right one are right as well
-PHONEME_LAYER = 4  # after so many blocks, the phonemes of the next frame are known
 REFERENCE_FRAMES = 12  # the length of a voice's prompt; one row more for the end
 VOICES = {"clear_female": "af_heart", "clear_male": "am_michael"}  # published names, and names in clips
 ACOUSTIC_CODES = 24
@@ -67,7 +63,6 @@ class SpeechModel(nn.Module):
         self.config = config
         self.weights = VoxtralTTSWeights(config)
         del self.weights.audio_tokenizer
-        self.phoneme_head = nn.Linear(config.dim, SUBFRAMES * len(PHONEMES))
         initialise(self, seed, config.n_layers)
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, LONGEST)
         self.offsets = nn.Buffer(torch.tensor(config.code_offsets), persistent=False)
@@ -92,32 +87,24 @@ class SpeechModel(nn.Module):
         hidden: torch.Tensor = self.weights.norm(x)
         return hidden
 
-    def reading_loss(self, states: Sequence[torch.Tensor], batch: PromptedSpeech) -> torch.Tensor:
-        """Cross-entropy of the attention of some heads with the word, and the letters, that are spoken next.
+    def reading_loss(
+        self, states: Sequence[torch.Tensor], word_of: torch.Tensor, reads: torch.Tensor
+    ) -> torch.Tensor:
+        """Cross-entropy of the attention of one head of `READING_LAYERS` with the word that is spoken next.
 
-        Without this loss, the model continues sounds for thousands of steps before it begins to attend to the
-        text. A sound of a word is near the letters that are as far into the word.
+        word_of and reads int64 [B, S] as in `speech_batches.PromptedSpeech`. Without this loss, the model
+        continues sounds for thousands of steps before it begins to attend to the text.
         """
-        is_read = batch.reads != NO_WORD
-        is_word = batch.word_of[:, None, :] == batch.reads[:, :, None]
-        places = batch.place_of[:, None, :]
-        letters = is_word.sum(-1, keepdim=True).clamp_min(1)
-        is_letter = is_word & ((places - batch.reads_at[:, :, None]).abs() * letters <= 0.5 + NEAR_LETTERS)
+        is_read = reads != NO_WORD
+        is_right = word_of[:, None, :] == reads[:, :, None]
         losses = []
-        for layers, head, is_right in ((READING_LAYERS, 0, is_word), (LETTER_LAYERS, LETTER_HEAD, is_letter)):
-            for layer in layers:
-                block = self.weights.layers[layer]
-                assert isinstance(block, BlockWeights)
-                scores = head_scores(block, states[layer], self._rotation(states[layer]), head)
-                of_right = scores.masked_fill(~is_right, MASKED_SCORE).logsumexp(-1)
-                losses.append((scores.logsumexp(-1) - of_right)[is_read].mean())
+        for layer in READING_LAYERS:
+            block = self.weights.layers[layer]
+            assert isinstance(block, BlockWeights)
+            scores = head_scores(block, states[layer], self._rotation(states[layer]), 0)
+            of_word = scores.masked_fill(~is_right, MASKED_SCORE).logsumexp(-1)
+            losses.append((scores.logsumexp(-1) - of_word)[is_read].mean())
         return torch.stack(losses).mean()
-
-    def phonemes(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Logits [B, S, SUBFRAMES, phonemes] of the phonemes of the next frame."""
-        x = states[PHONEME_LAYER]
-        logits: torch.Tensor = self.phoneme_head(F.rms_norm(x, x.shape[-1:])).unflatten(-1, (SUBFRAMES, -1))
-        return logits
 
     def _rotation(self, x: torch.Tensor) -> Rotation:
         rotation: Rotation = self.rotary(torch.arange(x.shape[1], device=x.device)[None])

@@ -1,0 +1,160 @@
+"""Losses of the stages that train speech."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tools.training.data.clips import Clip
+from tools.training.data.sound import SPEECH_RATE, samples_of
+from tools.training.data.tokens import Encoder
+from tools.training.loop import Losses, device, hash_of
+from tools.training.speech.batches import (
+    IGNORED,
+    PromptedSpeech,
+    Spoken,
+    join_sequences,
+    make_sequence,
+    with_near_codes,
+    with_wrong_frames,
+)
+from tools.training.speech.codec_model import CodecModel
+from tools.training.speech.model import ACOUSTIC_CODES, DROPPED_CONDITIONS, SpeechModel, semantic_loss
+from tools.training.speech.sound_batches import FRAME_SAMPLES, make_sounds, spectral_distance
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
+
+FRAMES = 24  # 1.92 s, the length of a sound for the codec
+PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+READING_WEIGHT, ACOUSTIC_WEIGHT = 0.5, 2.0
+AT_THE_START = 0.3  # share of the frames whose velocity is learned at time 0, where the mean is read
+GUIDANCE = 1.2  # of the condition, as in the published configuration
+
+
+def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
+    """Losses of `size` sounds through the codec, and the accuracy of the phonemes of its codes."""
+    batch = make_sounds(clips, seed, size, FRAMES)
+    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    found = model(samples, noise)
+    with torch.autocast(device().type, enabled=False):
+        logarithmic, linear = spectral_distance(found.samples, samples)
+    logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
+    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
+    phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
+    loss = (
+        logarithmic
+        + LINEAR_WEIGHT * linear
+        + PHONEME_WEIGHT * phoneme_loss
+        + COMMITMENT_WEIGHT * found.commitment
+    )
+    return {
+        "loss": loss,
+        "log_mel": logarithmic,
+        "linear": linear,
+        "phonemes": phoneme_loss,
+        "phoneme_accuracy": phoneme_accuracy,
+        "commitment": found.commitment,
+        "used": found.used,
+    }
+
+
+def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str, is_robust: bool = False) -> Losses:
+    """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced.
+
+    With `is_robust`, the acoustic codes that are fed back are as far off as the model's own, and the paths of
+    the flow lead to what the head expects, not to the true values. The velocity is then equal at each time,
+    and leads to the mean of the values from any noise. A sample is too far off for a decoder.
+    """
+    batch = PromptedSpeech(*(part.to(device()) for part in batch))
+    codes, targets = batch.codes, batch.targets
+    chosen, noise = targets != IGNORED, torch.Generator().manual_seed(hash_of(seed))
+    fed = with_wrong_frames(codes, batch.is_code & chosen, noise)
+    top = model.config.audio.acoustic_codebook_size - 1
+    if is_robust:
+        fed = with_near_codes(fed, batch.is_code & chosen, top, noise)
+    states = model.states(model.embed(batch.ids, fed, batch.is_code))
+    hidden = model.normed(states[-1])
+    reading = model.reading_loss(states, batch.word_of, batch.reads)
+    logits = model.semantic(hidden[chosen])
+    semantic = semantic_loss(logits, targets[chosen])
+    row, position = torch.nonzero(chosen & (targets >= FIRST_CODE), as_tuple=True)  # all but the last
+    levels = (codes[row, position + 1, 1:] - FIRST_CODE).float() * 2 / top - 1
+    if is_robust:
+        acoustic = ACOUSTIC_WEIGHT * mean_acoustic_loss(model, levels, hidden[row, position], noise)
+    else:
+        velocities = model.velocities(levels, hidden[row, position], noise)
+        acoustic = F.mse_loss(velocities.found.float(), velocities.expected)
+    return {
+        "loss": semantic + acoustic + READING_WEIGHT * reading,
+        "semantic": semantic,
+        "acoustic": acoustic,
+        "reading": reading,
+        "right": (logits.argmax(-1) == targets[chosen]).float().mean(),
+    }
+
+
+def mean_acoustic_loss(
+    model: SpeechModel, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator
+) -> torch.Tensor:
+    """Mean squared error of the values at the end of straight paths, of levels [N, A] and hidden [N, dim]."""
+    start = torch.randn(levels.shape, generator=noise).to(levels.device)
+    times, drawn, dropped = (torch.rand(len(levels), generator=noise).to(levels.device) for _ in range(3))
+    times = torch.where(drawn < AT_THE_START, 0.0, times)
+    condition = hidden * (dropped >= DROPPED_CONDITIONS)[:, None]
+    with torch.no_grad():
+        expected = start + model.velocity(start, torch.zeros_like(times), condition)
+    found = model.velocity(start + (expected - start) * times[:, None], times, condition)
+    return F.mse_loss(found.float(), levels - start)
+
+
+def decoder_losses(
+    codec: CodecModel,
+    model: SpeechModel,
+    spoken: Sequence[tuple[Clip, Spoken]],
+    sequences: PromptedSpeech,
+    seed: str,
+) -> Losses:
+    """Losses of the codec's decoder on acoustic values that the model gives for true codes.
+
+    `sequences` are those of `spoken`, of at least FRAMES frames each.
+    """
+    rng, noise = random.Random(seed), torch.Generator().manual_seed(hash_of(seed))
+    top, latents, sounds = model.config.audio.acoustic_codebook_size - 1, [], []
+    with torch.no_grad():
+        is_frame = sequences.is_code & (sequences.targets != IGNORED)
+        fed = with_near_codes(sequences.codes, is_frame, top, noise).to(device())
+        embedded = model.embed(sequences.ids.to(device()), fed, sequences.is_code.to(device()))
+        hidden = model.normed(model.states(embedded)[-1])
+        for row, (clip, one) in enumerate(spoken):
+            places = torch.nonzero(sequences.targets[row] >= FIRST_CODE)[:, 0]
+            first = rng.randrange(len(places) - FRAMES + 1)
+            values = _mean_values(model, hidden[row, places[first : first + FRAMES]], noise)
+            values = ((values + 1) / 2 * top).round() * 2 / top - 1
+            semantic = codec.book()[one.codes[first : first + FRAMES, 0].to(device()) - FIRST_CODE]
+            latents.append(torch.cat((semantic, values), dim=-1))
+            sound = np.zeros(FRAMES * FRAME_SAMPLES, np.float32)
+            part = samples_of(clip, SPEECH_RATE)[first * FRAME_SAMPLES :][: len(sound)]
+            sound[: len(part)] = part
+            sounds.append(torch.from_numpy(sound))
+    found = codec.decode(torch.stack(latents))
+    logarithmic, linear = spectral_distance(found, torch.stack(sounds).to(device()))
+    return {"loss": logarithmic + LINEAR_WEIGHT * linear, "log_mel": logarithmic, "linear": linear}
+
+
+def _mean_values(model: SpeechModel, hidden: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
+    """The acoustic values [N, A] in [-1, 1] that one step from noise gives for hidden [N, dim]."""
+    start = torch.randn((len(hidden), ACOUSTIC_CODES), generator=noise).to(hidden.device)
+    begin = torch.zeros(len(hidden), device=hidden.device)
+    found, plain = (model.velocity(start, begin, each) for each in (hidden, 0 * hidden))
+    return (start + GUIDANCE * found + (1 - GUIDANCE) * plain).clamp(-1, 1)
+
+
+def sequences_of(
+    spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder
+) -> PromptedSpeech:
+    """The sequences of these sentences, without what they read."""
+    return join_sequences(
+        [make_sequence(encoder.encode(one.text), voices[one.voice], one.codes) for one in spoken]
+    )
