@@ -32,7 +32,7 @@ class QwenSpeechToText(SpeechToText):
     """Each transcription uses a stream of its own on the shared engine."""
 
     max_live, delays_ms = 1, CHUNKS_MS
-    has_hints, has_word_times = True, False
+    has_hints, has_word_times, is_steady = True, False, False
 
     def __init__(self, engine: Engine, parts: Parts):
         self._engine, self._parts = engine, parts

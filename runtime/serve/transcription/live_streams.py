@@ -29,8 +29,13 @@ class Capacity:
 
 
 def measure(task: SpeechToText) -> Capacity:
-    """Returns how many streams the machine transcribes in real time, at least one, from median step times."""
+    """Returns how many streams the machine transcribes in real time, at least one, from median step times.
+
+    One of a task whose steps become slower: their times say nothing about later ones.
+    """
     best = Capacity(1, 1)
+    if not task.is_steady:
+        return best
     for size in (size for size in SIZES if size <= task.max_live):
         step = _step_time(task, size)
         log.info("%.1f ms for 80 ms of live audio of %d streams", 1000 * step, size)

@@ -157,3 +157,9 @@ def test_live_slots_are_those_whose_steps_fit_into_four_fifths_of_real_time(
     worker = TranscriptionWorker("a", task, Limits(), metrics)
     assert worker.live_slots == streams
     assert metrics.registry.get_sample_value("voxport_slots", {"bundle": "a"}) == streams
+
+
+def test_a_task_whose_steps_become_slower_has_one_live_slot() -> None:
+    task = TimedToText({1: 0.0011})
+    task.is_steady = False
+    assert TranscriptionWorker("a", task, Limits(), Metrics()).live_slots == 1
