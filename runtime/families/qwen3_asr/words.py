@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _OTHERS = regex.compile(r"[^\p{L}\p{N}']")
 # the blocks of the official package, which are not all that Unicode has
 _HAN = regex.compile(r"([\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff])")
-KOREAN_WORDS = "inference/assets/korean_dict_jieba.dict"  # of the package qwen-asr: a word is the first field of a line
+KOREAN_WORDS = "inference/assets/korean_dict_jieba.dict"  # in qwen-asr; the first field of a line
 
 
 def words_of(text: str, language: str) -> list[str]:
