@@ -20,6 +20,7 @@ from support.model.micro import micro_checkpoint
 from support.paths import ROOT
 
 from voxport.bundle.errors import ExportError, UsageError, VerificationError
+from voxport.bundle.files import files_below
 from voxport.bundle.manifest import Bundle, WeightError
 from voxport.export import build
 from voxport.export.__main__ import main as export
@@ -45,22 +46,38 @@ def test_a_link_to_the_output_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and (tmp_path / "out" / "file").exists()
 
 
+def test_an_interruption_before_the_first_finished_graph_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(folder: Path) -> WeightError:
+        (folder / "half.onnx").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), staging(tmp_path / "new" / "out") as folder:
+        ResumeCache(folder).make("a", "key", interrupted)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_export_without_finished_graphs_leaves_nothing(
-    tmp_path: Path, how: signal.Signals
-) -> None:
+def test_an_interrupted_export_leaves_finished_graphs_or_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    """The signal may come after the first graph: the export goes on while this process reads its line."""
     child = started(tmp_path / "new" / "out", how)
     assert child.stderr
-    assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
-    assert (tmp_path / "new" / ".out.voxport-partial").exists()
+    assert next(line for line in child.stderr if "lowering" in line)
+    left = tmp_path / "new" / ".out.voxport-partial"
+    assert left.exists()
     while child.poll() is None:  # again, as a user would: a callback of a library may swallow an exception
         child.send_signal(how)
         with suppress(subprocess.TimeoutExpired):
             child.wait(timeout=20)
     assert child.returncode == 130
     child.stderr.close()
-    assert not list(tmp_path.iterdir())
+    if not left.exists():
+        assert not list(tmp_path.iterdir())
+        return
+    assert [path.name for path in left.parent.iterdir()] == [left.name]
+    record = json.loads((left / "resume.json").read_text())
+    finished = {name for graph in record.values() for name in graph["files"]}
+    assert set(files_below(left)) == {"resume.json", *finished} != {"resume.json"}
 
 
 @pytest.mark.slow
