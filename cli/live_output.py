@@ -1,7 +1,9 @@
 """Prints the transcript of live sound while it is spoken: words, turns or captions."""
 
 import argparse
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from voxport.runtime.audio.captions import Word, as_json_line, as_text_line, cues, srt_cue, vtt_cue
 from voxport.runtime.speech_to_text import TranscriptDelta
@@ -49,3 +51,20 @@ def _whole(deltas: Iterator[TranscriptDelta], start_s: float) -> Iterator[Transc
     )
     if words:
         yield TranscriptDelta(text, [Word(text, start_s + words[0].start, start_s + words[-1].end)])
+
+
+@contextmanager
+def first_interruption(end: Callable[[], None]) -> Iterator[None]:
+    """Calls `end` on the first SIGINT or SIGTERM; another one raises KeyboardInterrupt."""
+
+    def handle(number: int, frame: object) -> None:
+        end()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -11,6 +11,7 @@ from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 
+from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 
 
@@ -45,6 +46,19 @@ class TranscriptionOptions(TypedDict, total=False):
     blank_penalty: bool
     language: str | None
     context: str
+
+
+def check_samples(samples: np.ndarray, rate: int, before: int = 0) -> None:
+    """Raises UsageError on anything but finite float32 [n]. `before`: the number of earlier samples."""
+    if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
+        is_array = isinstance(samples, np.ndarray | np.generic)
+        found = f"{samples.dtype} {list(samples.shape)}" if is_array else type(samples).__name__
+        raise UsageError(
+            f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {rate} Hz"
+        )
+    if not np.isfinite(samples).all():
+        at = (before + int(np.argmin(np.isfinite(samples)))) / rate
+        raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")
 
 
 class Transcription(Protocol):

@@ -4,18 +4,16 @@ import argparse
 import io
 import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import StagedFile
-from voxport.cli.arguments import add_task_arguments, integer, open_task
-from voxport.cli.live_output import print_cues, print_words
+from voxport.cli.arguments import add_task_arguments, engine_options, folder, integer, open_task
+from voxport.cli.live_output import first_interruption, print_cues, print_words
 from voxport.cli.terminal import Progress
 from voxport.cli.transcripts import CAPTIONS, FORMATS, format_of, transcript_files
 from voxport.runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
@@ -95,6 +93,13 @@ def _add_hints(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="names and words that may be spoken, for a model that takes them",
     )
+    parser.add_argument(
+        "--aligner",
+        type=folder,
+        metavar="DIR",
+        help="bundle of an aligner, which finds the times of words in recordings (default: the model's own "
+        "times, if it has any)",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +156,12 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     files = [] if arguments.live else transcript_files(arguments)
     task = open_task(SpeechToText, arguments)
+    if arguments.aligner:
+        from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+        from voxport.runtime.families.qwen3_asr.task import open_aligner
+
+        aligner = open_aligner(arguments.aligner, engine_options(arguments), not arguments.no_check)
+        task = AlignedSpeechToText(task, aligner)
     _check_task(task, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # on every terminal, file and pipe; names of files may have other bytes
@@ -170,7 +181,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError(f"transcribe: --live reads stdin; give - in place of {given}, or leave --live out")
     if arguments.live and arguments.transcripts not in (None, "-"):
         raise UsageError("transcribe: --live writes to stdout; leave -o out")
-    for name in ("partial", "channel"):
+    for name in ("partial", "channel", "aligner"):
         if arguments.live and getattr(arguments, name):
             raise UsageError(f"transcribe: --{name} is for recordings; leave it out with --live")
     if arguments.live and arguments.gain == "auto":
@@ -179,6 +190,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
         )
+    if arguments.aligner and arguments.format not in CAPTIONS and not arguments.timestamps:
+        log.warning("--aligner: has no effect without --timestamps, srt or vtt")
+        arguments.aligner = None
     for name, default in LIVE_ONLY.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
@@ -194,7 +208,10 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if given and not task.has_hints:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
-        raise UsageError("transcribe: this model has no times of words; leave out --timestamps, srt and vtt")
+        raise UsageError(
+            "transcribe: this model has no times of words; give --aligner, or leave --timestamps, srt "
+            "and vtt out"
+        )
 
 
 def _transcribe_files(
@@ -308,7 +325,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if arguments.format == "vtt":
         print("WEBVTT\n", flush=True)
     numbers = count(1)  # numbers of cues
-    with _first_interruption(source.end):
+    with first_interruption(source.end):
         for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
             live = TranscriptionOptions(live=True, chunk_tokens=arguments.chunk)
             deltas = task.transcribe(part, **(_options(arguments) | live))
@@ -318,20 +335,3 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 has_text = print_words(deltas, arguments, start_s) or has_text
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))
-
-
-@contextmanager
-def _first_interruption(end: Callable[[], None]) -> Iterator[None]:
-    """Calls `end` on the first SIGINT or SIGTERM; another one raises KeyboardInterrupt."""
-
-    def handle(number: int, frame: object) -> None:
-        end()
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

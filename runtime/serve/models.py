@@ -8,8 +8,11 @@ from typing import TypeVar
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import link_name
+from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
+from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.task import is_aligner, open_aligner
 from voxport.runtime.opening import open_bundle
 from voxport.runtime.serve.aliases import (
     SPEECH_MODELS,
@@ -148,12 +151,25 @@ class Models:
 def open_bundles(
     folders: list[Path], options: EngineOptions = DEFAULT, check_hashes: bool = True
 ) -> dict[str, TextToSpeech | SpeechToText]:
-    """Tasks by the names of their folders, or of links to these. Raises UsageError or IntegrityError."""
+    """Tasks by the names of their folders, or of links to these. An aligner among the bundles gives times to
+    the words of all recordings. Raises UsageError or IntegrityError.
+    """
+    aligners = [folder for folder in folders if is_aligner(Bundle(folder))]
+    if len(aligners) > 1:
+        raise UsageError("bundle: there are two aligners; leave one out", field="bundle")
     tasks: dict[str, TextToSpeech | SpeechToText] = {}
     for folder in folders:
         name = link_name(folder)
         if name in tasks:
             raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
+        if folder not in aligners:
+            log.info("opening %s", folder)
+            tasks[name] = open_bundle(folder, options, check_hashes)
+    recognisers = {name: task for name, task in tasks.items() if isinstance(task, SpeechToText)}
+    for folder in aligners:
+        if not recognisers:
+            raise UsageError(f"{folder}: an aligner needs a recogniser; serve its bundle too", field="bundle")
         log.info("opening %s", folder)
-        tasks[name] = open_bundle(folder, options, check_hashes)
+        aligner = open_aligner(folder, options, check_hashes)
+        tasks |= {name: AlignedSpeechToText(task, aligner) for name, task in recognisers.items()}
     return tasks

@@ -5,15 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openai import OpenAI
 from support.commands import error_line
 from support.export.cache import ExportCache
 from support.paths import GOLDEN
 from support.runtime.recordings import write_recording
+from support.serve.http_server import running
 
 from voxport.__main__ import main
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.captions import Word
 from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.splitting import split
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.opening import open_task
+from voxport.runtime.serve.models import open_bundles
 from voxport.runtime.speech_to_text import SpeechToText
 
 FOLDER = GOLDEN / "qwen3_asr"
@@ -63,6 +70,50 @@ def test_times(exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Pa
         assert [[word.start, word.end] for word in found.words] == [times for _, *times in run["items"]]
 
 
+def test_a_long_recording_is_aligned_piece_by_piece(
+    exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Blocks of any size give the words of each piece alone, later by what was before."""
+    task = open_task(SpeechToText, *exported(exports, "asr", "onnx", tmp_path))
+    aligner = open_aligner(*exported(exports, "aligner", "onnx", tmp_path))
+    sound = np.concatenate([sounds[clip] for clip in ("odd", "unseen", "odd", "unseen")])
+    expected, texts, start = list[Word](), list[str](), 0
+    for piece in split(sound, 6.0, task.sample_rate):
+        texts.append("".join(delta.text for delta in task.transcribe([piece], language="en")).strip())
+        for word in aligner.align(piece, texts[-1], "en").words:
+            expected.append(Word(word.text, start / 16_000 + word.start, start / 16_000 + word.end))
+        start += len(piece)
+    aligned = AlignedSpeechToText(task, aligner, piece_s=6.0)
+    blocks = np.split(sound, range(7000, len(sound), 7000))
+    found = list(aligned.transcribe(blocks, language="English"))
+    assert "".join(delta.text for delta in found).strip() == " ".join(filter(None, texts)) and len(texts) > 2
+    assert [word for delta in found for word in delta.words] == expected
+    assert "".join(word.text for word in expected) == "".join("".join(texts).split())
+
+
+def test_a_server_with_an_aligner_gives_times_of_words(
+    exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    asr, _ = exported(exports, "asr", "onnx", tmp_path)
+    folder, options = exported(exports, "aligner", "onnx", tmp_path)
+    for folders, reason in (([folder], "needs a recogniser"), ([asr, folder, folder], "two aligners")):
+        with pytest.raises(UsageError, match=reason):
+            open_bundles(folders)
+    write_recording(recording := tmp_path / "odd.wav", sounds["odd"], 16_000)
+    with running(open_bundles([folder, asr])) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        found = client.audio.transcriptions.create(
+            model="asr",
+            file=recording,
+            language="en",
+            response_format="verbose_json",
+            timestamp_granularities=["word"],
+        )
+    assert found.words
+    expected = open_aligner(folder, options).align(sounds["odd"], found.text, "en").words
+    assert [Word(each.word, each.start, each.end) for each in found.words] == expected
+
+
 def test_the_commands_transcribe_and_align(
     exports: ExportCache,
     sounds: dict[str, np.ndarray],
@@ -88,12 +139,18 @@ def test_the_commands_transcribe_and_align(
         assert main([*aligning, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
         assert out.read_text().startswith(start)
     capsys.readouterr()
+    aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
+    assert main([*aligned, "--timestamps"]) == 0
+    assert json.loads(capsys.readouterr().out)["words"] == timed
+    assert main(aligned) == 0 and "--aligner: has no effect" in capsys.readouterr().err
     for arguments, reason in (
         ([*words, "--language", "xx"], "--language 'xx': this model does not have it; it has auto, zh, en"),
         ([*words, "--format", "srt"], "no times of words"),
         ([*words, "--context", "word " * 500], "--context: has"),
         ([*words[:2], "--bundle", str(aligner)], "an aligner gives times"),
         ([*aligning[:-1], str(asr)], "is no aligner"),
+        ([*words, "--aligner", str(asr), "--format", "vtt"], "is no aligner"),
+        (["transcribe", "-", "--live", "--aligner", str(aligner)], "--aligner is for recordings"),
         ([*aligning[:3], str(tmp_path / "none"), *aligning[4:]], "--text"),
     ):
         assert main(arguments) == 2 and reason in error_line(capsys)

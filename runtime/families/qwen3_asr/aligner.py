@@ -1,6 +1,7 @@
 """`Aligner`: times of the words of a text that is spoken in a recording."""
 
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 
@@ -27,41 +28,39 @@ class Alignment:
 
 
 class Aligner:
-    """Each alignment uses a stream of its own on the shared engine."""
+    """Each alignment uses a stream of its own on the shared engine. Threads take turns."""
 
     def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer):
         assert constants.aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
+        self._lock = Lock()
         self._aligner: AlignerConstants = constants.aligner
 
     @property
     def sample_rate(self) -> int:
         return self._constants.sample_rate
 
+    @property
+    def longest_s(self) -> float:
+        """Seconds of sound up to which the model knows times."""
+        return self._aligner.classes * self._aligner.step_ms / 1000
+
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n]; `language` is a code.
 
         Raises UsageError if text and recording do not fit the model or the caches.
         """
-        constants, aligner, rate = self._constants, self._aligner, self._constants.sample_rate
-        longest_s = aligner.classes * aligner.step_ms / 1000
-        if len(samples) > longest_s * rate:
+        rate = self.sample_rate
+        if len(samples) > self.longest_s * rate:
             raise UsageError(
                 f"recording: has {len(samples) / rate:.0f} s, and the model knows times up to "
-                f"{longest_s:.0f} s; divide the recording and its text"
+                f"{self.longest_s:.0f} s; divide the recording and its text"
             )
         words = words_of(text, language)
         if not words:
             return Alignment([], 0.0)
-        stream = self._engine.stream()
-        sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
-        ids = self._prompt(len(sound), words)
-        if len(ids) > stream.capacity(ALIGN):
-            raise UsageError(
-                f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
-                f"{stream.capacity(ALIGN)}; divide both, or export with a larger --cache-length"
-            )
-        times = self._times(stream, ids, sound)
+        with self._lock:
+            times = self._times(samples, words)
         right = mended(times)
         seconds = [round(time / 1000, 3) for time in right]
         written = as_written(words, text)
@@ -74,9 +73,17 @@ class Aligner:
         ids = [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id]
         return ids + [each for word in words for each in (*self._tokenizer.encode(word), place, place)]
 
-    def _times(self, stream: Stream, ids: list[int], sound: np.ndarray) -> list[int]:
+    def _times(self, samples: np.ndarray, words: list[str]) -> list[int]:
         """Milliseconds at each place of a time."""
-        logits = time_logits(stream, self._constants, ids, sound)
+        stream, constants = self._engine.stream(), self._constants
+        sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
+        ids = self._prompt(len(sound), words)
+        if len(ids) > stream.capacity(ALIGN):
+            raise UsageError(
+                f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
+                f"{stream.capacity(ALIGN)}; divide both, or export with a larger --cache-length"
+            )
+        logits = time_logits(stream, constants, ids, sound)
         times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         return times
 

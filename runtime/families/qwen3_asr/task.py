@@ -80,13 +80,17 @@ def _calls(job: ExportJob) -> dict[str, Call]:
     return found | {"prefill": replace(STEP, dims=frozenset({"S"})), "decode_step": STEP}
 
 
-def open_aligner(folder: Path, options: EngineOptions = DEFAULT) -> Aligner:
+def is_aligner(bundle: Bundle) -> bool:
+    return bundle.job.family == FAMILY.name and bool(bundle.job.constants.get("aligner"))
+
+
+def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: bool = True) -> Aligner:
     """The aligner of a bundle. Raises UsageError on any other bundle, IntegrityError on a damaged one."""
     bundle = Bundle(folder)
-    if bundle.job.family != FAMILY.name or not bundle.job.constants.get("aligner"):
+    if not is_aligner(bundle):
         raise UsageError(f"{folder}: is no aligner; export Qwen3-ForcedAligner, and give its bundle")
     constants: Qwen3ASRConstants = read_constants(bundle.job)
-    bundle.check_hashes()
+    (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     check_engine(bundle)
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return Aligner(open_engine(bundle, options), constants, tokenizer)
@@ -96,7 +100,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenS
     if constants.aligner:
         raise UsageError(
             f"{bundle.folder}: an aligner gives times to the words of a text, and writes none; use `voxport "
-            "align`, or a bundle of a recogniser"
+            "align`, or give a bundle of a recogniser too"
         )
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return QwenSpeechToText(engine, Parts(constants, tokenizer, bundle.job.cache_length))

@@ -16,7 +16,7 @@ from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
-from voxport.runtime.speech_to_text import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta, check_samples
 
 # Rows of the caches for a second of sound: 13 of the sound, and 8 of its text, which has 2 to 5 tokens.
 TOKENS_PER_SECOND = 8
@@ -71,19 +71,20 @@ class RecordingTranscription:
     def __init__(self, stream: Stream, parts: Parts, request: Request):
         self._stream, self._parts, self._request = stream, parts, request
         self._longest_s, self._answer = parts.longest_s(request), Answer(request.language)
-        self._samples, self._is_divided = np.zeros(0, np.float32), False
+        self._samples, self._before = np.zeros(0, np.float32), 0  # samples of finished pieces
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
         rate = self._parts.constants.sample_rate
+        check_samples(samples, rate, self._before + len(self._samples))
         self._samples = np.concatenate((self._samples, samples))
         while len(self._samples) > (self._longest_s + SEARCH_S) * rate:
             first = split(self._samples, self._longest_s, rate)[0]
-            self._samples, self._is_divided = self._samples[len(first) :], True
+            self._samples, self._before = self._samples[len(first) :], self._before + len(first)
             yield from self._transcribe(first)
 
     def finish(self) -> Iterator[TranscriptDelta]:
         rate = self._parts.constants.sample_rate
-        for piece in split(self._samples, self._longest_s, rate, is_rest=self._is_divided):
+        for piece in split(self._samples, self._longest_s, rate, is_rest=self._before > 0):
             yield from self._transcribe(piece)
 
     def _transcribe(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
@@ -104,7 +105,7 @@ class LiveTranscription:
         self._stream, self._parts, self._request, self._settings = stream, parts, request, settings
         self._longest_s, self._answer = parts.longest_s(request), Answer(request.language)
         self._size = round(settings.chunk_s * parts.constants.sample_rate)
-        self._waiting = np.zeros(0, np.float32)
+        self._waiting, self._before = np.zeros(0, np.float32), 0  # samples of earlier chunks
         self._begin()
 
     def _begin(self) -> None:
@@ -113,9 +114,11 @@ class LiveTranscription:
         self._raw = self._kept = ""
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        check_samples(samples, self._parts.constants.sample_rate, self._before + len(self._waiting))
         self._waiting = np.concatenate((self._waiting, samples))
         while len(self._waiting) >= self._size:
             chunk, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
+            self._before += self._size
             yield from self._step(chunk)
             if len(self._samples) + self._size > self._longest_s * self._parts.constants.sample_rate:
                 yield from self._answer.more(self._raw, is_final=True)

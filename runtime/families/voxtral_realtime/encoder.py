@@ -10,6 +10,7 @@ from voxport.bundle.constants.voxtral_realtime import ENCODER, LIVE_ENCODER, Rea
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.runtime.audio.mel import LogMel, MelSettings
 from voxport.runtime.engines.base import Stream
+from voxport.runtime.speech_to_text import check_samples
 
 Observer = Callable[[str, np.ndarray], None]
 
@@ -81,7 +82,7 @@ class StreamingEncoder:
 
         Raises UsageError on any other array and on a sample that is not finite.
         """
-        self._check(samples)
+        check_samples(samples, self._constants.sample_rate, self._samples)
         self._samples += len(samples)
         self._add_frames(self._mel.feed(samples))
         yield from self._encode(self.chunk_tokens, self.chunk_tokens)
@@ -123,18 +124,6 @@ class StreamingEncoder:
         self.position += count
         self._observe("audio_embeds", embeddings[0])
         return embeddings
-
-    def _check(self, samples: np.ndarray) -> None:
-        rate = self._constants.sample_rate
-        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
-            is_array = isinstance(samples, np.ndarray | np.generic)
-            found = f"{samples.dtype} {list(samples.shape)}" if is_array else type(samples).__name__
-            raise UsageError(
-                f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {rate} Hz"
-            )
-        if not np.isfinite(samples).all():
-            at = (self._samples + int(np.argmin(np.isfinite(samples)))) / rate
-            raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")
 
 
 def mel_settings(constants: RealtimeConstants) -> MelSettings:

@@ -1,0 +1,123 @@
+"""`AlignedSpeechToText`: a recogniser of any family, whose words get their times from an aligner."""
+
+from collections.abc import Iterator
+from typing import Unpack
+
+import numpy as np
+
+from voxport.bundle.errors import UsageError
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.families.qwen3_asr.aligner import Aligner
+from voxport.runtime.families.qwen3_asr.answer import NO_SPACES
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
+from voxport.runtime.speech_to_text import (
+    LiveBatch,
+    SpeechToText,
+    TranscriptDelta,
+    Transcription,
+    TranscriptionOptions,
+    check_samples,
+)
+from voxport.runtime.text.languages import AUTO, check_language
+
+PIECE_S = 180.0  # of sound that is aligned at once, as in the official package
+
+
+class AlignedSpeechToText(SpeechToText):
+    """Recordings are transcribed in pieces, and each piece is aligned with its text. Live sound is not
+    aligned, because an aligner needs the whole text.
+    """
+
+    def __init__(self, task: SpeechToText, aligner: Aligner, piece_s: float = PIECE_S):
+        """Raises UsageError if the two need sound of different rates."""
+        if task.sample_rate != aligner.sample_rate:
+            raise UsageError(
+                f"aligner: needs sound of {aligner.sample_rate} Hz, and the recogniser of {task.sample_rate}"
+            )
+        self._task, self._aligner = task, aligner
+        self._piece_s = min(piece_s, aligner.longest_s - SEARCH_S)
+        self.languages, self.has_hints, self.is_steady = task.languages, task.has_hints, task.is_steady
+
+    @property
+    def sample_rate(self) -> int:
+        return self._task.sample_rate
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return self._task.delays_ms
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        return self._task.max_chunk_tokens
+
+    def check_live(self) -> None:
+        self._task.check_live()
+
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
+        if options.get("live"):
+            return self._task.begin(**options)
+        return _AlignedTranscription(self._task, self._aligner, self._piece_s, options)
+
+    @property
+    def max_live(self) -> int:
+        return self._task.max_live
+
+    def live_batch(self, slots: int) -> LiveBatch:
+        return self._task.live_batch(slots)
+
+
+class _AlignedTranscription:
+    """A recording. Implements `runtime.speech_to_text.Transcription`."""
+
+    def __init__(self, task: SpeechToText, aligner: Aligner, piece_s: float, options: TranscriptionOptions):
+        self._task, self._aligner, self._piece_s, self._options = task, aligner, piece_s, options
+        self._rate = task.sample_rate
+        known = check_language(options.get("language") or AUTO)
+        self._language = known or (task.languages[0] if len(task.languages) == 1 else "")
+        self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
+        self._start(np.zeros(0, np.float32))
+
+    def _start(self, samples: np.ndarray) -> None:
+        self._samples, self._taken, self._text = samples, 0, ""
+        self._transcription = self._task.begin(**self._options)
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        check_samples(samples, self._rate, self._before + len(self._samples))
+        self._samples = np.concatenate((self._samples, samples))
+        while len(self._samples) > (self._piece_s + SEARCH_S) * self._rate:
+            yield from self._finish_piece()
+        sure = round((self._piece_s - SEARCH_S) * self._rate)  # no piece ends before
+        yield from self._take(self._samples[:sure])
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        yield from self._finish_piece()
+        while len(self._samples):
+            yield from self._finish_piece()
+
+    def _take(self, piece: np.ndarray) -> Iterator[TranscriptDelta]:
+        """Transcribes what the piece has beyond the samples of earlier calls."""
+        samples, self._taken = piece[self._taken :], max(self._taken, len(piece))
+        yield from self._without_times(self._transcription.feed(samples))
+
+    def _finish_piece(self) -> Iterator[TranscriptDelta]:
+        """The rest of the text of the first piece, and its words."""
+        piece = split(self._samples, self._piece_s, self._rate, is_rest=self._before > 0)[0]
+        yield from self._take(piece)
+        yield from self._without_times(self._transcription.finish())
+        if text := self._text.strip():
+            start, self._has_text = self._before / self._rate, True
+            found = self._aligner.align(piece, text, self._language).words
+            words = [Word(each.text, start + each.start, start + each.end) for each in found]
+            yield TranscriptDelta("", words, self._language)
+        self._before += len(piece)
+        self._start(self._samples[len(piece) :])
+
+    def _without_times(self, deltas: Iterator[TranscriptDelta]) -> Iterator[TranscriptDelta]:
+        for delta in deltas:
+            self._language = delta.language or self._language
+            text = delta.text
+            if text and not self._text and self._has_text and self._language not in NO_SPACES:
+                text = f" {text.lstrip()}"
+            self._text += text
+            if text:
+                yield TranscriptDelta(text, [], delta.language)
