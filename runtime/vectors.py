@@ -18,6 +18,7 @@ from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VECTORS, Bundle, FamilyConstants, Record, first_fault
 from voxport.runtime.engines.base import Arrays, Engine
+from voxport.runtime.families import open_family, read_constants
 
 TEXT = "Seven green bottles."  # what models that speak say
 Samples = Callable[[int], np.ndarray]  # int16 samples of a recording, at so many Hz
@@ -84,13 +85,15 @@ def choices_of(name: str, expected: np.ndarray, found: np.ndarray, is_chosen: bo
 def values_of(name: str, expected: np.ndarray, found: np.ndarray, least: float, factor: float) -> Values:
     """The stored form of floats, where another engine `found` others.
 
-    The tolerance is `factor` times their difference, at least `least` times the largest value.
+    The tolerance is `factor` times the difference of the stored values, at least `least` times the largest
+    value.
     """
-    largest, difference = np.abs(expected).max(initial=0.0), np.abs(found - expected).max(initial=0.0)
     step = max(1, ceil(expected.size / MOST_VALUES))
     while gcd(step, expected.shape[-1]) > 1:  # else some columns are never among the values
         step += 1
-    values = tuple(float(f"{value:.{DIGITS}g}") for value in expected.reshape(-1)[::step].tolist())
+    stored, other = (array.reshape(-1)[::step] for array in (expected, found))
+    values = tuple(float(f"{value:.{DIGITS}g}") for value in stored.tolist())
+    largest, difference = np.abs(expected).max(initial=0.0), np.abs(other - stored).max(initial=0.0)
     tolerance = float(f"{max(least * largest, factor * difference):.2g}")
     return Values(name=name, shape=expected.shape, step=step, values=values, tolerance=tolerance)
 
@@ -148,6 +151,16 @@ def _difference(expected: Values, found: np.ndarray) -> str:
         f"{int(wrong.sum())} of {len(wrong)} values differ, first at {place}: {values[first]:.6g}, expected "
         f"{wanted[first]:.6g}{least}"
     )
+
+
+def run_vectors(bundle: Bundle, engine: Engine, vectors: Vectors) -> Arrays:
+    """What the engine computes for the request. Raises IntegrityError if the request is damaged."""
+    workload, constants = open_family(bundle.job.family).vectors, read_constants(bundle.job)
+    try:
+        return workload.run(engine, bundle, constants, vectors.request)
+    except (LookupError, TypeError, ValueError) as error:
+        place = f"{bundle.folder / VECTORS}: request"
+        raise IntegrityError(f"{place}: {type(error).__name__} {error}; export the bundle again") from None
 
 
 def encoded(samples: np.ndarray) -> str:

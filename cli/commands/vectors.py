@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from voxport.bundle.errors import UsageError, VerificationError
+from voxport.bundle.errors import VerificationError
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_engine_arguments, add_json, engine_options
 
@@ -26,18 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.engines import open_engine
-    from voxport.runtime.families import open_family, read_constants
-    from voxport.runtime.vectors import compare, read_found, read_vectors
+    from voxport.runtime.vectors import compare, read_found, read_vectors, run_vectors
 
     bundle = Bundle(arguments.bundle)
-    vectors, workload = read_vectors(bundle), open_family(bundle.job.family).vectors
+    vectors = read_vectors(bundle)
     if arguments.check:
         found = read_found(arguments.check)
-    elif workload:
-        engine = open_engine(bundle, engine_options(arguments))
-        found = workload.run(engine, bundle, read_constants(bundle.job), vectors.request)
     else:
-        raise UsageError(f"{bundle.job.family}: has no run for vectors; give --check", field="check")
+        found = run_vectors(bundle, open_engine(bundle, engine_options(arguments)), vectors)
     results = list(compare(vectors, found))
     missing = [expected.name for expected in vectors.values if expected.name not in found]
     if arguments.json:

@@ -19,6 +19,7 @@ from voxport.cli.arguments import add_json, embedded_bundle, folder
 
 PAGE = Path(__file__).parents[2] / "web"  # a link to examples/web in a clone
 TARGET, STANDARD = "onnx", "standard"
+FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")  # that runner.js has
 SUFFIXES = (".js", ".html", ".json", ".md")  # what the page consists of
 BUNDLES = '<datalist id="bundles"></datalist>'  # in index.html; the page opens its first option
 # Threads need memory that threads may share, which browsers allow isolated pages only.
@@ -66,6 +67,11 @@ def _checked(bundle: Bundle) -> Bundle:
     if bundle.job.target != TARGET:
         raise UsageError(
             f"{bundle.folder}: made for {bundle.job.target}; export it with --target {TARGET}",
+            field="bundles",
+        )
+    if bundle.job.family not in FAMILIES:
+        raise UsageError(
+            f"{bundle.folder}: family {bundle.job.family} has no page; expected {', '.join(FAMILIES)}",
             field="bundles",
         )
     constants, precision = bundle.job.constants, bundle.job.compute_precision

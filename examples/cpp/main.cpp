@@ -101,7 +101,7 @@ int main(int count, char** arguments) try {
     }
     std::cout << listener.finish() << std::endl;
   } else {
-    throw Error(listens ? kUsage : bundle.name + ": speaks; take a bundle of voxtral_realtime");
+    throw Error(listens ? kUsage : bundle.name + ": transcribe takes a bundle of voxtral_realtime");
   }
 } catch (const std::exception& error) {
   const bool is_clear = dynamic_cast<const Error*>(&error);

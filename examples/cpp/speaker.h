@@ -14,8 +14,14 @@ struct Manner {
 inline std::vector<std::string> sentences(const std::string& text, size_t least) {
   // up to a mark before a space, a mark of Chinese or Japanese, or the end of a line
   const char* sentence = R"((?=\S)[^\n]*?([.!?\x{2026}](?=\s)|[\x{3002}\x{ff01}\x{ff1f}]|(?=\s*(\n|\z))))";
+  std::string plain;  // a line for each paragraph
+  for (const std::string& each : matches(R"(\S+|\s+)", text)) {
+    const bool is_end = std::count(each.begin(), each.end(), '\n') > 1;
+    plain += !matches(R"(\S)", each).empty() ? each : is_end ? "\n" : " ";
+  }
   std::vector<std::string> parts;
-  for (const std::string& each : matches(sentence, text)) {
+  for (std::string& each : matches(sentence, plain)) {
+    if (!matches(R"([\p{L}\p{N}]\z)", each).empty()) each += ".";
     if (!parts.empty() && matches("(?s).", parts.back()).size() < least) parts.back() += " " + each;
     else parts.push_back(each);
   }

@@ -49,7 +49,7 @@ class Listener {
     finish();
     forced_.clear();
     return {{"mel", seen_["mel"]}, {"audio_embeds", seen_["embeddings"]}, {"prefill_logits", seen_["logits"]},
-            {"tokens", tokens_}};
+            {"tokens", tokens_}, {"last_logits", logits_}};
   }
 
  private:

@@ -35,17 +35,17 @@ export async function readSound(file, rate) {
 
 // Yields samples of the microphone until `signal` aborts
 export async function* microphone(rate, signal) {
-  const context = await contextOf(rate), recorder = new AudioWorkletNode(context, "recorder");
   const stream = await navigator.mediaDevices.getUserMedia({audio: {channelCount: 1}});
+  const context = await contextOf(rate), recorder = new AudioWorkletNode(context, "recorder");
   const sound = new ReadableStream({
     start(controller) {
       recorder.port.onmessage = ({data}) => signal.aborted || controller.enqueue(data);
-      if (signal.aborted) controller.close();
-      else signal.addEventListener("abort", () => controller.close());
+      signal.addEventListener("abort", () => controller.close());
     },
   }).getReader();
-  context.createMediaStreamSource(stream).connect(recorder);
   try {
+    signal.throwIfAborted();
+    context.createMediaStreamSource(stream).connect(recorder);
     for (let part; !(part = await sound.read()).done; ) yield part.value;
   } finally {
     stream.getTracks().forEach(track => track.stop());

@@ -67,15 +67,13 @@ export function urlSource(base, progress = () => {}) {
   const read = async (path, entry) => {
     const response = await fetch(locate(path, entry), entry ? {} : {cache: "no-cache"}); // it may change
     if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
-    const parts = [], reader = response.body.getReader();
     let length = 0;
-    for (let part; !(part = await reader.read()).done; ) {
-      parts.push(part.value);
-      progress(path, (length += part.value.length), entry?.size);
-    }
-    const whole = new Uint8Array(length);
-    parts.reduce((at, each) => (whole.set(each, at), at + each.length), 0);
-    return whole;
+    const transform = (part, stream) => {
+      progress(path, (length += part.length), entry?.size);
+      stream.enqueue(part);
+    };
+    const body = response.body.pipeThrough(new TransformStream({transform}));
+    return new Uint8Array(await new Response(body).arrayBuffer());
   };
   const forget = async (...file) => (await globalThis.caches?.open("voxport"))?.delete(locate(...file));
   return {name: root.href, read, forget};

@@ -14,21 +14,26 @@ let runner, stop = new AbortController(), running = Promise.resolve();
 // Runs one action at a time: a new one stops the last one. An error is one line of the page.
 function act(action) {
   stop.abort();
-  const {signal} = (stop = new AbortController()), buttons = document.querySelectorAll(".stop");
-  const fail = error => (element("error").textContent = error.message);
+  const {signal} = (stop = new AbortController());
+  const fail = error => (element("error").textContent = signal.aborted ? "" : error.message);
   running = running.then(() => {
     fail({message: ""});
-    buttons.forEach(each => (each.disabled = false));
+    element("stop").disabled = false;
     return action(signal);
-  }).catch(fail).finally(() => buttons.forEach(each => (each.disabled = true)));
+  }).catch(fail).finally(() => (element("stop").disabled = true));
 }
 
 async function openBundle(source) {
-  const executionProviders = onGpu ? ["webgpu", "wasm"] : ["wasm"], start = performance.now(), last = runner;
-  runner = await open(ort, source, {executionProviders});
-  for (const session of last?.engine.sessions.values() ?? []) await session.release();
-  const {manifest: {job}, constants: c} = runner.bundle, isSpeaker = "speak" in runner;
-  for (const {file} of job.components) await runner.engine.session(file);
+  const executionProviders = onGpu ? ["webgpu", "wasm"] : ["wasm"], start = performance.now();
+  const next = await open(ort, source, {executionProviders});
+  const {manifest: {job}, constants: c} = next.bundle, isSpeaker = "speak" in next;
+  let unused = next; // if it fails: the last bundle stays open
+  try {
+    for (const {file} of job.components) await next.engine.session(file);
+    [runner, unused] = [next, runner];
+  } finally {
+    for (const session of unused?.engine.sessions.values() ?? []) await session.release();
+  }
   element("speak").hidden = !isSpeaker;
   element("listen").hidden = isSpeaker;
   const fill = (id, names) => {
@@ -88,16 +93,19 @@ async function* file(sound) {
   for (let at = 0; at < louder.length; at += rate) yield louder.slice(at, at + rate);
 }
 
-const progress = (path, bytes, size) => say(`${path}: ${Math.round((100 * bytes) / (size ?? bytes))} %`);
+const fromUrl = signal => openBundle(urlSource(element("url").value, (path, bytes, size) => {
+  signal.throwIfAborted();
+  say(`${path}: ${Math.round((100 * bytes) / (size ?? bytes))} %`);
+}));
 const on = (id, event, action) =>
   element(id).addEventListener(event, each => (each.preventDefault(), act(action)));
-on("bundle", "submit", () => openBundle(urlSource(element("url").value, progress)));
+on("bundle", "submit", fromUrl);
 on("folder", "change", () => openBundle(filesSource(element("folder").files)));
 on("speak", "submit", speak);
 on("recording", "change", signal => transcribe(file(element("recording").files[0]), signal, false));
 on("listen", "submit", signal => transcribe(microphone(runner.constants.sample_rate, signal), signal, true));
-for (const button of document.querySelectorAll(".stop")) button.addEventListener("click", () => stop.abort());
+element("stop").addEventListener("click", () => stop.abort());
 
-await navigator.serviceWorker?.register("service_worker.js");
+await navigator.serviceWorker?.register("service_worker.js").catch(() => {}); // the page works without it
 element("url").value = query.get("bundle") ?? element("bundles").options[0]?.value ?? "";
-if (element("url").value) act(() => openBundle(urlSource(element("url").value, progress)));
+if (element("url").value) act(fromUrl);

@@ -1,4 +1,4 @@
-// Opens a bundle of any family.
+// Opens a bundle of one of these families.
 import {Bundle} from "./bundle.js";
 import {Engine} from "./engine.js";
 import {QwenTTS} from "./qwen3_tts.js";

@@ -1,5 +1,4 @@
 // What the two families that speak have in common.
-
 export function argmax(values, isAllowed = () => true) {
   let best = -1;
   values.forEach((value, i) => (best = isAllowed(i) && (best < 0 || value > values[best]) ? i : best));
@@ -13,9 +12,10 @@ const PAUSE_S = 0.2; // between sentences
 
 // The sentences of a text. One of less than `least` characters is spoken with the next one.
 export function sentences(text, least) {
-  const parts = [];
-  for (const sentence of text.trim().split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+/u)) {
-    parts.push(parts.at(-1)?.length < least ? `${parts.pop()} ${sentence}` : sentence);
+  const parts = [], plain = text.replace(/\s+/gu, gap => (gap.split("\n").length > 2 ? "\n" : " ")).trim();
+  for (const sentence of plain.split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n/u)) {
+    const marked = sentence.replace(/[\p{L}\p{N}]$/u, "$&.");
+    parts.push(parts.at(-1)?.length < least ? `${parts.pop()} ${marked}` : marked);
   }
   return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
 }

@@ -1,5 +1,4 @@
 // What runs in the thread of the sound: a queue of samples, and the microphone.
-
 registerProcessor("player", class extends AudioWorkletProcessor {
   constructor() {
     super();
@@ -9,10 +8,7 @@ registerProcessor("player", class extends AudioWorkletProcessor {
 
   process(inputs, [[output]]) {
     for (let at = 0; at < output.length && this.waiting.length; ) {
-      if (this.waiting[0] === null) {
-        this.port.postMessage("done");
-        return false;
-      }
+      if (this.waiting[0] === null) return void this.port.postMessage("done"); // the node ends
       const part = this.waiting[0].subarray(0, output.length - at);
       output.set(part, at);
       at += part.length;

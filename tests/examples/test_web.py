@@ -19,6 +19,7 @@ from support.serve.static_folder import served
 
 from voxport.__main__ import main
 from voxport.bundle.manifest import Bundle
+from voxport.runtime.text.preparation import TextRules, prepare
 from voxport.runtime.vectors import read_vectors
 
 EXAMPLE = ROOT / "examples" / "web"
@@ -26,10 +27,18 @@ MOST_LINES = 900
 FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")
 TEXT = "Seven green bottles."
 WORDS = "Seven green bottles."  # what the embedded model hears of it
-DONE = "document.querySelector('.stop').disabled"
+DONE = "document.getElementById('stop').disabled"
 READY = "document.getElementById('status').textContent.includes('ready')"
 FAILED = "document.getElementById('error').textContent"
 SECONDS = 120_000  # milliseconds; WebAssembly on a busy machine
+TEXTS = (
+    "Seven green bottles are on the wall",
+    "A line\nis broken. The next sentence is here  and has two blanks",
+    "A title\n\n\nThe paragraph is longer than the title was, and it has a comma. End",
+)
+DIVIDE = """import {sentences} from "./speech.js";
+console.log(JSON.stringify(JSON.parse(process.argv[1]).map(text => sentences(text, +process.argv[2]))));
+"""
 COMPUTE = """async path => {
   const ort = await import("./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs");
   const {open} = await import("./runner.js"), {urlSource} = await import("./bundle.js");
@@ -111,6 +120,15 @@ def test_node_computes_the_vectors(
     check(bundle, out.read_text(), tmp_path)
 
 
+@pytest.mark.parametrize("least", [0, 60])
+def test_it_divides_a_text_as_voxport(folder: Path, least: int) -> None:
+    words = [need("node"), "--input-type=module", "--eval", DIVIDE, "--", json.dumps(TEXTS), str(least)]
+    found = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
+    rules = TextRules(least_characters=least)
+    expected = [list(prepare(text, "en", lambda text: True, rules=rules)) for text in TEXTS]
+    assert json.loads(found) == expected
+
+
 def test_a_number_beyond_its_limits_is_one_line(
     folder: Path, hostile: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -157,7 +175,7 @@ def test_the_page_writes_what_it_hears(
     assert page.inner_text("#transcript") == WORDS
     page.click("text=Listen to the microphone")
     page.wait_for_function("document.getElementById('transcript').textContent.includes('bottles')")
-    page.click("#listen .stop")
+    page.click("#stop")
     page.wait_for_function(DONE)
     assert page.inner_text("#transcript").strip() == WORDS and not page.inner_text("#error")
 
@@ -173,12 +191,43 @@ def test_the_page_opens_a_folder_stops_and_opens_another_bundle(
     page.fill("#text", f"{TEXT} " * 200)
     page.click("text=Speak")
     page.wait_for_function("document.getElementById('status').textContent.includes('first sound')")
-    page.click("#speak .stop")
+    page.click("#stop")
     page.wait_for_function(DONE)
     page.fill("#url", bundle_url(url, family_bundles, "voxtral_realtime"))
     page.click("#bundle button")
     page.wait_for_selector("#listen", state="visible")
     assert page.is_hidden("#speak") and not page.inner_text("#error")
+
+
+def test_a_damaged_bundle_leaves_the_last_one_open_and_stop_ends_a_download(
+    folder: Path, url: str, page: Any, family_bundles: dict[str, Path]
+) -> None:
+    page.goto(f"{url}/?bundle={bundle_url(url, family_bundles, 'voxtral_tts')}")
+    page.wait_for_function(READY)
+    damaged = shutil.copytree(family_bundles["voxtral_realtime"], folder / "damaged")
+    (damaged / "embed_tokens.onnx.data").write_bytes(b"x")
+    page.fill("#url", "damaged")
+    page.click("#bundle button")
+    page.wait_for_function(FAILED)
+    page.click("text=Speak")
+    page.wait_for_function("document.getElementById('status').textContent.includes('first sound')")
+    page.click("#stop")
+    page.wait_for_function(DONE)
+    page.route("**/embed_tokens.onnx.data*", lambda route: None)  # never answered
+    page.fill("#url", bundle_url(url, family_bundles, "voxtral_realtime"))
+    page.click("#bundle button")
+    page.wait_for_function("document.getElementById('status').textContent.includes(' %')")
+    page.click("#stop")
+    page.wait_for_function(DONE)
+    assert not page.inner_text("#error") and page.is_visible("#speak")
+
+
+def test_the_page_works_without_its_service_worker(
+    url: str, page: Any, family_bundles: dict[str, Path]
+) -> None:
+    page.route("**/service_worker.js", lambda route: route.abort())
+    page.goto(f"{url}/?bundle={bundle_url(url, family_bundles, 'voxtral_realtime')}")
+    page.wait_for_function(READY)
 
 
 def test_bundles_that_the_page_cannot_run_are_one_line_each(
@@ -218,10 +267,37 @@ def test_web_refuses_other_targets_and_used_folders(
     (tmp_path / "used" / "file").write_text("mine")
     assert main(["web", str(bundle), str(tmp_path / "used")]) == 2
     assert "exists and is not an empty folder" in error_line(capsys)
-    other = shutil.copytree(bundle, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "value", "text"),
+    [
+        ("voxtral_tts", "job/target", "coreai", "made for coreai; export it with --target onnx"),
+        ("voxtral_tts", "job/family", "qwen3_asr", "family qwen3_asr has no page"),
+        ("voxtral_tts", "job/compute_precision", "float16", "computes in float16"),
+        ("qwen3_tts", "job/constants/kind", "base", "neither clones voices"),
+        ("qwen3_tts", "job/options/split", "six", "neither clones voices"),
+    ],
+)
+def test_web_refuses_what_the_page_cannot_run(
+    family_bundles: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    family: str,
+    path: str,
+    value: str,
+    text: str,
+) -> None:
+    other = shutil.copytree(family_bundles[family], tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text())
-    manifest["job"]["target"] = manifest["job"]["request"]["target"] = "coreai"
+    *keys, last = path.split("/")
+    place = manifest
+    for key in keys:
+        place = place[key]
+    place[last] = value
+    if last in manifest["job"]["request"]:
+        manifest["job"]["request"][last] = value
     (other / "manifest.json").write_text(json.dumps(manifest))
     assert main(["web", str(other), str(tmp_path / "out")]) == 2
-    assert "made for coreai; export it with --target onnx" in error_line(capsys)
+    assert text in error_line(capsys)
     assert not (tmp_path / "out").exists()

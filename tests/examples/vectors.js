@@ -43,7 +43,8 @@ const VECTORS = {
     const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
     await listener.feed(Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768));
     await listener.finish();
-    return {...values, prefill_logits: Array.from(logits.data), tokens: listener.tokens};
+    const last_logits = Array.from(listener.logits.data);
+    return {...values, prefill_logits: Array.from(logits.data), tokens: listener.tokens, last_logits};
   },
 };
 

@@ -34,11 +34,11 @@ def _run(engine: Engine, bundle: Bundle, constants: Qwen3ASRConstants, request: 
         )
         found = TRACE.run(engine, constants, inputs, False, paths)
         return {name: found[name] for name in ("mel", "audio_embeds", "time_logits", "times")}
-    if "tokens" in request:
-        inputs["tokens"] = np.array(request["tokens"])
+    tokens = request.get("tokens") or TRACE.run(engine, constants, inputs, False, paths)["tokens"]
+    inputs["tokens"] = np.array(tokens[:MOST_TOKENS])
     found = TRACE.run(engine, constants, inputs, False, paths)
-    found["tokens"] = found["tokens"][:MOST_TOKENS]
-    return {name: found[name] for name in ("mel", "audio_embeds", "prompt", "prefill_logits", "tokens")}
+    names = ("mel", "audio_embeds", "prompt", "prefill_logits", "tokens", "last_logits")
+    return {name: found[name] for name in names}
 
 
 VECTORS = VectorWorkload[Qwen3ASRConstants](_request, _run, chosen="tokens")

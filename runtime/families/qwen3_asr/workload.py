@@ -113,7 +113,8 @@ def _run(
             break
         logits.append(recogniser.advance(tokens[-1] if forced is None else int(forced[len(tokens) - 1])))
         tokens.append(int(logits[-1].argmax()))
-    return found | {"prompt": np.array(prompt), "prefill_logits": logits[0], "tokens": np.array(tokens)}
+    found |= {"prompt": np.array(prompt), "prefill_logits": logits[0], "tokens": np.array(tokens)}
+    return found | {"last_logits": logits[-1]}
 
 
 TRACE = TraceWorkload[Qwen3ASRConstants](_inputs, _run)

@@ -24,7 +24,7 @@ def _run_vectors(engine: Engine, bundle: Bundle, constants: RealtimeConstants, r
     if "tokens" in request:
         inputs["tokens"] = np.array(request["tokens"])
     found = TRACE.run(engine, constants, inputs, False, ())
-    names = ("audio_embeds", "prefill_logits", "tokens")
+    names = ("audio_embeds", "prefill_logits", "tokens", "last_logits")
     return {"mel": found["mel"].T} | {name: found[name] for name in names}  # mel: frame after frame
 
 

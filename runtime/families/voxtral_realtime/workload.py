@@ -94,6 +94,7 @@ def _run(
         "n_audio": np.array(len(embeddings)),
         "prefill_logits": values["logits"][0][0],
         "tokens": np.array(tokens),
+        "last_logits": values["logits"][-1][-1],
     }
 
 

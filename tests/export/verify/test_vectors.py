@@ -17,14 +17,18 @@ from voxport.export.targets import open_target
 from voxport.export.verify.vectors import check_vectors
 from voxport.model.families import FAMILIES
 from voxport.runtime.engines import open_engine
+from voxport.runtime.engines.base import Arrays, Stream
 from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.vectors import read_vectors
+from voxport.runtime.vectors import Vectors, choices_of, compare, read_vectors
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    out = tmp_path_factory.mktemp("vectors") / "bundle"
-    arguments = ["--checkpoint", str(micro_checkpoint(request.param)), "--quant", "w8", "--out", str(out)]
+    return exported(request.param, "w8", tmp_path_factory.mktemp("vectors") / "bundle")
+
+
+def exported(family: str, quant: str, out: Path) -> Bundle:
+    arguments = ["--checkpoint", str(micro_checkpoint(family)), "--quant", quant, "--out", str(out)]
     with few_calls():
         assert export(["--target", "onnx", *arguments]) == 0
     return Bundle(out)
@@ -56,6 +60,38 @@ def test_an_export_writes_what_its_engine_computes_and_names_where_a_runner_leav
     assert sum(value is None for value in exact) <= 0.1 * len(exact)
 
 
+@pytest.mark.parametrize("family", ["voxtral_realtime", "qwen3_asr"])
+def test_rows_at_wrong_positions_are_found(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step writes its row one place behind its own. Only the logits of the last token show it."""
+    bundle, run = exported(family, "none", tmp_path / "bundle"), Stream.run
+
+    def run_behind(stream: Stream, component: str, inputs: Arrays) -> Arrays:
+        moved = {"position": inputs["position"] + 1} if component == "decode_step" else {}
+        return run(stream, component, {**inputs, **moved})
+
+    monkeypatch.setattr(Stream, "run", run_behind)
+    (found,) = check_vectors(bundle, open_target("onnx"))
+    assert not found.passed and found.detail.startswith("last_logits")
+
+
+def test_a_few_choices_may_differ_but_not_the_first_of_a_frame() -> None:
+    expected = np.arange(300).reshape(100, 3)
+    stored = choices_of("codes", expected, expected, is_chosen=True)
+    vectors = Vectors(request={}, values=(stored,))
+    assert stored.may_differ == 6
+    for places, is_equal in (
+        ([1, 2, 4, 5, 7, 8], True),
+        ([1, 2, 4, 5, 7, 8, 10], False),
+        ([3], False),
+    ):
+        found = expected.copy()
+        found.reshape(-1)[places] += 1
+        (result,) = compare(vectors, {"codes": found})
+        assert (result.text == "") == is_equal
+
+
 def test_a_runner_that_gives_nothing_and_damaged_vectors_are_one_line(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +113,9 @@ def test_a_runner_that_gives_nothing_and_damaged_vectors_are_one_line(
         (bundle.folder / VECTORS).write_text(kept[:-20])
         with pytest.raises(IntegrityError, match=VECTORS):
             read_vectors(bundle)
+        (bundle.folder / VECTORS).write_text(json.dumps(json.loads(kept) | {"request": {}}))
+        assert main(["vectors", str(bundle.folder)]) == 5
+        assert "vectors.json: request: KeyError" in error_line(capsys)
     finally:
         (bundle.folder / VECTORS).write_text(kept)
 

@@ -111,6 +111,6 @@ public final class Listener: Model {
         defer { (forced, trace) = (nil, nil) }
         try await begin(delay: request.delay)
         _ = try await feed(pcm(request.recording)) + finish()
-        return trace!.merging(["tokens": stream.tokens.floats]) { $1 }
+        return trace!.merging(["tokens": stream.tokens.floats, "last_logits": logits]) { $1 }
     }
 }

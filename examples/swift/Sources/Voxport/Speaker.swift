@@ -98,13 +98,18 @@ func argmax<Value: Comparable>(_ values: [Value], where isAllowed: (Int) -> Bool
 
 private let speakable = try! pattern(#"[\p{L}\p{N}]"#)
 private let words = try! pattern(#"[\p{N}\p{S}\p{Lu}]"#)  // characters that may be spoken as words
+private let gaps = try! pattern(#"\S+|\s+"#), unmarked = try! pattern(#"[\p{L}\p{N}]\z"#)
 /// Up to a mark before a space, a mark of Chinese or Japanese, or the end of a line
 private let sentence = try! pattern(#"(?=\S)[^\n]*?([.!?…](?=\s)|[。！？]|(?=\s*(\n|\z)))"#)
 
 /// Parts of a text that are spoken one after another. Sentences below `least` characters are joined.
 func sentences(_ text: String, _ least: Int) -> [String] {
     var parts = [String]()
-    for each in pieces(text, sentence) {
+    let plain = pieces(text, gaps).map { each in
+        each.contains { !$0.isWhitespace } ? each : each.filter(\.isNewline).count > 1 ? "\n" : " "
+    }
+    for typed in pieces(plain.joined(), sentence) {
+        let each = pieces(typed, unmarked).isEmpty ? typed : typed + "."
         let joins = parts.last.map { $0.unicodeScalars.count < least } ?? false
         parts.append(joins ? parts.removeLast() + " " + each : each)
     }
