@@ -18,7 +18,6 @@ from voxport.bundle.errors import IntegrityError, UsageError
 from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VECTORS, Bundle, FamilyConstants, Record, first_fault
 from voxport.runtime.engines.base import Arrays, Engine
-from voxport.runtime.families import open_family, read_constants
 
 TEXT = "Seven green bottles."  # what models that speak say
 Samples = Callable[[int], np.ndarray]  # int16 samples of a recording, at so many Hz
@@ -41,6 +40,16 @@ class VectorWorkload(Generic[Constants]):
     request: Callable[[Bundle, Samples], Json]
     run: Callable[[Engine, Bundle, Constants, Json], Arrays]
     chosen: str = "codes"
+
+    def computed(self, engine: Engine, bundle: Bundle, constants: Constants, request: Json) -> Arrays:
+        """`run` for a request of a file. Raises IntegrityError if it is damaged."""
+        try:
+            return self.run(engine, bundle, constants, request)
+        except (LookupError, TypeError, ValueError) as error:
+            place = f"{bundle.folder / VECTORS}: request"
+            raise IntegrityError(
+                f"{place}: {type(error).__name__} {error}; export the bundle again"
+            ) from None
 
 
 class Values(Record):
@@ -151,16 +160,6 @@ def _difference(expected: Values, found: np.ndarray) -> str:
         f"{int(wrong.sum())} of {len(wrong)} values differ, first at {place}: {values[first]:.6g}, expected "
         f"{wanted[first]:.6g}{least}"
     )
-
-
-def run_vectors(bundle: Bundle, engine: Engine, vectors: Vectors) -> Arrays:
-    """What the engine computes for the request. Raises IntegrityError if the request is damaged."""
-    workload, constants = open_family(bundle.job.family).vectors, read_constants(bundle.job)
-    try:
-        return workload.run(engine, bundle, constants, vectors.request)
-    except (LookupError, TypeError, ValueError) as error:
-        place = f"{bundle.folder / VECTORS}: request"
-        raise IntegrityError(f"{place}: {type(error).__name__} {error}; export the bundle again") from None
 
 
 def encoded(samples: np.ndarray) -> str:

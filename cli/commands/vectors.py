@@ -26,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.engines import open_engine
-    from voxport.runtime.vectors import compare, read_found, read_vectors, run_vectors
+    from voxport.runtime.families import open_family, read_constants
+    from voxport.runtime.vectors import compare, read_found, read_vectors
 
     bundle = Bundle(arguments.bundle)
     vectors = read_vectors(bundle)
     if arguments.check:
         found = read_found(arguments.check)
     else:
-        found = run_vectors(bundle, open_engine(bundle, engine_options(arguments)), vectors)
+        engine, constants = open_engine(bundle, engine_options(arguments)), read_constants(bundle.job)
+        found = open_family(bundle.job.family).vectors.computed(engine, bundle, constants, vectors.request)
     results = list(compare(vectors, found))
     missing = [expected.name for expected in vectors.values if expected.name not in found]
     if arguments.json:

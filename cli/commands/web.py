@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"out": str(out), "bundles": names}))
     else:
-        print(f"cd {shlex.quote(str(arguments.out))} && npm install --ignore-scripts && npx serve")
+        print(f"cd {shlex.quote(str(arguments.out))} && npm install --ignore-scripts && npx --yes serve")
     return 0
 
 

@@ -124,8 +124,10 @@ class Listener {
   Outputs seen_;         // by `vectors`
 };
 
-// Makes a quiet recording as loud as the model expects.
+// Removes the offset of a recording, and makes a quiet one as loud as the model expects.
 inline void amplify(Floats& samples) {
+  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0), mean = sum / samples.size();
+  for (float& sample : samples) sample -= mean;
   float peak = 0;
   for (const float sample : samples) peak = std::max(peak, std::abs(sample));
   if (peak < 0.001f || peak >= 0.5011872f) return;                              // -60 dB, -6 dB

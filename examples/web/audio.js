@@ -1,8 +1,8 @@
 // Sound of a page: samples that are played while more come, recordings of files, and the microphone.
-
 const worklets = new URL("worklets.js", import.meta.url);
 
 async function contextOf(rate) {
+  if (!isSecureContext) throw new Error("sound needs a page of localhost, or one with TLS");
   const context = new AudioContext({sampleRate: rate});
   await context.audioWorklet.addModule(worklets);
   return context;

@@ -1,5 +1,4 @@
 // A bundle: its manifest, whose numbers have limits, and its files, whose sizes and hashes are checked.
-
 const SCHEMA_VERSION = 3;
 // The least and the most of some constants. Beyond them a loop may never end, or memory be short.
 const LIMITS = {

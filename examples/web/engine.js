@@ -1,5 +1,4 @@
 // Sessions of ONNX Runtime, one per graph, and the states of one stream.
-
 const ARRAYS = {float32: Float32Array, float16: Uint16Array, int64: BigInt64Array, int32: Int32Array};
 
 export class Engine {

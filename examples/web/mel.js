@@ -1,5 +1,4 @@
 // Log-mel frames of sound that arrives.
-
 // Triangular filters on Slaney's mel scale: band -> [bin, weight] pairs
 function melFilters(bins, bands, highest, rate) {
   const mel = f => (f < 1000 ? (3 * f) / 200 : 15 + (27 * Math.log(f / 1000)) / Math.log(6.4));

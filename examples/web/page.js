@@ -2,12 +2,13 @@
 import {microphone, play, readSound} from "./audio.js";
 import {filesSource, urlSource} from "./bundle.js";
 import {open} from "./runner.js";
-import {gain} from "./voxtral_realtime.js";
+import {amplified} from "./voxtral_realtime.js";
 
 const query = new URLSearchParams(location.search), element = id => document.getElementById(id);
 const onGpu = query.get("engine") === "webgpu", dist = "./node_modules/onnxruntime-web/dist/";
 const ort = await import(`${dist}${onGpu ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs"}`);
 ort.env.wasm.proxy = !onGpu; // products run in a worker, so the page stays usable
+element("status").textContent = "";
 const say = text => (element("status").textContent = text);
 let runner, stop = new AbortController(), running = Promise.resolve();
 
@@ -88,9 +89,8 @@ async function transcribe(parts, signal, isLive) {
 }
 
 async function* file(sound) {
-  const rate = runner.constants.sample_rate, samples = await readSound(sound, rate), factor = gain(samples);
-  const louder = samples.map(each => Math.min(Math.max(factor * each, -1), 1));
-  for (let at = 0; at < louder.length; at += rate) yield louder.slice(at, at + rate);
+  const rate = runner.constants.sample_rate, samples = amplified(await readSound(sound, rate));
+  for (let at = 0; at < samples.length; at += rate) yield samples.slice(at, at + rate);
 }
 
 const fromUrl = signal => openBundle(urlSource(element("url").value, (path, bytes, size) => {

@@ -1,5 +1,4 @@
 // Keeps the files of the page, and those of bundles by their hash, for use without a network.
-
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", event => event.waitUntil(self.clients.claim()));
 self.addEventListener("fetch", event => {

@@ -1,5 +1,4 @@
 // Byte-level BPE: text to ids with the files of a bundle.
-
 // A regular expression of the published tokenizers: `\s` has other members in JavaScript
 const pattern = source =>
   new RegExp(source.replaceAll("\\s", "\\p{White_Space}").replaceAll("\\S", "\\P{White_Space}"), "gu");

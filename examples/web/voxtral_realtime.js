@@ -96,9 +96,12 @@ export class Listener {
   }
 }
 
-// The factor that makes a quiet recording as loud as the model expects
-export function gain(samples) {
+// A recording without its offset, as loud as the model expects
+export function amplified(recording) {
+  const mean = recording.reduce((sum, each) => sum + each, 0) / recording.length;
+  const samples = recording.map(each => each - mean);
   const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0);
   const isQuiet = peak >= 10 ** (-60 / 20) && peak < 10 ** (-6 / 20);
-  return isQuiet ? Math.min(10 ** (40 / 20), 10 ** (-1 / 20) / peak) : 1;
+  const factor = isQuiet ? Math.min(10 ** (40 / 20), 10 ** (-1 / 20) / peak) : 1;
+  return samples.map(each => Math.min(Math.max(factor * each, -1), 1));
 }

@@ -14,7 +14,7 @@ from voxport.export.verify.eager import EagerEngine
 from voxport.runtime.audio.files import MAX_PCM16
 from voxport.runtime.engines.base import DEFAULT, Arrays
 from voxport.runtime.families import open_family, read_constants
-from voxport.runtime.vectors import Vectors, choices_of, compare, read_vectors, run_vectors, values_of
+from voxport.runtime.vectors import Vectors, choices_of, compare, read_vectors, values_of
 
 SEED, FRAMES, SEEDS = "seed", "frames", 4  # keys of a request, and how many seeds are tried
 SECONDS = 2.0  # length of the recording
@@ -72,8 +72,9 @@ def check_vectors(bundle: Bundle, target: Target) -> Iterable[Assertion]:
         if bundle.is_verified:  # else an export is about to write it
             yield Assertion("vectors", True, f"{VECTORS} is missing", left_out=True)
         return
-    vectors = read_vectors(bundle)
-    found = run_vectors(bundle, target.open_artifacts(bundle, DEFAULT), vectors)
+    vectors, workload = read_vectors(bundle), open_family(bundle.job.family).vectors
+    engine, constants = target.open_artifacts(bundle, DEFAULT), read_constants(bundle.job)
+    found = workload.computed(engine, bundle, constants, vectors.request)
     wrong = [f"{each.name}: {each.text}" for each in compare(vectors, found) if each.text]
     yield Assertion("vectors", not wrong, "; ".join(wrong) or f"{len(vectors.values)} arrays are equal")
 

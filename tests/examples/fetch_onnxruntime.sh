@@ -2,6 +2,7 @@
 # Fills DIR for -DONNXRUNTIME_ROOT=DIR on Debian and Ubuntu: headers of the package libonnxruntime-dev of
 # SUITE, and the library of the Python package onnxruntime, which may be newer than the headers.
 set -eu
+package=$("${PYTHON:-python3}" -c 'import onnxruntime; print(onnxruntime.__file__)')
 mkdir -p "${1:?"usage: [SUITE=trixie] [PYTHON=python3] $0 DIR"}/include" "$1/lib"
 root=$(cd "$1" && pwd) work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -12,6 +13,5 @@ apt="apt-get -qq -o Dir::Etc::SourceList=$work/sources.list -o Dir::Etc::SourceP
     -o Dir::State::Lists=$work/lists -o Dir::Cache=$work -o APT::Sandbox::User=$(id -un)"
 $apt update
 (cd "$work" && $apt download libonnxruntime-dev && dpkg -x ./*.deb . && cp -r usr/include/* "$root/include/")
-package=$("${PYTHON:-python3}" -c 'import onnxruntime; print(onnxruntime.__file__)')
 ln -sf "$(dirname "$package")"/capi/libonnxruntime.so.1.* "$root/lib/libonnxruntime.so.1"
 ln -sf libonnxruntime.so.1 "$root/lib/libonnxruntime.so"

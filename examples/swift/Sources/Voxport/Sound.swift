@@ -35,8 +35,9 @@ func pcm(_ data: Data) -> [Float] {
     }
 }
 
-/// Makes a quiet recording as loud as the model expects. samples: [n] in [-1, 1].
-public func amplify(_ samples: [Float]) -> [Float] {
+/// Removes the offset of a recording, and makes a quiet one as loud as the model expects. [n] in [-1, 1].
+public func amplify(_ recording: [Float]) -> [Float] {
+    let mean = recording.reduce(0, +) / Float(max(1, recording.count)), samples = recording.map { $0 - mean }
     let peak = samples.reduce(0) { max($0, abs($1)) }
     let isQuiet = peak >= pow(10, -3) && peak < pow(10, -0.3)  // -60 dB, -6 dB
     return isQuiet ? samples.map { $0 * min(100, pow(10, -0.05) / peak) } : samples  // 40 dB, -1 dB
