@@ -10,20 +10,25 @@ struct Manner {
   uint64_t seed = 0;
 };
 
-// Parts of a text that are spoken one after another. Sentences below `least` characters are joined.
+// Parts of a text that are spoken one after another. Sentences below `least` characters are joined, at the
+// end of a paragraph those below 20.
 inline std::vector<std::string> sentences(const std::string& text, size_t least) {
-  // up to a mark before a space, a mark of Chinese or Japanese, or the end of a line
-  const char* sentence = R"((?=\S)[^\n]*?([.!?\x{2026}](?=\s)|[\x{3002}\x{ff01}\x{ff1f}]|(?=\s*(\n|\z))))";
+  // up to a mark before a space, a mark of Chinese or Japanese, or the end
+  const char* sentence = R"((?=\S).*?([.!?\x{2026}](?=\s)|[\x{3002}\x{ff01}\x{ff1f}]|(?=\s*\z)))";
   std::string plain;  // a line for each paragraph
   for (const std::string& each : matches(R"(\S+|\s+)", text)) {
     const bool is_end = std::count(each.begin(), each.end(), '\n') > 1;
     plain += !matches(R"(\S)", each).empty() ? each : is_end ? "\n" : " ";
   }
   std::vector<std::string> parts;
-  for (std::string& each : matches(sentence, plain)) {
-    if (!matches(R"([\p{L}\p{N}]\z)", each).empty()) each += ".";
-    if (!parts.empty() && matches("(?s).", parts.back()).size() < least) parts.back() += " " + each;
-    else parts.push_back(each);
+  for (const std::string& paragraph : matches("[^\n]+", plain)) {
+    size_t fewest = std::min<size_t>(least, 20);
+    for (std::string& each : matches(sentence, paragraph)) {
+      if (!matches(R"([\p{L}\p{N}]\z)", each).empty()) each += ".";
+      if (!parts.empty() && matches("(?s).", parts.back()).size() < fewest) parts.back() += " " + each;
+      else parts.push_back(each);
+      fewest = least;
+    }
   }
   return parts;
 }

@@ -8,14 +8,16 @@ export function argmax(values, isAllowed = () => true) {
 const uniform = () => 1 - Math.random(); // above 0
 export const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
 export const gumbel = () => -Math.log(-Math.log(Math.random() || 0.5));
-const PAUSE_S = 0.2; // between sentences
+const PAUSE_S = 0.2, PARAGRAPH = 20; // between sentences; characters
 
-// The sentences of a text. One of less than `least` characters is spoken with the next one.
+// Parts of a text: sentences below `least` characters, or PARAGRAPH at the end of one, join the next one.
 export function sentences(text, least) {
   const parts = [], plain = text.replace(/\s+/gu, gap => (gap.split("\n").length > 2 ? "\n" : " ")).trim();
-  for (const sentence of plain.split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n/u)) {
-    const marked = sentence.replace(/[\p{L}\p{N}]$/u, "$&.");
-    parts.push(parts.at(-1)?.length < least ? `${parts.pop()} ${marked}` : marked);
+  for (const paragraph of plain.split("\n")) {
+    for (const [i, each] of paragraph.split(/(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])\s*/u).entries()) {
+      const marked = each.replace(/[\p{L}\p{N}]$/u, "$&."), fewest = i ? least : Math.min(least, PARAGRAPH);
+      parts.push(parts.at(-1)?.length < fewest ? `${parts.pop()} ${marked}` : marked);
+    }
   }
   return parts.filter(part => /[\p{L}\p{N}]/u.test(part));
 }

@@ -99,19 +99,23 @@ func argmax<Value: Comparable>(_ values: [Value], where isAllowed: (Int) -> Bool
 private let speakable = try! pattern(#"[\p{L}\p{N}]"#)
 private let words = try! pattern(#"[\p{N}\p{S}\p{Lu}]"#)  // characters that may be spoken as words
 private let gaps = try! pattern(#"\S+|\s+"#), unmarked = try! pattern(#"[\p{L}\p{N}]\z"#)
-/// Up to a mark before a space, a mark of Chinese or Japanese, or the end of a line
-private let sentence = try! pattern(#"(?=\S)[^\n]*?([.!?…](?=\s)|[。！？]|(?=\s*(\n|\z)))"#)
+/// Up to a mark before a space, a mark of Chinese or Japanese, or the end
+private let sentence = try! pattern(#"(?=\S).*?([.!?…](?=\s)|[。！？]|(?=\s*\z))"#)
 
-/// Parts of a text that are spoken one after another. Sentences below `least` characters are joined.
+/// Parts of a text that are spoken one after another. Sentences below `least` characters are joined, at the
+/// end of a paragraph those below 20.
 func sentences(_ text: String, _ least: Int) -> [String] {
     var parts = [String]()
     let plain = pieces(text, gaps).map { each in
         each.contains { !$0.isWhitespace } ? each : each.filter(\.isNewline).count > 1 ? "\n" : " "
     }
-    for typed in pieces(plain.joined(), sentence) {
-        let each = pieces(typed, unmarked).isEmpty ? typed : typed + "."
-        let joins = parts.last.map { $0.unicodeScalars.count < least } ?? false
-        parts.append(joins ? parts.removeLast() + " " + each : each)
+    for paragraph in plain.joined().split(separator: "\n") {
+        for (index, typed) in pieces(String(paragraph), sentence).enumerated() {
+            let each = pieces(typed, unmarked).isEmpty ? typed : typed + "."
+            let fewest = index == 0 ? min(least, 20) : least
+            let joins = parts.last.map { $0.unicodeScalars.count < fewest } ?? false
+            parts.append(joins ? parts.removeLast() + " " + each : each)
+        }
     }
     return parts.filter { !pieces($0, speakable).isEmpty }
 }
