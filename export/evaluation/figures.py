@@ -19,6 +19,7 @@ Figures = dict[str, float]
 Row = Json
 FIGURES = {  # names for people; the values are shares, except for those in `UNITS`
     "wer": "word error rate",
+    "cer": "character error rate",
     "wer_full": "word error rate in full precision",
     "wer_difference_error": "standard error of the difference of both",
     "wer_recordings": "word error rate of the recordings",
@@ -105,11 +106,22 @@ def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
 
     1.0 is 100 %. A text without a word does not count. Raises UsageError if no expected text has a word.
     """
+    return float(jiwer.wer(*_spoken(expected, found)))
+
+
+def character_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
+    """As `word_error_rate`, for characters without spaces: some languages have no words between spaces."""
+    spoken, heard = ([text.replace(" ", "") for text in each] for each in _spoken(expected, found))
+    return float(jiwer.cer(spoken, heard))
+
+
+def _spoken(expected: Sequence[str], found: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Both texts, normalised, of those that have a word."""
     pairs = [(normalised(a), normalised(b)) for a, b in zip(expected, found, strict=True)]
     spoken = [(a, b) for a, b in pairs if a]
     if not spoken:
         raise UsageError("evaluate: no sentence has a word", field="sentences")
-    return float(jiwer.wer([a for a, _ in spoken], [b for _, b in spoken]))
+    return [a for a, _ in spoken], [b for _, b in spoken]
 
 
 def standard_error(expected: Sequence[str], found: Sequence[str], other: Sequence[str]) -> float | None:

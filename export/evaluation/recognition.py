@@ -13,7 +13,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.progress import advance
 from voxport.export.embedded_bundle import embedded_bundle
-from voxport.export.evaluation.figures import Figures, Row, mean, word_error_rate
+from voxport.export.evaluation.figures import Figures, Row, character_error_rate, mean, word_error_rate
 from voxport.export.evaluation.sentences import Sentence
 from voxport.model.embedded import trained_checkpoint
 from voxport.model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
@@ -112,6 +112,7 @@ def evaluate_recognition(
         for key, name in RATES.items()
         if name in rows[0]
     }
+    figures["cer"] = character_error_rate(texts, [row["transcript"] for row in rows])
     if live:
         figures["live_equal"] = mean([row["is_live_equal"] for row in rows])
     if reference:

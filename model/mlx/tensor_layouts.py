@@ -27,6 +27,7 @@ MLX_AUDIO: Literal["mlx-audio"] = "mlx-audio"
 LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
 ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the order of MLX
     nn.Conv1d: (0, 2, 1),  # [out, in, k] -> [out, k, in]
+    nn.Conv2d: (0, 2, 3, 1),  # [out, in, k, l] -> [out, k, l, in]
     nn.ConvTranspose1d: (1, 2, 0),  # [in, out, k] -> [out, k, in]
 }
 COMPUTED = ("inv_freq", "_inv_freq", "position_ids")  # ends of names of buffers that a model computes

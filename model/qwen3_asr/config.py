@@ -3,18 +3,33 @@
 The defaults of the official configuration classes belong to no checkpoint, so every key is required.
 """
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import Record
+from voxport.bundle.qwen_tokenizer import AddedToken
 from voxport.model.config import Few, QwenBlockConfig, Section, Size, require
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 AUDIO_PREPROCESSOR = "preprocessor_config.json"
 CHUNK_FRAMES, CHUNK_ROWS = 100, 13  # log-mel frames that are convolved together, and the rows they give
 RECOGNISER, ALIGNER = "qwen3_asr", "qwen3_forced_aligner"  # model types of a thinker
+MODEL_TYPE = "qwen3_asr"
+CONTROL_TOKENS = {  # whose ids the published config.json lacks
+    "im_start_token_id": "<|im_start|>",
+    "im_end_token_id": "<|im_end|>",
+    "asr_text_token_id": "<asr_text>",
+}
 Id = int
+
+
+def control_ids(added: Mapping[int, AddedToken], names: Mapping[str, str] = CONTROL_TOKENS) -> Json:
+    """Ids of the tokens that `names` has by keys of a configuration, if they are among the added ones."""
+    ids = {token.text: index for index, token in added.items()}
+    return {name: ids[token] for name, token in names.items() if token in ids}
 
 
 class EncoderConfig(Section):

@@ -1,23 +1,24 @@
-"""Layouts of Qwen3-ASR checkpoints. Import no torch."""
+"""Layouts of Qwen3-ASR checkpoints: as published, of transformers and of mlx-audio. Import no torch."""
 
 from pathlib import Path
 
 from voxport.bundle.errors import CheckpointError
-from voxport.bundle.json_types import Json
-from voxport.bundle.qwen_tokenizer import VOCABULARY
+from voxport.bundle.qwen_tokenizer import TOKENIZER_CONFIG, VOCABULARY, added_tokens
 from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
 from voxport.model.download import read_json, read_object
-from voxport.model.qwen3_asr.config import CONFIG, GENERATION_CONFIG, Qwen3ASRConfig
+from voxport.model.mlx.layout import MlxLayout
+from voxport.model.qwen3_asr.config import (
+    AUDIO_PREPROCESSOR,
+    CONFIG,
+    GENERATION_CONFIG,
+    MODEL_TYPE,
+    Qwen3ASRConfig,
+    control_ids,
+)
+from voxport.model.qwen3_asr.transformers_layout import Qwen3ASRTransformers
 
 WEIGHTS = "model.safetensors"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (*VOCABULARY, TOKENIZER_CONFIG)
-MODEL_TYPE = "qwen3_asr"
-CONTROL_TOKENS = {
-    "im_start_token_id": "<|im_start|>",
-    "im_end_token_id": "<|im_end|>",
-    "asr_text_token_id": "<asr_text>",
-}
 
 
 class Qwen3ASRLayout(CheckpointLayout[Qwen3ASRConfig]):
@@ -35,7 +36,7 @@ class Qwen3ASRLayout(CheckpointLayout[Qwen3ASRConfig]):
         """The ids of control tokens are in the files of the tokenizer only."""
         content = read_json(folder, CONFIG)
         if isinstance(content, dict):
-            content = content | control_ids(read_object(folder / TOKENIZER_CONFIG))
+            content = content | control_ids(added_tokens([folder / TOKENIZER_CONFIG]))
             content["generation"] = read_json(folder, GENERATION_CONFIG)
         return self.parse_config(content, str(folder / CONFIG))
 
@@ -55,11 +56,18 @@ class Qwen3ASRLayout(CheckpointLayout[Qwen3ASRConfig]):
             raise CheckpointError(f"{folder / missing[0]}: is missing; fetch all files of one release")
 
 
-def control_ids(tokenizer_config: Json) -> Json:
-    """Ids of the tokens of the prompt that config.json lacks, by their names in the configuration."""
-    added = tokenizer_config.get("added_tokens_decoder")
-    ids = {str(entry.get("content")): int(each) for each, entry in (added or {}).items() if each.isdecimal()}
-    return {name: ids[token] for name, token in CONTROL_TOKENS.items() if token in ids}
+class Qwen3ASRMlx(MlxLayout[Qwen3ASRConfig]):
+    """mlx-audio (0.6): names without their first part, no head of a recogniser, and convolutions in MLX's
+    order of axes. The encoder has floats.
+    """
+
+    has_tokenizer = True
+    model_type = MODEL_TYPE
+    renames = tuple((f"thinker.{part}.", f"{part}.") for part in ("model", "audio_tower", "lm_head"))
+    reordered = ("thinker.audio_tower.conv2d",)
+    integers = ("thinker.model.layers.*", "thinker.model.embed_tokens")
+    copied = (GENERATION_CONFIG, AUDIO_PREPROCESSOR, "chat_template.json", *TOKENIZER_FILES)
 
 
-LAYOUTS = (Qwen3ASRLayout(),)
+PUBLISHED = Qwen3ASRLayout()
+LAYOUTS = (PUBLISHED, Qwen3ASRTransformers(), Qwen3ASRMlx(PUBLISHED))

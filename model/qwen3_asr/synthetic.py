@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.json_types import Json
+from voxport.bundle.qwen_tokenizer import TOKENIZER_CONFIG
 from voxport.model.family import Distribution, Synthetic
 from voxport.model.qwen3_asr.config import (
     AUDIO_PREPROCESSOR,
     CONFIG,
+    CONTROL_TOKENS,
     GENERATION_CONFIG,
     Qwen3ASRConfig,
 )
-from voxport.model.qwen3_asr.layouts import CONTROL_TOKENS, TOKENIZER_CONFIG, WEIGHTS
+from voxport.model.qwen3_asr.layouts import WEIGHTS
 from voxport.model.qwen3_asr.sizes import ADDED, SOUND, TIMESTAMP, config_of, size_names
 from voxport.model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from voxport.model.synthetic.tokenizer import byte_level_bpe

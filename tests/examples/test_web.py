@@ -34,7 +34,7 @@ SECONDS = 120_000  # milliseconds; WebAssembly on a busy machine
 TEXTS = (
     "Seven green bottles are on the wall",
     "A line\nis broken. The next sentence is here  and has two blanks",
-    "A heading of some words\n\nIts text. And more\n\nA title\n\n\nThe paragraph is longer than the title was, and it has a comma. End",
+    "A heading of some words\n\nIts text. And more\n\nA title\n\n\nIt is longer than that, with a comma. End",
 )
 DIVIDE = """import {sentences} from "./speech.js";
 console.log(JSON.stringify(JSON.parse(process.argv[1]).map(text => sentences(text, +process.argv[2]))));

@@ -1,6 +1,5 @@
 """Text to ids and back: the prompt around a recording, and what the model answers."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from tokenizers.decoders import ByteLevel
 
 from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
-from voxport.bundle.qwen_tokenizer import QwenTokenizer
+from voxport.bundle.qwen_tokenizer import QwenTokenizer, added_tokens
 
 TAG = "<asr_text>"  # between the language and the text of an answer
 CHARACTER_RUN, UNIT_RUN, LONGEST_UNIT = 20, 20, 20  # repetitions of a character, and of a longer unit
@@ -21,10 +20,9 @@ class Tokenizer:
         """Raises IntegrityError on a missing or broken file."""
         self._tokenizer, self._constants = QwenTokenizer(paths), constants
         self._tokens = {index: token for token, index in self._tokenizer.vocabulary.items()}
-        config = next((path for path in paths if path.name == "tokenizer_config.json"), None)
-        added = json.loads(config.read_text(encoding="utf-8"))["added_tokens_decoder"] if config else {}
-        self._shown = {int(index): entry["content"] for index, entry in added.items() if not entry["special"]}
-        self._added = frozenset(map(int, added))
+        added = added_tokens(paths)
+        self._shown = {index: token.text for index, token in added.items() if not token.is_special}
+        self._added = frozenset(added)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text. Spellings of control tokens are text."""

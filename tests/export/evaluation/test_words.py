@@ -3,7 +3,12 @@
 import pytest
 
 from voxport.bundle.errors import UsageError
-from voxport.export.evaluation.figures import normalised, standard_error, word_error_rate
+from voxport.export.evaluation.figures import (
+    character_error_rate,
+    normalised,
+    standard_error,
+    word_error_rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,7 @@ def test_errors_of_all_sentences_are_counted_together() -> None:
     assert word_error_rate(["one two three", "four"], ["one too three", ""]) == 2 / 4
     assert word_error_rate(["one two three", "four"], ["one too three four", ""]) == 3 / 4
     assert word_error_rate(["Four."], ["four"]) == 0
+    assert character_error_rate(["今天天气很好。", "a b"], ["今天天汽 很好", "ab"]) == 1 / 8
 
 
 def test_a_sentence_without_words_does_not_count() -> None:
