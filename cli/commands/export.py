@@ -119,6 +119,7 @@ def _calibration(arguments: argparse.Namespace, resolved: Resolved) -> Json:
 def _estimate_text(result: Json) -> str:
     exists = "exists: would be checked, and replaced with --force"
     steps = "with verification" if result["verifies"] else "without verification"
+    steps += ", calibration left out" if "calibration" in result else ""
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [
         f"  {graph:<18} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "

@@ -209,7 +209,9 @@ class TranscriptionBody(RequestFields):
     stream: bool = False
     delay_ms: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     language: str | None = None
+    languages: tuple[str, ...] = ()
     prompt: str | None = None
+    keywords: tuple[str, ...] = ()
     temperature: Annotated[float, HINT] = 0
     # without these fields a client would get another answer than it asks for
     diarize: Annotated[bool, only((False,), NO_SPEAKERS, UNSUPPORTED)] = False
@@ -227,6 +229,11 @@ class TranscriptionBody(RequestFields):
     def is_mistral(self) -> bool:
         """Whether the client is one of Mistral, which always sends `diarize`."""
         return "diarize" in self.model_fields_set
+
+    @property
+    def context(self) -> str:
+        """Names and words that may be spoken."""
+        return ", ".join(filter(None, (self.prompt, *self.keywords)))
 
 
 class VoicePage(RequestFields):

@@ -52,11 +52,12 @@ def transcription_router(models: Models) -> APIRouter:
         _check_times(body, worker)
         language = _language(body, worker)
         worker.check_delay(body.delay_ms)
-        if body.prompt and not worker.task.has_hints:
-            body.ignore("prompt")
+        for name in ("prompt", "keywords"):
+            if getattr(body, name) and not worker.task.has_hints:
+                body.ignore(name)
         worker.check_room()  # before the recording is stored and read
         found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
-        job = worker.submit(delay_ms=body.delay_ms, language=language, context=body.prompt or "")
+        job = worker.submit(delay_ms=body.delay_ms, language=language, context=body.context)
         feeding = asyncio.create_task(_feed(job, found, limits))
 
         def end() -> None:
@@ -84,8 +85,13 @@ def transcription_router(models: Models) -> APIRouter:
 
 def _language(body: TranscriptionBody, worker: TranscriptionWorker) -> str | None:
     """The code of the language of the recording, if it is known."""
-    languages, check = worker.task.languages, partial(worker.check_language, body.language)
-    found = check() if body.is_taken("language", check) else None
+    languages, name, given = worker.task.languages, "language", body.language
+    if given is None and len(body.languages) == 1:
+        name, given = "languages", body.languages[0]
+    elif body.languages:
+        body.ignore("languages", "give one, or none and the model detects which one it is")
+    check = partial(worker.check_language, given, name)
+    found = check() if body.is_taken(name, check) else None
     return languages[0] if found is None and len(languages) == 1 else found
 
 

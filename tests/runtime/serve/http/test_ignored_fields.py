@@ -47,7 +47,7 @@ HINTS: list[tuple[str, dict[str, Any]]] = [
             ("include[]", "logprobs"),
             ("vad_filter", "false"),
             ("hotwords", "Voxport"),
-            ("keywords[]", ["one", "two"]),
+            ("keywords", ["one", "two"]),
             ("context_bias", "Voxport"),
         )
     ),

@@ -71,6 +71,8 @@ def test_the_language_of_a_model_with_several_is_named_if_it_is_given(
     monkeypatch.setattr(LoudToText, "languages", ("en", "fr"))
     with running({"loud": LoudToText()}) as server:
         found = [post(server, {"language": each}).json()["language"] for each in ("", "auto", "cs", "french")]
+        several = [post(server, {"languages[]": each}) for each in ("fr", ["en", "fr"], "cs")]
+    assert [each.json()["language"] for each in several] == ["fr", None, None]
     assert found == [None, None, None, "fr"]
 
 
