@@ -35,7 +35,7 @@ from tools.training.writing import write_speech
 CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"  # files in STATE
 ACOUSTIC, DECODER = "voxtral_tts_acoustic", "voxtral_tts_decoder"
 CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
-LANGUAGE_STEPS, ACOUSTIC_STEPS, DECODER_STEPS = (5_600, 0), (1_700, 300), (2_000, 500)
+LANGUAGE_STEPS, ACOUSTIC_STEPS, DECODER_STEPS = (5_600, 0), (1_700, 300), (1_000, 400)
 HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
 HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)
 Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice

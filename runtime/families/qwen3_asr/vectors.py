@@ -9,7 +9,7 @@ from voxport.runtime.audio.files import PCM16_SCALE
 from voxport.runtime.engines.base import Arrays, Engine
 from voxport.runtime.families import read_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
-from voxport.runtime.families.qwen3_asr.workload import TRACE
+from voxport.runtime.families.qwen3_asr.workload import values_of_recording
 from voxport.runtime.vectors import TEXT, Samples, VectorWorkload, decoded, encoded
 
 MOST_TOKENS = 32
@@ -32,11 +32,11 @@ def _run(engine: Engine, bundle: Bundle, constants: Qwen3ASRConstants, request: 
         inputs["tokens"] = np.array(
             [each for word in words for each in (*tokenizer.encode(word), place, place)]
         )
-        found = TRACE.run(engine, constants, inputs, False, paths)
+        found = values_of_recording(engine, constants, inputs, paths)
         return {name: found[name] for name in ("mel", "audio_embeds", "time_logits", "times")}
-    tokens = request.get("tokens") or TRACE.run(engine, constants, inputs, False, paths)["tokens"]
-    inputs["tokens"] = np.array(tokens[:MOST_TOKENS])
-    found = TRACE.run(engine, constants, inputs, False, paths)
+    if "tokens" in request:
+        inputs["tokens"] = np.array(request["tokens"])
+    found = values_of_recording(engine, constants, inputs, paths, MOST_TOKENS)
     names = ("mel", "audio_embeds", "prompt", "prefill_logits", "tokens", "last_logits")
     return {name: found[name] for name in names}
 

@@ -95,7 +95,17 @@ def _inputs(constants: Qwen3ASRConstants) -> dict[str, ArraySpec]:
 def _run(
     engine: Engine, constants: Qwen3ASRConstants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
 ) -> Arrays:
-    """All values of one recording, with an empty context. `live` has no effect."""
+    return values_of_recording(engine, constants, inputs, tokenizer_files)
+
+
+def values_of_recording(
+    engine: Engine,
+    constants: Qwen3ASRConstants,
+    inputs: Arrays,
+    tokenizer_files: Sequence[Path],
+    most: int | None = None,
+) -> Arrays:
+    """All values of one recording, with an empty context. At most `most` tokens are chosen freely."""
     stream, mel = engine.stream(), GrowingMel(constants).of(inputs["audio"])
     sound = SoundEncoder(stream, constants).encode(mel)
     found = {"mel": mel, "audio_embeds": sound}
@@ -106,9 +116,9 @@ def _run(
     prompt = Tokenizer(tokenizer_files, constants).prompt(len(sound))
     recogniser = Recogniser(stream, constants)
     logits = [recogniser.read(prompt, sound)]
-    forced, capacity = inputs.get("tokens"), stream.capacity("decode_step")
-    tokens = [int(logits[0].argmax())]
-    while len(tokens) < (capacity - len(prompt) if forced is None else len(forced)):
+    forced, room = inputs.get("tokens"), stream.capacity("decode_step") - len(prompt)
+    count, tokens = min(room, most or room) if forced is None else len(forced), [int(logits[0].argmax())]
+    while len(tokens) < count:
         if forced is None and tokens[-1] in constants.end_ids:
             break
         logits.append(recogniser.advance(tokens[-1] if forced is None else int(forced[len(tokens) - 1])))
