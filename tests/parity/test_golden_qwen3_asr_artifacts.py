@@ -81,7 +81,8 @@ def test_a_long_recording_is_aligned_piece_by_piece(
     for piece in split(sound, 6.0, task.sample_rate):
         texts.append("".join(delta.text for delta in task.transcribe([piece], language="en")).strip())
         for word in aligner.align(piece, texts[-1], "en").words:
-            expected.append(Word(word.text, start / 16_000 + word.start, start / 16_000 + word.end))
+            times = (round(start / 16_000 + each, 3) for each in (word.start, word.end))
+            expected.append(Word(word.text, *times))
         start += len(piece)
     aligned = AlignedSpeechToText(task, aligner, piece_s=6.0)
     blocks = np.split(sound, range(7000, len(sound), 7000))

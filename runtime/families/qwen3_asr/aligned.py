@@ -86,7 +86,7 @@ class _AlignedTranscription:
         self._samples = np.concatenate((self._samples, samples))
         while len(self._samples) > (self._piece_s + SEARCH_S) * self._rate:
             yield from self._finish_piece()
-        sure = round((self._piece_s - SEARCH_S) * self._rate)  # no piece ends before
+        sure = max(0, round((self._piece_s - SEARCH_S) * self._rate))  # no piece ends before
         yield from self._take(self._samples[:sure])
 
     def finish(self) -> Iterator[TranscriptDelta]:
@@ -107,7 +107,7 @@ class _AlignedTranscription:
         if text := self._text.strip():
             start, self._has_text = self._before / self._rate, True
             found = self._aligner.align(piece, text, self._language).words
-            words = [Word(each.text, start + each.start, start + each.end) for each in found]
+            words = [Word(w.text, round(start + w.start, 3), round(start + w.end, 3)) for w in found]
             yield TranscriptDelta("", words, self._language)
         self._before += len(piece)
         self._start(self._samples[len(piece) :])
