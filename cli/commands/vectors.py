@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from voxport.bundle.errors import VerificationError
+from voxport.bundle.errors import UsageError, VerificationError
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import add_bundle, add_engine_arguments, add_json, engine_options
 
@@ -30,12 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.vectors import compare, read_found, read_vectors
 
     bundle = Bundle(arguments.bundle)
-    vectors = read_vectors(bundle)
+    vectors, workload = read_vectors(bundle), open_family(bundle.job.family).vectors
     if arguments.check:
         found = read_found(arguments.check)
-    else:
+    elif workload:
         engine, constants = open_engine(bundle, engine_options(arguments)), read_constants(bundle.job)
-        found = open_family(bundle.job.family).vectors.computed(engine, bundle, constants, vectors.request)
+        found = workload.computed(engine, bundle, constants, vectors.request)
+    else:
+        raise UsageError(f"{bundle.job.family}: has no run for vectors; give --check", field="check")
     results = list(compare(vectors, found))
     missing = [expected.name for expected in vectors.values if expected.name not in found]
     if arguments.json:

@@ -28,6 +28,8 @@ def write_vectors(bundle: Bundle, model: Model, target: Target) -> None:
     """From eager, with the arithmetic of the target. A code that differs in the artifact is near a tie."""
     family, constants = open_family(bundle.job.family), read_constants(bundle.job)
     workload = family.vectors
+    if workload is None:
+        return
     eager = EagerEngine(model.components, model.module, target.layout, target.linear_kernel)
     artifact = target.open_artifacts(bundle, DEFAULT)
     runs = list[tuple[int, Json, Arrays, Arrays]]()  # codes that differ and that lack, and the run
@@ -68,11 +70,14 @@ def _requests(request: Json) -> list[Json]:
 
 def check_vectors(bundle: Bundle, target: Target) -> Iterable[Assertion]:
     """Whether the artifacts compute the values of `vectors.json`."""
+    workload = open_family(bundle.job.family).vectors
+    if workload is None:
+        return
     if not (bundle.folder / VECTORS).is_file():
         if bundle.is_verified:  # else an export is about to write it
             yield Assertion("vectors", True, f"{VECTORS} is missing", left_out=True)
         return
-    vectors, workload = read_vectors(bundle), open_family(bundle.job.family).vectors
+    vectors = read_vectors(bundle)
     engine, constants = target.open_artifacts(bundle, DEFAULT), read_constants(bundle.job)
     found = workload.computed(engine, bundle, constants, vectors.request)
     wrong = [f"{each.name}: {each.text}" for each in compare(vectors, found) if each.text]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -68,9 +69,11 @@ class RuntimeFamily(Generic[Constants]):
         return cast("TraceWorkload[Constants]", import_module(self.workloads).TRACE)
 
     @property
-    def vectors(self) -> VectorWorkload[Constants]:
+    def vectors(self) -> VectorWorkload[Constants] | None:
+        """None if the family has no module `vectors` beside its workloads."""
         name = f"{self.workloads.rpartition('.')[0]}.vectors"
-        return cast("VectorWorkload[Constants]", import_module(name).VECTORS)
+        found = import_module(name).VECTORS if find_spec(name) else None
+        return cast("VectorWorkload[Constants] | None", found)
 
     @property
     def verification(self) -> VerificationWorkload[Constants]:
