@@ -102,14 +102,12 @@ def bundle_readme(
     states = [state for entry in job.components for state in entry.signature.states]
     adapter = job.source.files.get(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
     merged = f" A LoRA adapter is merged into them (sha256 {adapter.sha256})." if adapter else ""
-    is_verified = manifest.verification.status == "passed"
-    short_run = " `vectors.json` has values of a\nshort run, for a runner to compare itself with."
-    vectors = short_run if is_verified else ""
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
         f"Made by voxport. Licence of the weights: {job.licence}.{merged}\n"
         "`manifest.json` has files, names, shapes and numbers for programs; `FORMAT.md` describes it. The\n"
-        f"order of calls and the use of each value are described here only.{vectors}\n",
+        "order of calls and the use of each value are described here only. A verified bundle has `vectors.json`:\n"
+        "values of a short run, for a runner to compare itself with.\n",
         calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),
