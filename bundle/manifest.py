@@ -227,7 +227,7 @@ class Bundle:
         return self.manifest.verification.status == "passed"
 
     @property
-    def _engine_files(self) -> dict[str, FileEntry]:
+    def engine_files(self) -> dict[str, FileEntry]:
         """What is checked: all but the README, which is for people."""
         return {name: entry for name, entry in self.manifest.files.items() if name not in UNLISTED}
 
@@ -239,7 +239,7 @@ class Bundle:
         an engine could read and the manifest does not list.
         """
         self.check_unlisted()
-        for name, entry in self._engine_files.items():
+        for name, entry in self.engine_files.items():
             if file_entry(self.folder / name) != entry:
                 raise IntegrityError(
                     f"{self.folder / name}: its bytes differ from the manifest's hash; "
@@ -248,7 +248,7 @@ class Bundle:
 
     def _check_files(self) -> None:
         """Every file of the manifest exists with its size, and every file that it uses is one of them."""
-        for name, entry in self._engine_files.items():
+        for name, entry in self.engine_files.items():
             path = self.folder / name
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing, but the manifest lists it; export the bundle again")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, NO_LICENCE_NEEDED, Bundle
+from voxport.bundle.passed_checks import check_hashes_once
 from voxport.runtime.engines import ENGINES, check_installed, open_engine
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families import FAMILIES, open_family, read_constants
@@ -27,8 +28,8 @@ def open_bundle(
 ) -> TextToSpeech | SpeechToText:
     """The task of the bundle's family, on the engine of its target.
 
-    `check_hashes` reads every file once and compares its hash. Core AI bundles need it. Raises UsageError, or
-    IntegrityError that names the damaged file.
+    `check_hashes` compares the hash of every file; files that are unchanged since it was done before are not
+    read again. Core AI bundles need it. Raises UsageError, or IntegrityError that names the damaged file.
     """
     return cast("TextToSpeech | SpeechToText", open_task(object, path, options, check_hashes))
 
@@ -54,7 +55,7 @@ def open_task(
             "leave it out",
             field="check_hashes",
         )
-    (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
+    check_hashes_once(bundle) if check_hashes else bundle.check_unlisted()
     for remark in bundle.remarks():
         log.debug("%s: %s", bundle.folder, remark)
     if not bundle.is_verified:

@@ -5,7 +5,7 @@ The inputs and outputs of every call are checked against the signature of its co
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 
@@ -59,6 +59,12 @@ class Engine(ABC):
     @abstractmethod
     def stream(self) -> "Stream":
         """A new stream with empty states."""
+
+    def open_ahead(self, components: Collection[str] = ()) -> None:  # noqa: B027  optional
+        """Begins to open components that will be called, by default all, beside the caller.
+
+        An engine that does not do this opens a component when it is first called.
+        """
 
     def batched(self, size: int) -> "Stream":
         """A stream with `size` slots. Its batchable components serve all slots in one call.

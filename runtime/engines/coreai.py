@@ -22,11 +22,12 @@ import numpy as np
 
 from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError, first_line
 from voxport.bundle.manifest import Bundle, ComponentEntry
+from voxport.bundle.passed_checks import files_on_disk
 from voxport.bundle.versions import package_version
 from voxport.runtime.engines import ENGINES
 from voxport.runtime.engines.base import Arrays, Engine, EngineOptions
 from voxport.runtime.engines.packages import PackageEngine, engine_errors, state_shapes
-from voxport.runtime.engines.trial import files_on_disk, python_process
+from voxport.runtime.engines.trial import python_process
 
 BUDGET = 256 << 20  # bytes that the other process may keep
 KEPT_BY_OUTPUT = 1024  # bytes beside the values

@@ -7,8 +7,10 @@ module imports onnxruntime: this package imports `bundle` first, which turns off
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,31 +78,46 @@ def load_cuda() -> Device:
 
 
 class OnnxEngine(Engine):
-    """A session opens on first use, so an unused component takes neither time nor memory."""
+    """A session opens on first use, or ahead in a thread of its own. An unused component takes neither time
+    nor memory.
+    """
 
     def __init__(self, bundle: Bundle, options: EngineOptions):
         super().__init__()
         self.bundle, self._device = bundle, open_device(bundle.job, options.device)
         self.identity = f"onnxruntime {ort.__version__}{', cuda' if self._device else ''}"
         self._threads = options.thread_count(bundle)
-        self._sessions: dict[str, ort.InferenceSession] = {}
+        self._sessions: dict[str, Future[ort.InferenceSession]] = {}
+        self._openers = ThreadPoolExecutor(os.cpu_count(), "session opener")
+
+    def open_ahead(self, components: Collection[str] = ()) -> None:
+        for entry in self.bundle.components:
+            if not components or entry.name in components:
+                self._opening(entry.file)
 
     def session(self, file: str) -> ort.InferenceSession:
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
-        if file not in self._sessions:
-            path = self.bundle.folder / file
-            try:
-                session = ort.InferenceSession(
-                    self.read_graph(path),
-                    self._session_options(),
-                    providers=[CUDA, CPU] if self._device else [CPU],
-                    enable_fallback=False,  # it prints to stdout, where samples may go
-                )
-            except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
-                raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
-            check_session(session, path, [entry for entry in self.bundle.components if entry.file == file])
-            self._sessions[file] = session
-        return self._sessions[file]
+        return self._opening(file).result()
+
+    def _opening(self, file: str) -> Future[ort.InferenceSession]:
+        with self.lock:
+            if file not in self._sessions:
+                self._sessions[file] = self._openers.submit(self._open, file)
+            return self._sessions[file]
+
+    def _open(self, file: str) -> ort.InferenceSession:
+        path = self.bundle.folder / file
+        try:
+            session = ort.InferenceSession(
+                self.read_graph(path),
+                self._session_options(),
+                providers=[CUDA, CPU] if self._device else [CPU],
+                enable_fallback=False,  # it prints to stdout, where samples may go
+            )
+        except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
+            raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
+        check_session(session, path, [entry for entry in self.bundle.components if entry.file == file])
+        return session
 
     def read_graph(self, path: Path) -> Path | bytes:
         """The graph of a session: its file, or its content."""

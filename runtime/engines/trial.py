@@ -4,20 +4,18 @@ An engine that aborts on a damaged program ends the process that called it. `pyt
 BUNDLE` loads every component and calls it once.
 """
 
-import hashlib
 import logging
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from voxport.bundle.errors import IntegrityError, VoxportError
-from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.bundle.manifest import Bundle
+from voxport.bundle.passed_checks import PassedCheck
 from voxport.bundle.spec import Signature
-from voxport.bundle.user_cache import private_folder
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Arrays
 
@@ -31,14 +29,9 @@ def trial_run(bundle: Bundle) -> None:
 
     Raises IntegrityError if the engine aborts or does not end, and an error of the engine as it is.
     """
-    try:
-        key = (bundle.folder / MANIFEST).read_bytes() + files_on_disk(bundle).encode()
-        tried = private_folder("tried") / hashlib.sha256(key).hexdigest()
-        if tried.exists():
-            return
-    except OSError as error:
-        log.info("%s: tried at every start: %s", bundle.folder, error)
-        tried = None
+    passed = PassedCheck("tried", bundle)
+    if passed.is_known:
+        return
     log.info("%s: first use: it is tried in another process", bundle.folder)
     command, environment = python_process(__name__, str(bundle.folder.absolute()))
     try:
@@ -64,9 +57,8 @@ def trial_run(bundle: Bundle) -> None:
         if done.stdout:
             kind = IntegrityError if done.returncode == IntegrityError.exit_code else VoxportError
             raise kind(done.stdout.decode(errors="replace"))
-    elif tried:
-        with suppress(OSError):  # tried again at the next start
-            tried.touch()
+    else:
+        passed.remember()
 
 
 def python_process(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
@@ -77,14 +69,6 @@ def python_process(module: str, *arguments: str) -> tuple[list[str], dict[str, s
     paths = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     return [sys.executable, "-P", "-m", module, *arguments], environment
-
-
-def files_on_disk(bundle: Bundle) -> str:
-    """Names the files as they are on this disk, without reading them."""
-    found = {name: (bundle.folder / name).stat() for name in bundle.manifest.files}
-    return "\n".join(
-        f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}" for name, stat in found.items()
-    )
 
 
 def call_all(bundle: Bundle) -> None:

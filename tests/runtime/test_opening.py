@@ -34,7 +34,6 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     bundle = stand_in(
         job=stand_in(family="toy", licence="own"), manifest=manifest, folder=tmp_path, is_verified=False
     )
-    bundle.check_hashes = lambda: calls.append("hashes")
     bundle.remarks = list
     family = stand_in(name="toy", task=SpeechToText)
     family.open = noting(
@@ -47,6 +46,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
     monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
+    monkeypatch.setattr(opening, "check_hashes_once", log("hashes", None))
     monkeypatch.setattr(opening, "check_engine", log("trial", None))
     monkeypatch.setattr(opening, "open_engine", log("engine", None))
     return calls

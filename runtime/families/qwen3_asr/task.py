@@ -7,6 +7,7 @@ from typing import Unpack
 from voxport.bundle.constants.qwen3_asr import ALIGN, CODES, ENCODER, Qwen3ASRConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle, ExportJob
+from voxport.bundle.passed_checks import check_hashes_once
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import DEFAULT, Engine, EngineOptions
 from voxport.runtime.families import Call, RuntimeFamily, read_constants, tokenizer_paths
@@ -54,6 +55,7 @@ class QwenSpeechToText(SpeechToText):
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
         code = check_language(options.get("language") or AUTO, self.languages)
         request = Request(self._names[code] if code else "", options.get("context", ""))
+        self._engine.open_ahead()
         stream = self._engine.stream()
         if not options.get("live"):
             return RecordingTranscription(stream, self._parts, request)
@@ -90,7 +92,7 @@ def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: b
     if not is_aligner(bundle):
         raise UsageError(f"{folder}: is no aligner; export Qwen3-ForcedAligner, and give its bundle")
     constants: Qwen3ASRConstants = read_constants(bundle.job)
-    (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
+    check_hashes_once(bundle) if check_hashes else bundle.check_unlisted()
     check_engine(bundle)
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return Aligner(open_engine(bundle, options), constants, tokenizer)

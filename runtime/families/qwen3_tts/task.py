@@ -224,6 +224,7 @@ class QwenTextToSpeech(TextToSpeech):
         return lambda text: len(self._builder.ids(text)) + estimated_frames(text) <= left
 
     def slot_decoder(self, slots: int) -> "QwenSlots":
+        self.engine.open_ahead(CALLS.keys() | SPLIT_CALLS.keys())  # not the encoders of recordings
         stream = standard_stream(self.engine.batched(slots), self._constants)
         return QwenSlots(stream, self._constants, self._prompt, self._prefixes, self._references)
 

@@ -164,6 +164,7 @@ class VoxtralSpeechToText(SpeechToText):
         return self._max_live
 
     def begin(self, **options: Unpack[TranscriptionOptions]) -> "VoxtralTranscription":
+        self._engine.open_ahead()
         live = options.get("live", False)
         delay = self._constants.delay_index(options.get("delay_ms"), live)
         if live:

@@ -267,6 +267,7 @@ class VoxtralTextToSpeech(TextToSpeech):
         return self._prompts.fits_prompt(voice)
 
     def slot_decoder(self, slots: int) -> "VoxtralSlots":
+        self.engine.open_ahead()
         return VoxtralSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import onnx
@@ -133,3 +134,31 @@ def test_weights_outside_the_folder_of_the_bundle_are_refused(tmp_path: Path, lo
     bundle = stand_in(folder=folder, job=FLOAT32, components=())
     with pytest.raises(VoxportError, match=r"a\.onnx: ONNX Runtime cannot open it: .*External data path"):
         OnnxEngine(bundle, EngineOptions()).session("a.onnx")
+
+
+def test_a_session_that_was_opened_ahead_is_opened_once_and_alone(tmp_path: Path) -> None:
+    """The caller does not wait; a call waits for its own graph, and gets the error of that graph."""
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [X], [Y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    for name in ("a.onnx", "unused.onnx"):
+        onnx.save(model, tmp_path / name)
+    (tmp_path / "damaged.onnx").write_text("no graph")
+    names = {"a": "a.onnx", "b": "damaged.onnx", "c": "unused.onnx"}
+    entries = [stand_in(name=name, file=file, signature=entry().signature) for name, file in names.items()]
+    may_read, opened = Event(), list[str]()
+
+    class Slow(OnnxEngine):
+        def read_graph(self, path: Path) -> Path:
+            opened.append(path.name)
+            assert may_read.wait(10)
+            return path
+
+    bundle = stand_in(job=FLOAT32, folder=tmp_path, components=entries)
+    engine = Slow(bundle, EngineOptions(threads=1))
+    for _ in range(2):
+        engine.open_ahead({"a", "b"})
+    may_read.set()  # not reached if `open_ahead` waited
+    assert engine.session("a.onnx") is engine.session("a.onnx")
+    with pytest.raises(VoxportError, match=r"damaged\.onnx: ONNX Runtime cannot open it"):
+        engine.session("damaged.onnx")
+    assert sorted(opened) == ["a.onnx", "damaged.onnx"]

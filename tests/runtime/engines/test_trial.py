@@ -22,7 +22,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in (MANIFEST, "a.pte"):
         (tmp_path / name).write_text("{}")
-    return stand_in(folder=tmp_path, manifest=stand_in(files={"a.pte": None}))
+    return stand_in(folder=tmp_path, engine_files={"a.pte": None})
 
 
 @pytest.fixture

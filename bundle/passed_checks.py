@@ -1,0 +1,67 @@
+"""Remembers which checks a bundle passed, in the user's cache folder, until its files change."""
+
+import hashlib
+import logging
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.bundle.user_cache import private_folder
+
+SETTLED_NS = 2 * 10**9  # the clocks of some file systems: a change after a younger one may not show
+log = logging.getLogger(__name__)
+
+
+def files_on_disk(bundle: Bundle) -> str:
+    """Names the files of a bundle as they are on this disk, by path, size, times and inode, without reading
+    them. Raises OSError.
+    """
+    found = {name: (bundle.folder / name).stat() for name in bundle.engine_files}
+    return "\n".join(
+        [str(bundle.folder.resolve())]
+        + [
+            f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {stat.st_dev}"
+            for name, stat in found.items()
+        ]
+    )
+
+
+class PassedCheck:
+    """The check `name` of a bundle's files, as they are on this disk when this is made."""
+
+    def __init__(self, name: str, bundle: Bundle):
+        self._mark: Path | None = None
+        try:
+            key = (bundle.folder / MANIFEST).read_bytes() + files_on_disk(bundle).encode()
+            self._mark = private_folder(name) / hashlib.sha256(key).hexdigest()
+        except OSError as error:
+            log.info("%s: checked at every start: %s", bundle.folder, error)
+
+    @property
+    def is_known(self) -> bool:
+        return self._mark is not None and self._mark.exists()
+
+    def remember(self) -> None:
+        """Call it when the check has passed."""
+        if self._mark:
+            with suppress(OSError):  # checked again at the next start
+                self._mark.touch()
+
+
+def check_hashes_once(bundle: Bundle) -> None:
+    """`Bundle.check_hashes`, without reading the files again while they stay as they were."""
+    passed = PassedCheck("hashed", bundle)
+    if passed.is_known:
+        bundle.check_unlisted()
+        return
+    is_settled = _last_change(bundle) < time.time_ns() - SETTLED_NS
+    bundle.check_hashes()
+    if is_settled:
+        passed.remember()
+
+
+def _last_change(bundle: Bundle) -> int:
+    """Nanoseconds since 1970."""
+    found = [(bundle.folder / name).stat() for name in bundle.engine_files]
+    return max((max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in found), default=0)
