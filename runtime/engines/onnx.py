@@ -22,7 +22,14 @@ from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError,
 from voxport.bundle.manifest import Bundle, ComponentEntry, ExportJob
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension, Signature, StateSpec
 from voxport.runtime.engines import CUDA_PRECISION
-from voxport.runtime.engines.base import Arrays, Engine, EngineOptions, Stream, unique_states
+from voxport.runtime.engines.base import (
+    LEAST_BYTES_FOR_THREADS,
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    unique_states,
+)
 from voxport.runtime.engines.states import HostStates, States
 
 if TYPE_CHECKING:
@@ -107,25 +114,28 @@ class OnnxEngine(Engine):
 
     def _open(self, file: str) -> ort.InferenceSession:
         path = self.bundle.folder / file
+        entries = [entry for entry in self.bundle.components if entry.file == file]
+        is_small = max((entry.weight_bytes for entry in entries), default=0) < LEAST_BYTES_FOR_THREADS
         try:
             session = ort.InferenceSession(
                 self.read_graph(path),
-                self._session_options(),
+                self.session_options(1 if is_small else self._threads),
                 providers=[CUDA, CPU] if self._device else [CPU],
                 enable_fallback=False,  # it prints to stdout, where samples may go
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
             raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
-        check_session(session, path, [entry for entry in self.bundle.components if entry.file == file])
+        check_session(session, path, entries)
         return session
 
     def read_graph(self, path: Path) -> Path | bytes:
         """The graph of a session: its file, or its content."""
         return path
 
-    def _session_options(self) -> ort.SessionOptions:
+    def session_options(self, threads: int) -> ort.SessionOptions:
+        """The options of a session that computes with `threads` threads."""
         options = ort.SessionOptions()
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # threads that spin after a call compete with the next session's threads
         options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -159,8 +159,8 @@ class FloatActivationsEngine(OnnxEngine):
                 shutil.copyfile(path, copy)
         return Path(self._temporary.name)
 
-    def _session_options(self) -> ort.SessionOptions:
-        options = super()._session_options()
+    def session_options(self, threads: int) -> ort.SessionOptions:
+        options = super().session_options(threads)
         # the graph is not read from its file
         key = "session.model_external_initializers_file_folder_path"
         options.add_session_config_entry(key, str(self._weights_folder))

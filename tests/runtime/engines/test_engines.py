@@ -14,7 +14,7 @@ from support.stand_ins import stand_in
 from voxport.bundle.errors import EngineUnavailable, UsageError, VoxportError
 from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import Kind, Signature, TensorSpec
-from voxport.runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, open_engine
+from voxport.runtime.engines import ENGINE_OPTIONS, ENGINES, EngineEntry, onnx, open_engine
 from voxport.runtime.engines.base import Arrays, EngineOptions, check_inputs
 from voxport.runtime.engines.onnx import OnnxEngine
 from voxport.runtime.engines.states import PAGE_VALUES, copy_pages
@@ -141,10 +141,18 @@ def test_the_number_of_threads_fits_the_largest_component(monkeypatch: pytest.Mo
     assert EngineOptions(threads=3).thread_count(bundle_of_sizes(100)) == 3
 
 
-def test_sessions_of_a_small_bundle_have_one_thread(bundles: Path) -> None:
-    engine = OnnxEngine(Bundle(bundles / "onnx"), EngineOptions())
-    (file, *_) = {entry.file for entry in engine.bundle.components}
-    assert engine.session(file).get_session_options().intra_op_num_threads == 1
+def test_small_graphs_have_one_thread_beside_large_ones(
+    bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle(bundles / "onnx")
+    sizes = {entry.file: 0 for entry in bundle.components}
+    for entry in bundle.components:  # several may be in one file
+        sizes[entry.file] = max(sizes[entry.file], entry.weight_bytes)
+    limit = max(sizes.values())
+    monkeypatch.setattr(onnx, "LEAST_BYTES_FOR_THREADS", limit)
+    engine = OnnxEngine(bundle, EngineOptions(threads=2))
+    found = {file: engine.session(file).get_session_options().intra_op_num_threads for file in sizes}
+    assert found == {file: 2 if size == limit else 1 for file, size in sizes.items()}
 
 
 @pytest.mark.slow
