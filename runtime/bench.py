@@ -59,7 +59,7 @@ def bench(
         return workloads.start(stream, constants, settings, prepared)
 
     step_s = workloads.step_seconds(constants)
-    engine, prepared, load = _open(partial(open_engine, bundle, options), start)
+    engine, prepared, load = _open(partial(_open_ahead, bundle, options), start)
     first_output, stream = _first_output(engine, start, prepared), TimedStream(engine.stream())
     return {
         "bundle": _described(bundle),
@@ -72,6 +72,13 @@ def bench(
         "prompt_tokens": prompt_tokens,
         "voice_rows": len(settings.voice),
     }
+
+
+def _open_ahead(bundle: Bundle, options: EngineOptions) -> Engine:
+    """The engine, which opens components as tasks do."""
+    engine = open_engine(bundle, options)
+    engine.open_ahead(open_family(bundle.job.family).calls(bundle.job))
+    return engine
 
 
 def _described(bundle: Bundle) -> Figures:

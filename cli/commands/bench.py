@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle
@@ -32,6 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="text to speech: also time N utterances in one batch (ONNX, up to 8)",
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN.json",
+        help="also print this run beside stored ones, which --json wrote",
+    )
     add_engine_arguments(parser)
     add_json(parser, "all figures")
 
@@ -45,6 +55,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     from voxport.runtime.bench import bench, bench_text
+    from voxport.runtime.bench_against import against_text, read_runs
     from voxport.runtime.families import open_family
 
     family = Bundle(arguments.bundle).job.family
@@ -52,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) and name not in open_family(family).bench.options:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"bench: {flag} does not apply to a bundle of {family}; leave it out")
+    runs = read_runs(arguments.against)
     result = bench(
         arguments.bundle,
         engine_options(arguments),
@@ -60,4 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.streams,
     )
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))
+    if runs:
+        print(against_text(result, runs), file=sys.stderr if arguments.json else sys.stdout)
     return 0

@@ -57,6 +57,27 @@ def test_several_streams_are_timed_in_one_pass(bundles: Path, capsys: pytest.Cap
         assert f"serves 1 to {most}" in capsys.readouterr().err
 
 
+def test_a_run_beside_stored_ones(bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = ["bench", str(bundles / "onnx"), "--frames", "3", "--prompt-tokens", "3"]
+    assert runtime([*bench, "--threads", "1", "--json"]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    stored["frame"]["median_ms"] = 1e9
+    stored["components"]["gone"] = stored["components"].pop("codec_step")
+    (tmp_path / "old.json").write_text(json.dumps(stored))
+    assert runtime([*bench, "--threads", "2", "--against", str(tmp_path / "old.json")]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["against"][1:] == ["this", "old.json", "ratio"]
+    assert rows["codec_step"][-2:] == ["-", "-"]
+    assert rows["old.json"] == ["old.json", "has", "threads", "1"]
+    assert float(rows["frame"][-1]) == 0
+    for content in ("{", "[]", "{}"):
+        (tmp_path / "old.json").write_text(content)
+        assert runtime([*bench, "--against", str(tmp_path / "old.json")]) == 2
+        assert "is no run of `voxport bench --json`" in capsys.readouterr().err
+    assert runtime([*bench, "--against", str(tmp_path / "absent.json")]) == 2
+    assert "absent.json: cannot be read" in capsys.readouterr().err
+
+
 def test_invalid_numbers_are_usage_errors(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["--frames", "0"], "--frames: expected at least 1, found 0"),
