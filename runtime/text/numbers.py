@@ -7,7 +7,6 @@ from decimal import Decimal
 from functools import cache
 
 import regex
-from num2words import CONVERTER_CLASSES, num2words
 
 # language: the characters between groups of three digits, and the decimal mark
 SEPARATORS = {
@@ -81,19 +80,33 @@ def _amount(found: re.Match[str], language: str) -> str:
     if found["magnitude"] or len(decimals) > 2:
         magnitude = (found["magnitude"] or "").strip()
         number = f"{found['whole']}{SEPARATORS[language][1] * bool(decimals)}{decimals}"
-        words = (number, MAGNITUDES.get(magnitude.lower(), magnitude))
-        return " ".join(filter(None, (*words, CONVERTER_CLASSES[language].CURRENCY_FORMS[currency][0][1])))
+        named = (number, MAGNITUDES.get(magnitude.lower(), magnitude), _unit(currency, language))
+        return " ".join(filter(None, named))
     value = Decimal(f"{_whole(found)}.{decimals or 0}")
     if value >= NUMBER_LIMIT:
         return found[0]
-    parts: str = num2words(value, lang=language, to="currency", currency=currency, separator="|")
+    parts = _in_words(value, lang=language, to="currency", currency=currency, separator="|")
     units, hundredths = parts.split("|")
     if value == int(value):
         return _plural(units, language, int(value))
     if value < 1:
         return hundredths.strip()
-    words = num2words(value, lang=language, to="currency", currency=currency)
+    words = _in_words(value, lang=language, to="currency", currency=currency)
     return _plural(words, language, int(value))
+
+
+def _in_words(number: int | Decimal, **options: str) -> str:
+    """As num2words, whose sixty languages are imported only if a text has a number."""
+    from num2words import num2words
+
+    return str(num2words(number, **options))
+
+
+def _unit(currency: str, language: str) -> str:
+    """`EUR` -> `euro`"""
+    from num2words import CONVERTER_CLASSES
+
+    return str(CONVERTER_CLASSES[language].CURRENCY_FORMS[currency][0][1])
 
 
 def _plural(words: str, language: str, units: int) -> str:
@@ -106,7 +119,7 @@ def _big_number(found: re.Match[str], language: str) -> str:
     if len(groups) == 4 and all(int(group) < 256 for group in groups):
         return found[0]  # an address of a network
     number = _whole(found)
-    return num2words(number, lang=language) if MIN_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
+    return _in_words(number, lang=language) if MIN_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
 
 
 def _whole(found: re.Match[str]) -> int:
@@ -163,8 +176,8 @@ def _apart(found: regex.Match[str], words: str | Words) -> str:
 
 def _spelled(digits: str, form: str = "cardinal") -> str:
     if len(digits) > 15 or (len(digits) > 1 and int(digits[0]) == 0 and form == "cardinal"):
-        return " ".join(num2words(int(digit)) for digit in digits)
-    return str(num2words(int(digits), to=form)).replace("-", " ").replace(",", "")
+        return " ".join(_in_words(int(digit)) for digit in digits)
+    return _in_words(int(digits), to=form).replace("-", " ").replace(",", "")
 
 
 def _date(found: regex.Match[str]) -> str:
