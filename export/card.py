@@ -106,8 +106,8 @@ def bundle_readme(
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
         f"Made by voxport. Licence of the weights: {job.licence}.{merged}\n"
         "`manifest.json` has files, names, shapes and numbers for programs; `FORMAT.md` describes it. The\n"
-        "order of calls and the use of each value are described here only. A verified bundle has `vectors.json`:\n"
-        "values of a short run, for a runner to compare itself with.\n",
+        "order of calls and the use of each value are described here only. A verified bundle has\n"
+        "`vectors.json`: values of a short run, for a runner to compare itself with.\n",
         calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),

@@ -115,6 +115,21 @@ def test_a_server_with_an_aligner_gives_times_of_words(
     assert [Word(each.word, each.start, each.end) for each in found.words] == expected
 
 
+def test_bundles_of_both_kinds_are_timed(
+    exports: ExportCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, components in (("asr", {"prefill", "decode_step"}), ("aligner", {"align"})):
+        folder, _ = exported(exports, kind, "onnx", tmp_path)
+        bench = ["bench", str(folder), "--frames", "2"]
+        assert main([*bench, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["components"].keys() == {"embed_tokens", "audio_encoder", *components}
+        assert found["step_s"] == 2 and found["rtf"] == found["frame"]["median_ms"] / 2000
+        assert main(bench) == 0 and "\n2 s of sound in " in capsys.readouterr().out
+        assert main(["info", str(folder)]) == 0 and "options: none;" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "--alone"]) == 2 and "an aligner gives times" in error_line(capsys)
+
+
 def test_the_commands_transcribe_and_align(
     exports: ExportCache,
     sounds: dict[str, np.ndarray],

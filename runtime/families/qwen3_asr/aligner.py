@@ -1,5 +1,6 @@
 """`Aligner`: times of the words of a text that is spoken in a recording."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -67,17 +68,16 @@ class Aligner:
         found = [Word(word, *seconds[2 * index : 2 * index + 2]) for index, word in enumerate(written)]
         return Alignment(found, sum(a != b for a, b in zip(times, right, strict=True)) / len(times))
 
-    def _prompt(self, rows: int, words: list[str]) -> list[int]:
-        """The ids of the sound and of the words, each with two places for its times behind it."""
-        constants, place = self._constants, self._aligner.timestamp_id
-        ids = [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id]
-        return ids + [each for word in words for each in (*self._tokenizer.encode(word), place, place)]
-
     def _times(self, samples: np.ndarray, words: list[str]) -> list[int]:
         """Milliseconds at each place of a time."""
         stream, constants = self._engine.stream(), self._constants
         sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
-        ids = self._prompt(len(sound), words)
+        places = [self._aligner.timestamp_id] * 2  # of the start and the end of a word
+        ids = aligner_prompt(
+            len(sound),
+            constants,
+            [each for word in words for each in (*self._tokenizer.encode(word), *places)],
+        )
         if len(ids) > stream.capacity(ALIGN):
             raise UsageError(
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
@@ -86,6 +86,11 @@ class Aligner:
         logits = time_logits(stream, constants, ids, sound)
         times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         return times
+
+
+def aligner_prompt(rows: int, constants: Qwen3ASRConstants, words: Sequence[int]) -> list[int]:
+    """The ids of the sound, then those of words and of the places of their times."""
+    return [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id, *words]
 
 
 def time_logits(
