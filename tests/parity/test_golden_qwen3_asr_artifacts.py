@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -86,7 +87,9 @@ def test_a_long_recording_is_aligned_piece_by_piece(
         start += len(piece)
     aligned = AlignedSpeechToText(task, aligner, piece_s=6.0)
     blocks = np.split(sound, range(7000, len(sound), 7000))
-    found = list(aligned.transcribe(blocks, language="English"))
+    with patch.object(task, "begin", wraps=task.begin) as begin:
+        found = list(aligned.transcribe(blocks, language="English"))
+    assert begin.call_count == len(texts)
     assert "".join(delta.text for delta in found).strip() == " ".join(filter(None, texts)) and len(texts) > 2
     assert [word for delta in found for word in delta.words] == expected
     assert "".join(word.text for word in expected) == "".join("".join(texts).split())
