@@ -152,17 +152,41 @@ def test_the_commands_transcribe_and_align(
     assert text.read_text().strip() == TEXTS["runs"]["odd_forced"]["text"]
     aligning = ["align", str(recording), "--text", str(text), "--bundle", str(aligner)]
     assert main([*aligning, "--language", "en"]) == 0
-    timed = json.loads(capsys.readouterr().out)["words"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["confidence"] > 0.99
+    timed = found["words"]
     assert timed[0] == {"word": "Hello", "start": 0.16, "end": 0.48} and timed[1]["word"] == "there,"
     for ending, start in (("srt", "1\n00:00:00,160 -->"), ("TextGrid", 'File type = "ooTextFile"')):
         assert main([*aligning, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
         assert out.read_text().startswith(start)
-    capsys.readouterr()
+    assert "what is said" not in capsys.readouterr().err
+    text.write_text("A completely different sentence about submarines and cheese.")
+    assert main(aligning) == 0
+    others = capsys.readouterr()
+    assert json.loads(others.out)["confidence"] < 0.5 and "44 % of the times ran backwards" in others.err
     aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
     assert main([*aligned, "--timestamps"]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == timed
     assert main(aligned) == 0 and "--aligner: has no effect" in capsys.readouterr().err
+
+
+def test_what_the_commands_refuse_is_one_line(
+    exports: ExportCache,
+    sounds: dict[str, np.ndarray],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asr, _ = exported(exports, "asr", "onnx", tmp_path)
+    aligner, _ = exported(exports, "aligner", "onnx", tmp_path)
+    recording, text = tmp_path / "odd.wav", tmp_path / "odd.txt"
+    write_recording(recording, sounds["odd"], 16_000)
+    text.write_text("Hello there.")
+    words = ["transcribe", str(recording), "--bundle", str(asr), "--gain", "off"]
+    aligning = ["align", str(recording), "--text", str(text), "--bundle", str(aligner)]
+    write_recording(short := tmp_path / "short.wav", sounds["odd"][:200], 16_000)
     for arguments, reason in (
+        (["transcribe", str(short), *words[2:]], "200 samples, expected more than 200; it holds no word"),
+        (["align", str(short), *aligning[2:]], "200 samples, expected more than 200; it holds no word"),
         ([*words, "--language", "xx"], "--language 'xx': this model does not have it; it has auto, zh, en"),
         ([*words, "--format", "srt"], "no times of words"),
         ([*words, "--context", "word " * 500], "--context: has"),

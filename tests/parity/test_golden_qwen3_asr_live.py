@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from support.export.cache import ExportCache
 from support.paths import GOLDEN
 from support.runtime.recordings import write_recording
@@ -126,6 +126,24 @@ def test_events_of_a_recording_are_its_text(
     done = events[-1]
     assert done.type == "transcript.text.done" and len(deltas) > 1
     assert "".join(deltas) == done.text
+
+
+def test_what_cannot_be_transcribed_is_one_error_and_silence_has_its_reason(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    noise = np.random.default_rng(0).standard_normal(16_000) / 10
+    for count, prompt, param, reason in (
+        (200, "", "file", "200 samples, expected more than 200; it holds no word"),
+        (16_000, "Kubernetes, etcd " * 5000, "prompt", "prompt: has 65000 tokens"),
+    ):
+        write_recording(path := tmp_path / "noise.wav", noise[:count], 16_000)
+        with pytest.raises(BadRequestError, match=reason) as caught:
+            client.audio.transcriptions.create(model="asr", file=path, prompt=prompt)
+        assert caught.value.param == param
+    write_recording(path, 0 * noise, 16_000)
+    found = client.audio.transcriptions.with_raw_response.create(model="asr", file=path)
+    assert not found.parse().text and "silent" in found.headers["x-no-text"]
 
 
 def streamed(text: str, step: int) -> str:
