@@ -131,6 +131,7 @@ def _frames(
         "components": components,
         "frame": _frame(times, components, bandwidth),
         "rtf": _ms(times.steps) / 1e3 / step_s,
+        "step_s": step_s,
     }
 
 
@@ -283,8 +284,8 @@ def bench_text(result: Figures) -> str:
             f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
             *(_component_line(name, row) for name, row in result["components"].items()),
             *batches,
-            f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), "
-            f"outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
+            f"{result['step_s']:g} s of sound in {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), "
+            f"outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.3g}",
             f"model bandwidth utilisation (MBU) {frame['mbu']:.0%}: "
             f"{_size(frame['weight_bytes'])} of weights take {frame['read_ms']:.1f} ms to read",
             f"{first}; loaded in {result['load_s']:.1f} s{resident}",

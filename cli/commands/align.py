@@ -13,7 +13,7 @@ from voxport.runtime.audio.sources import Recording
 from voxport.runtime.text.languages import AUTO, check_language
 
 FORMATS = ("json", "srt", "vtt", "textgrid")
-MANY = 0.5  # of the times that ran backwards
+HALF = 0.5  # of the times ran backwards, or is their confidence
 log = logging.getLogger(__name__)
 
 
@@ -49,10 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     found = aligner.align(samples, text, code or "")
     if not found.words:
         log.warning("%s: has no word, so there are no times", arguments.text)
-    elif found.mended >= MANY:
-        log.warning("%.0f %% of the times ran backwards: is this text what is said?", 100 * found.mended)
+    elif found.mended >= HALF or found.confidence < HALF:
+        reason = "%.0f %% of the times ran backwards, and the model gives them a confidence of %.0f %%"
+        log.warning(f"{reason}: is this text what is said?", 100 * found.mended, 100 * found.confidence)
     content = {
-        "json": lambda: as_json(text.strip(), found.words, seconds=source.seconds),
+        "json": lambda: as_json(
+            text.strip(), found.words, seconds=source.seconds, confidence=round(found.confidence, 3)
+        ),
         "srt": lambda: as_srt(found.words),
         "vtt": lambda: as_vtt(found.words),
         "textgrid": lambda: as_textgrid(found.words, source.seconds),

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer(1),
         default=50,
         metavar="N",
-        help="number of frames of 80 ms to time (default: 50)",
+        help="number of frames of 80 ms to time, or of recordings of one window (default: 50)",
     )
     parser.add_argument(
         "--prompt-tokens",

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text(bundle: Bundle) -> str:
     manifest, job = bundle.manifest, bundle.job
-    options = ", ".join(f"{name} {value}" for name, value in job.options.items())
+    options = ", ".join(f"{name} {value}" for name, value in job.options.items()) or "none"
     voices, tokenizer = ", ".join(manifest.voices) or "none", ", ".join(manifest.tokenizer) or "none"
     lines = [
         f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "

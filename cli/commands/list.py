@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from voxport.quantize.recipe import RECIPES
 
 if TYPE_CHECKING:
     from voxport.export.resolve import Resolved, Source
+    from voxport.model.graph import Component
     from voxport.quantize.schemes import Scheme
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         "default_recipes": default_recipes(),
         "recipes": {name: recipe.to_entry().model_dump(mode="json") for name, recipe in RECIPES.items()},
         "components": {
-            family: {component.name: component.purpose for component in found.components()}
+            family: {component.name: component.purpose for component in _components(found)}
             for family, found in resolved.items()
         },
         "paths": {  # N is any layer number
@@ -64,6 +67,13 @@ def _resolve_in_full(source: Source) -> Resolved:
     fields = source.family.options.model_fields.items()
     request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
     return resolve(source, request)
+
+
+def _components(resolved: Resolved) -> Iterator[Component]:
+    """The components of every kind of model of a family: each kind has sizes of its own."""
+    family, spec = resolved.source.family, resolved.model()
+    for size in family.synthetic.sizes:
+        yield from family.components(replace(spec, config=family.config_of_size(size)))
 
 
 def _lines(content: Json, kept: dict[str, set[str]]) -> list[str]:

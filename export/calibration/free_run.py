@@ -31,7 +31,11 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
     engine.calls = []
     frames = LARGE_FRAMES if resolved.source.is_large else FRAMES
     with _without_artifacts(resolved, job) as bundle:
-        task = open_family(job.family).open(bundle, engine, read_constants(job))
+        try:
+            task = open_family(job.family).open(bundle, engine, read_constants(job))
+        except UsageError as error:
+            reason = str(error).removeprefix(f"{bundle.folder}: ")
+            raise UsageError(f"no run of this model to look at: {reason}", field="calibrate") from None
         for seed, sentence in enumerate(sentences):
             if isinstance(task, TextToSpeech):
                 voice = _voice(task, sentence, seed, bundle.folder)

@@ -1,6 +1,7 @@
 """One graph whose recorded calls are replayed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -40,6 +41,10 @@ class GraphReplay:
         most = CALLS // max(self.reads.values(), default=1)
         self._all = join(components, own, most) if is_quantised else None
         self._some = join(components, _first(own, LOSS_ROWS), most) if is_quantised else None
+        self._model = resolved.model()
+        if self._all and not any(state.window for state in components[0].signature.states):
+            rows = sum(self._all.lengths)  # one behind the other, each with a position of its own
+            self._model = replace(self._model, cache_length=max(self._model.cache_length, rows))
         self._outputs = list[torch.Tensor]()
 
     def in_floats(self) -> Rows:
@@ -117,7 +122,7 @@ class GraphReplay:
             return AwaitingInputs(collector, [path], weight.to("meta"), scheme)
 
         materialize(root, checkpoint, spec.weights, convert)
-        return spec.build(root, resolved.model())
+        return spec.build(root, self._model)
 
 
 def _first(calls: Sequence[Call], rows: int) -> list[Call]:

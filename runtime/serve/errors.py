@@ -9,6 +9,7 @@ from voxport.bundle.errors import EngineUnavailable, IntegrityError, UsageError,
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
 MAY_RETRY = (408, 429, 500, 503)
+FIELDS = {"context": "prompt"}  # of requests, by those of errors of the runtime, if they differ
 CODES = {404: "not_found", 405: "method_not_allowed"}  # for errors that the framework raises
 OVERLOADED, RETRY_S = "server_is_overloaded", 5
 log = logging.getLogger(__name__)
@@ -73,7 +74,9 @@ def from_exception(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), CODES.get(error.status_code))
     if isinstance(error, UsageError) and not isinstance(error, EngineUnavailable):
-        return ApiError(400, str(error), "invalid_value", error.field or param)
+        name = FIELDS.get(error.field or "", error.field)
+        message = str(error).replace(f"{error.field}: ", f"{name}: ", 1)
+        return ApiError(400, message, "invalid_value", name or param)
     if isinstance(error, VoxportError) and not isinstance(error, IntegrityError):
         return ApiError(500, f"the model failed: {error}", "model_failed")
     return ApiError(500, "internal error; the server's log has details", "internal_error")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -86,7 +87,9 @@ def test_a_long_recording_is_aligned_piece_by_piece(
         start += len(piece)
     aligned = AlignedSpeechToText(task, aligner, piece_s=6.0)
     blocks = np.split(sound, range(7000, len(sound), 7000))
-    found = list(aligned.transcribe(blocks, language="English"))
+    with patch.object(task, "begin", wraps=task.begin) as begin:
+        found = list(aligned.transcribe(blocks, language="English"))
+    assert begin.call_count == len(texts)
     assert "".join(delta.text for delta in found).strip() == " ".join(filter(None, texts)) and len(texts) > 2
     assert [word for delta in found for word in delta.words] == expected
     assert "".join(word.text for word in expected) == "".join("".join(texts).split())
@@ -115,6 +118,21 @@ def test_a_server_with_an_aligner_gives_times_of_words(
     assert [Word(each.word, each.start, each.end) for each in found.words] == expected
 
 
+def test_bundles_of_both_kinds_are_timed(
+    exports: ExportCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, components in (("asr", {"prefill", "decode_step"}), ("aligner", {"align"})):
+        folder, _ = exported(exports, kind, "onnx", tmp_path)
+        bench = ["bench", str(folder), "--frames", "2"]
+        assert main([*bench, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["components"].keys() == {"embed_tokens", "audio_encoder", *components}
+        assert found["step_s"] == 2 and found["rtf"] == found["frame"]["median_ms"] / 2000
+        assert main(bench) == 0 and "\n2 s of sound in " in capsys.readouterr().out
+        assert main(["info", str(folder)]) == 0 and "options: none;" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "--alone"]) == 2 and "an aligner gives times" in error_line(capsys)
+
+
 def test_the_commands_transcribe_and_align(
     exports: ExportCache,
     sounds: dict[str, np.ndarray],
@@ -134,17 +152,41 @@ def test_the_commands_transcribe_and_align(
     assert text.read_text().strip() == TEXTS["runs"]["odd_forced"]["text"]
     aligning = ["align", str(recording), "--text", str(text), "--bundle", str(aligner)]
     assert main([*aligning, "--language", "en"]) == 0
-    timed = json.loads(capsys.readouterr().out)["words"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["confidence"] > 0.99
+    timed = found["words"]
     assert timed[0] == {"word": "Hello", "start": 0.16, "end": 0.48} and timed[1]["word"] == "there,"
     for ending, start in (("srt", "1\n00:00:00,160 -->"), ("TextGrid", 'File type = "ooTextFile"')):
         assert main([*aligning, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
         assert out.read_text().startswith(start)
-    capsys.readouterr()
+    assert "what is said" not in capsys.readouterr().err
+    text.write_text("A completely different sentence about submarines and cheese.")
+    assert main(aligning) == 0
+    others = capsys.readouterr()
+    assert json.loads(others.out)["confidence"] < 0.5 and "44 % of the times ran backwards" in others.err
     aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
     assert main([*aligned, "--timestamps"]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == timed
     assert main(aligned) == 0 and "--aligner: has no effect" in capsys.readouterr().err
+
+
+def test_what_the_commands_refuse_is_one_line(
+    exports: ExportCache,
+    sounds: dict[str, np.ndarray],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asr, _ = exported(exports, "asr", "onnx", tmp_path)
+    aligner, _ = exported(exports, "aligner", "onnx", tmp_path)
+    recording, text = tmp_path / "odd.wav", tmp_path / "odd.txt"
+    write_recording(recording, sounds["odd"], 16_000)
+    text.write_text("Hello there.")
+    words = ["transcribe", str(recording), "--bundle", str(asr), "--gain", "off"]
+    aligning = ["align", str(recording), "--text", str(text), "--bundle", str(aligner)]
+    write_recording(short := tmp_path / "short.wav", sounds["odd"][:200], 16_000)
     for arguments, reason in (
+        (["transcribe", str(short), *words[2:]], "200 samples, expected more than 200; it holds no word"),
+        (["align", str(short), *aligning[2:]], "200 samples, expected more than 200; it holds no word"),
         ([*words, "--language", "xx"], "--language 'xx': this model does not have it; it has auto, zh, en"),
         ([*words, "--format", "srt"], "no times of words"),
         ([*words, "--context", "word " * 500], "--context: has"),

@@ -110,7 +110,9 @@ class _AlignedTranscription:
             words = [Word(w.text, round(start + w.start, 3), round(start + w.end, 3)) for w in found]
             yield TranscriptDelta("", words, self._language)
         self._before += len(piece)
-        self._start(self._samples[len(piece) :])
+        self._samples = self._samples[len(piece) :]
+        if len(self._samples):
+            self._start(self._samples)
 
     def _without_times(self, deltas: Iterator[TranscriptDelta]) -> Iterator[TranscriptDelta]:
         for delta in deltas:

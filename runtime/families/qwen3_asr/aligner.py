@@ -1,5 +1,6 @@
 """`Aligner`: times of the words of a text that is spoken in a recording."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -19,12 +20,14 @@ from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 
 @dataclass(frozen=True)
 class Alignment:
-    """Words as they stand in the text. `mended` is the share of times that ran backwards: many do if the text
+    """Words as they stand in the text. `mended` is the share of times that ran backwards, `confidence` the
+    mean probability of a time or one a step beside it: many run backwards, and few are probable, if the text
     is not what is said.
     """
 
     words: list[Word]
     mended: float
+    confidence: float
 
 
 class Aligner:
@@ -58,34 +61,45 @@ class Aligner:
             )
         words = words_of(text, language)
         if not words:
-            return Alignment([], 0.0)
+            return Alignment([], 0.0, 0.0)
         with self._lock:
-            times = self._times(samples, words)
+            logits = self._logits(samples, words)
+        times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         right = mended(times)
         seconds = [round(time / 1000, 3) for time in right]
         written = as_written(words, text)
         found = [Word(word, *seconds[2 * index : 2 * index + 2]) for index, word in enumerate(written)]
-        return Alignment(found, sum(a != b for a, b in zip(times, right, strict=True)) / len(times))
+        moved = sum(a != b for a, b in zip(times, right, strict=True))
+        return Alignment(found, moved / len(times), _confidence(logits))
 
-    def _prompt(self, rows: int, words: list[str]) -> list[int]:
-        """The ids of the sound and of the words, each with two places for its times behind it."""
-        constants, place = self._constants, self._aligner.timestamp_id
-        ids = [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id]
-        return ids + [each for word in words for each in (*self._tokenizer.encode(word), place, place)]
-
-    def _times(self, samples: np.ndarray, words: list[str]) -> list[int]:
-        """Milliseconds at each place of a time."""
+    def _logits(self, samples: np.ndarray, words: list[str]) -> np.ndarray:
+        """Logits float32 [2 * words, classes] of the times."""
         stream, constants = self._engine.stream(), self._constants
         sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
-        ids = self._prompt(len(sound), words)
+        places = [self._aligner.timestamp_id] * 2  # of the start and the end of a word
+        ids = aligner_prompt(
+            len(sound),
+            constants,
+            [each for word in words for each in (*self._tokenizer.encode(word), *places)],
+        )
         if len(ids) > stream.capacity(ALIGN):
             raise UsageError(
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
-                f"{stream.capacity(ALIGN)}; divide both, or export with a larger --cache-length"
+                f"{stream.capacity(ALIGN)}; divide both, or export with a larger cache"
             )
-        logits = time_logits(stream, constants, ids, sound)
-        times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
-        return times
+        return time_logits(stream, constants, ids, sound)
+
+
+def _confidence(logits: np.ndarray) -> float:
+    """The mean probability of the largest of each row and its two neighbours."""
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    is_near = np.abs(np.arange(logits.shape[1]) - logits.argmax(axis=1)[:, None]) <= 1
+    return float((chances.sum(axis=1, where=is_near) / chances.sum(axis=1)).mean())
+
+
+def aligner_prompt(rows: int, constants: Qwen3ASRConstants, words: Sequence[int]) -> list[int]:
+    """The ids of the sound, then those of words and of the places of their times."""
+    return [constants.audio_start_id, *[constants.audio_pad_id] * rows, constants.audio_end_id, *words]
 
 
 def time_logits(

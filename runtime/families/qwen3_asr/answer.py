@@ -1,12 +1,14 @@
 """`Answer`: the text of an answer while its tokens arrive."""
 
+import re
 from dataclasses import dataclass
 
 from voxport.bundle.constants.qwen3_asr import CODES
 from voxport.runtime.families.qwen3_asr.streaming import REPLACEMENT
-from voxport.runtime.families.qwen3_asr.text import LONGEST_UNIT, TAG, parse_answer
+from voxport.runtime.families.qwen3_asr.text import LEAST_REST, LONGEST_UNIT, TAG, UNIT_RUN, parse_answer
 from voxport.runtime.speech_to_text import TranscriptDelta
 
+CHARACTERS = re.compile(rf"(.)\1{{{UNIT_RUN - 1}}}", re.DOTALL)
 NO_SPACES = ("zh", "yue", "ja", "th")  # languages that are written without spaces
 
 
@@ -49,12 +51,14 @@ class Answer:
 
 
 def _sure_length(text: str) -> int:
-    """Characters that later ones leave as they are: none of a repetition that may become longer."""
+    """Characters that later ones leave as they are: of a repetition that may go on, the first unit."""
     end = len(text.rstrip().rstrip(REPLACEMENT))
     ends = [end]
-    for size in range(1, LONGEST_UNIT + 1):
+    for size in range(1, min(LONGEST_UNIT, end - 1) + 1):
         start = end
-        while start >= 2 * size and text[start - size : start] == text[start - 2 * size : start - size]:
-            start -= size
-        ends.append(start)
+        while start > size and text[start - 1] == text[start - 1 - size]:
+            start -= 1
+        ends.append(start if start > size else 0)  # blanks in front of the text may begin the unit
+    if unit := CHARACTERS.search(text, max(0, len(text) - LEAST_REST)):  # long enough, if more text follows
+        ends.append(unit.start() + 1)
     return min(ends)

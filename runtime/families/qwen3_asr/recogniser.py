@@ -39,7 +39,7 @@ class Recogniser:
         if len(ids) >= capacity:
             raise UsageError(
                 f"the prompt has {len(ids)} rows, and the bundle keeps {capacity}; give a shorter context or "
-                "recording, or export with a larger --cache-length"
+                "recording, or export with a larger cache"
             )
         known = min(self._known_rows(ids, sound), len(ids) - 1)
         self._ids, self._sound = self._ids[:known], sound

@@ -11,6 +11,8 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer, added_tokens
 
 TAG = "<asr_text>"  # between the language and the text of an answer
 CHARACTER_RUN, UNIT_RUN, LONGEST_UNIT = 20, 20, 20  # repetitions of a character, and of a longer unit
+LEAST_REST = 2 * UNIT_RUN  # characters, in which units are looked for
+UNITS = re.compile(rf"(?=.{{{LEAST_REST}}})(.{{1,{LONGEST_UNIT}}}?)\1{{{UNIT_RUN - 1},}}", re.DOTALL)
 
 
 class Tokenizer:
@@ -82,23 +84,6 @@ def parse_answer(answer: str, language: str | None = None) -> tuple[str, str]:
 
 def without_repetitions(text: str) -> str:
     """A character that is repeated more than 20 times in a row stands once. So does a unit of 1 to 20
-    characters that is repeated 20 times or more.
+    characters that is repeated 20 times or more, unless fewer than 40 characters are left.
     """
-    return _without_units(re.sub(rf"(.)\1{{{CHARACTER_RUN},}}", r"\1", text, flags=re.DOTALL))
-
-
-def _without_units(text: str) -> str:
-    found, start = list[str](), 0
-    while len(text) - start >= 2 * UNIT_RUN:
-        for size in range(1, LONGEST_UNIT + 1):
-            unit, count = text[start : start + size], 1
-            while text.startswith(unit, start + count * size):
-                count += 1
-            if count >= UNIT_RUN:
-                found.append(unit)
-                start += count * size
-                break
-        else:
-            found.append(text[start])
-            start += 1
-    return "".join((*found, text[start:]))
+    return UNITS.sub(r"\1", re.sub(rf"(.)\1{{{CHARACTER_RUN},}}", r"\1", text, flags=re.DOTALL))

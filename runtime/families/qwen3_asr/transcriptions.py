@@ -40,7 +40,7 @@ class Parts:
         if found < LEAST_S:
             raise UsageError(
                 f"context: has {count} tokens, and the bundle keeps {self.capacity} rows; give a shorter "
-                "one, or export with a larger --cache-length",
+                "one, or export with a larger cache",
                 field="context",
             )
         return min(found, request.longest_s)

@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
-from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines.base import Arrays, Engine, Stream
-from voxport.runtime.families.qwen3_asr.aligner import time_logits
+from voxport.runtime.families.qwen3_asr.aligner import aligner_prompt, time_logits
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.features import GrowingMel
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
@@ -55,9 +53,8 @@ def teacher_forced_run(
     """
     sound = encoded(stream, constants, noise(constants, WINDOWS))
     if constants.aligner:
-        places = [constants.aligner.timestamp_id] * steps
-        ids = [constants.audio_start_id, *[constants.audio_pad_id] * len(sound), constants.audio_end_id]
-        logits = time_logits(stream, constants, [*ids, *places], sound)
+        ids = aligner_prompt(len(sound), constants, [constants.aligner.timestamp_id] * steps)
+        logits = time_logits(stream, constants, ids, sound)
         return ForcedRun(logits=logits, codes=logits.argmax(axis=1)[:, None], hidden=logits)
     recogniser, found, hidden = Recogniser(stream, constants), list[np.ndarray](), list[np.ndarray]()
     for step in range(steps):
@@ -110,8 +107,8 @@ def values_of_recording(
     sound = SoundEncoder(stream, constants).encode(mel)
     found = {"mel": mel, "audio_embeds": sound}
     if constants.aligner:
-        ids = [constants.audio_start_id, *[constants.audio_pad_id] * len(sound), constants.audio_end_id]
-        of_times = time_logits(stream, constants, [*ids, *inputs["tokens"].tolist()], sound)
+        ids = aligner_prompt(len(sound), constants, inputs["tokens"].tolist())
+        of_times = time_logits(stream, constants, ids, sound)
         return found | {"time_logits": of_times, "times": of_times.argmax(axis=1)}
     prompt = Tokenizer(tokenizer_files, constants).prompt(len(sound))
     recogniser = Recogniser(stream, constants)
@@ -131,7 +128,9 @@ TRACE = TraceWorkload[Qwen3ASRConstants](_inputs, _run)
 
 
 class RecordingWorkload:
-    """Recordings of noise of one window, with as many tokens as speech has. See `Workload`."""
+    """Recordings of noise of one window, with as many tokens as speech has; an aligner reads them with two
+    places of times for each. See `Workload`.
+    """
 
     prepared: Arrays | None = None
 
@@ -145,15 +144,15 @@ class RecordingWorkload:
     def step(self) -> None:
         self._count += 1  # another sound, of which no cache has a row
         sound = encoded(self._stream, self._constants, noise(self._constants, 1, self._count))
+        if aligner := self._constants.aligner:
+            words = [aligner.timestamp_id] * 3 * self._tokens
+            ids = aligner_prompt(len(sound), self._constants, words)
+            time_logits(self._stream, self._constants, ids, sound)
+            return
         recogniser = Recogniser(self._stream, self._constants)
         logits = recogniser.read(short_prompt(len(sound), self._constants), sound)
         for _ in range(self._tokens):
             logits = recogniser.advance(int(logits.argmax()))
-
-
-def _check(bundle: Bundle) -> None:
-    if bundle.job.constants.get("aligner"):
-        raise UsageError("bench: times recognisers; an aligner has no steps")
 
 
 def _seconds(constants: Qwen3ASRConstants) -> float:
@@ -164,6 +163,5 @@ BENCH = BenchWorkload[Qwen3ASRConstants](
     first_output="recording_s",
     summary="a recording of one window {recording_s:.2f} s after its end",
     start=RecordingWorkload,
-    check=_check,
     step_seconds=_seconds,
 )

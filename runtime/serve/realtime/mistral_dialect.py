@@ -67,6 +67,7 @@ class MistralSession(Session):
         self._turn_detection: TurnDetection | None = None
         self._has_ended = False  # the audio
         self._texts, self._seconds = list[str](), 0.0  # of the parts of this segment that are transcribed
+        self._language = ""  # the first that was heard
         self._last_parts: set[InputAudio] = set()  # of segments whose text is to come
         self._turn_ends: dict[InputAudio, float] = {}  # seconds from the beginning
 
@@ -154,6 +155,7 @@ class MistralSession(Session):
     async def on_end(self, audio: InputAudio) -> None:
         self._texts.append(audio.job.transcript)
         self._seconds += audio.seconds
+        self._language = self._language or audio.job.language
         if (time_s := self._turn_ends.pop(audio, None)) is not None:
             end: Message = {"type": "turn.end", "time_s": time_s, "end_reason": "threshold"}
             await self.connection.send(end)
@@ -170,10 +172,10 @@ class MistralSession(Session):
             "model": self._worker.name,
             "text": " ".join(filter(None, self._texts)),
             "usage": {**counts, "prompt_audio_seconds": round(self._seconds)},
-            "language": None,
+            "language": self._language or None,
             "segments": [],
         }
-        self._texts, self._seconds = [], 0.0
+        self._texts, self._seconds, self._language = [], 0.0, ""
         await self.connection.send(done)
 
     async def on_failure(self, audio: InputAudio, error: ApiError) -> None:

@@ -16,11 +16,12 @@ from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
 from voxport.runtime.serve.realtime.session import Session
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.speech_to_text import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta, TranscriptionOptions
 
 MIN_COMMIT_S = 0.1  # least audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
+HINTS = "session.audio.input.transcription"  # has language and prompt
 ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
 TURN_MODELS = ("gpt-4o-", "gpt-transcribe", "whisper-")  # begin names of models whose default is `server_vad`
 MAX_TIMEOUT_MS = 600_000
@@ -59,7 +60,7 @@ class Transcription(SessionPart):
     model: str | None = None
     language: str | None = None
     delay: Delay | None = None
-    prompt: Annotated[str | None, HINT] = None
+    prompt: str | None = None
     diarize: Annotated[bool | None, only((None, False), "the models name no speakers", UNSUPPORTED)] = None
 
 
@@ -117,13 +118,15 @@ class OpenAiSession(Session):
     _rate = 24000
     _has_turn_choice = False  # whether the client has set `turn_detection`
     _language: str | None = None
+    _prompt: str | None = None
     _delay: Delay | None = None
     _previous: str | None = None  # item
 
     def description(self) -> Message:
         """The effective configuration of the session."""
         model = self.worker.name if self.worker else None
-        transcription = {"model": model, "language": self._language, "delay": self._delay}
+        transcription = {"model": model, "language": self._language, "prompt": self._prompt}
+        transcription["delay"] = self._delay
         audio = {
             "format": {"type": self._format, "rate": self._rate},
             "transcription": transcription,
@@ -168,15 +171,20 @@ class OpenAiSession(Session):
         audio = update.session.audio.input
         given = audio.transcription.model_dump(exclude_unset=True)
         language, model = given.get("language", self._language), given.get("model")
-        if language is not None:
+        prompt, hints = given.get("prompt", self._prompt), TranscriptionOptions()
+        if language is not None or prompt is not None:
             worker = self.models.live_worker(model) if model or not self.worker else self.worker
-            name = "session.audio.input.transcription.language"
-            is_known = update.is_taken(name, partial(worker.check_language, language, name))
-            language = language if is_known else None
+            check = partial(worker.check_language, language, f"{HINTS}.language")
+            language = language if update.is_taken(f"{HINTS}.language", check) else None
+            if prompt is not None and not worker.task.has_hints:
+                update.ignore(f"{HINTS}.prompt")
+                prompt = None
+            hints = TranscriptionOptions(language=worker.check_language(language), context=prompt or "")
         if model is not None:
             self.use(model)
         self._set_input(audio)
-        self._language, self._delay = language, given.get("delay", self._delay)
+        self._language, self._prompt, self.hints = language, prompt, hints
+        self._delay = given.get("delay", self._delay)
         updated = {"type": "session.updated", "event_id": self.event_id(), "session": self.description()}
         await self.connection.send(updated, update.ignored)
 
@@ -253,8 +261,10 @@ class OpenAiSession(Session):
 
     async def on_end(self, audio: InputAudio) -> None:
         usage = {"type": "duration", "seconds": round(audio.seconds, 3)}
-        item, text = self._item(audio), audio.job.transcript
-        await self._send(f"{TEXT}.completed", item_id=item, content_index=0, transcript=text, usage=usage)
+        item, job = self._item(audio), audio.job
+        found = {"language": job.language} if job.language else {}  # extends the API
+        done = {"item_id": item, "content_index": 0, "transcript": job.transcript, "usage": usage}
+        await self._send(f"{TEXT}.completed", **done, **found)
 
     async def on_failure(self, audio: InputAudio, error: ApiError) -> None:
         await self._send(f"{TEXT}.failed", item_id=self._item(audio), content_index=0, error=error.fields)

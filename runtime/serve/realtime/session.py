@@ -21,7 +21,7 @@ from voxport.runtime.serve.realtime.input_audio import InputAudio, decode_audio
 from voxport.runtime.serve.session_clock import SessionState
 from voxport.runtime.serve.transcription.job import too_far_ahead
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
-from voxport.runtime.speech_to_text import TranscriptDelta
+from voxport.runtime.speech_to_text import TranscriptDelta, TranscriptionOptions
 
 NORMAL, INTERNAL = 1000, 1011  # codes with which a socket is closed
 CLOSE_CODES = {"message_too_large": 1009, "server_shutting_down": 1012, "audio_too_far_ahead": 1013}
@@ -61,6 +61,7 @@ class Session(SocketSession):
         self.worker: TranscriptionWorker | None = None
         self.current: InputAudio | None = None
         self.turns: TurnDetector | None = None  # None if the client alone ends its audio
+        self.hints = TranscriptionOptions()  # language and context of the parts that begin
         self._format_error: ApiError | None = None  # of an update that was refused
         self._pending: list[InputAudio] = []  # whose text is not sent yet
         self._refusal: ApiError | None = None  # for the audio that arrives; the client has got it
@@ -207,7 +208,7 @@ class Session(SocketSession):
             if len(self._pending) > 1:
                 raise too_far_ahead(ahead_s)
         try:
-            job = self.worker.submit_live(self, delay_ms=delay_ms)
+            job = self.worker.submit_live(self, **(self.hints | TranscriptionOptions(delay_ms=delay_ms)))
         except ApiError as error:
             self._refusal = error
             raise

@@ -68,6 +68,15 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
     assert compared
 
 
+@pytest.mark.parametrize(("family", "graph"), [("qwen3_asr", "decoder"), ("voxtral_tts", "backbone")])
+def test_all_sequences_together_may_have_more_rows_than_a_cache(family: str, graph: str) -> None:
+    resolved, job = of_family(family)
+    calls, source = recorded(resolved, job), resolved.source.checkpoint
+    replays = [GraphReplay(replace(resolved, cache_length=rows), graph, calls) for rows in (2048, 64)]
+    found = [replay.run(Collector(replay.weights_of(source)), source)[0] for replay in replays]
+    assert found[0].shape[1] > 64 and torch.equal(*found)
+
+
 def first_sequence(calls: list[tuple[str, Call]], graph: str) -> list[tuple[str, Call]]:
     """A convolution of the next sequence would see the end of this one: see `join`."""
     own = [call for call in calls if call[0].startswith(graph)]
