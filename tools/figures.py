@@ -5,6 +5,8 @@
     voxport evaluate BUNDLE --readings 4 -o RESULT.json
     python -m tools.figures evaluation "voxtral-tts onnx w4" RESULT.json
     python -m tools.figures codes "qwen3-tts-tiny onnx w4" BUNDLE/manifest.json
+    python -m tools.calibration_figures qwen3-tts --seed 0 --recipe w4 --out FOLDER    # three seeds
+    python -m tools.figures calibration "qwen3-tts-small w4" FOLDER/qwen3-tts-small-w4-plain-*.json
 
 A row is named by its first column, `id`. It replaces the row of this name. Several runs give a median and a
 range. The last columns are machine, versions, date and commit. Other tools call `put` with their rows.
@@ -132,7 +134,22 @@ def codes(name: str, results: Sequence[Json]) -> Row:
     return row | conditions()
 
 
-SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes}
+def calibration(name: str, results: Sequence[Json]) -> Row:
+    """The row of one recipe from results of `tools.calibration_figures`, one for each seed.
+
+    Equal codes in per cent, and the relative distance of hidden states: the mean, and the value of each seed.
+    """
+    seeds = " ".join(str(result["seed"]) for result in results)
+    row = {"id": name, "seeds": seeds, "frames": str(results[0]["frames"])}
+    for key, digits in (("first", 1), ("others", 1), ("distance", 3)):
+        for kind in ("plain", "calibrated"):
+            if values := [result[kind][key] for result in results if key in result[kind]]:
+                row[f"{key}_{kind}"] = f"{statistics.mean(values):.{digits}f}"
+                row[f"{key}_{kind}_seeds"] = " ".join(f"{value:.{digits}f}" for value in values)
+    return row | conditions(results[0]["machine"])
+
+
+SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes, "calibration": calibration}
 
 
 def main() -> None:
