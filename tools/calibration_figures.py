@@ -12,6 +12,7 @@ has its built-in sentences or recordings. Everything runs in eager PyTorch with 
 import argparse
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration
 from voxport.quantize.parallel import one_thread
+from voxport.quantize.recipe import Recipe
 from voxport.runtime.families import open_family
 from voxport.runtime.families.workload import ForcedRun
 from voxport.runtime.machine import describe_machine
@@ -45,9 +47,8 @@ Calls = Sequence[tuple[str, Call]]
 log = logging.getLogger(__name__)
 
 
-def measured(source: Source, recipe: str, calls: Calls, full: ForcedRun, folder: Path) -> Json:
-    """Shares of equal codes of a recipe, such as `w4,code_predictor=w8`."""
-    resolved = resolve(source, request_of(recipe))
+def measured(resolved: Resolved, calls: Calls, full: ForcedRun, folder: Path) -> Json:
+    """Shares of equal codes of a recipe. `folder` may have steps of the calibration."""
     with one_thread():
         statistics = write_statistics(resolved, calls, folder)
     calibrated = replace(resolved, calibration=Calibration(statistics))
@@ -58,10 +59,12 @@ def measured(source: Source, recipe: str, calls: Calls, full: ForcedRun, folder:
 
 
 def request_of(recipe: str) -> ExportRequest:
-    """`RECIPE` or `RECIPE,COMPONENT=RECIPE`."""
+    """`RECIPE`, `RECIPE,COMPONENT=RECIPE` or, with a pattern of paths, `RECIPE,*.wv=RECIPE`."""
     name, *others = recipe.split(",")
-    pairs = (other.partition("=") for other in others)
-    return ExportRequest(quant=name, quant_for=tuple((component, own) for component, _, own in pairs))
+    rules = tuple(other for other in others if "*" in other)
+    pairs = (other.partition("=") for other in others if other not in rules)
+    quant_for = tuple((component, own) for component, _, own in pairs)
+    return ExportRequest(quant=name, quant_for=quant_for, rules=rules)
 
 
 def forced(resolved: Resolved, full: ForcedRun | None = None) -> ForcedRun:
@@ -93,16 +96,20 @@ def measure_checkpoint(arguments: argparse.Namespace, folder: Path) -> None:
     plant = Outliers if arguments.outliers else None
     write_checkpoint(folder / "checkpoint", arguments.size, arguments.seed, key, plant)
     source = Source(folder / "checkpoint")
-    resolved = resolve(source, request_of(next(iter(missing))))
+    resolved, earlier = resolve(source, request_of(next(iter(missing)))), dict[tuple[str, Recipe], Path]()
     sentences = data_of(resolved, Path()).sentences[: arguments.sentences]
     with one_thread():
         calls = record_run(resolved, make_job(resolved, TARGET, "calibration"), sentences)
     log.info("%d calls of %d sentences", len(calls), len(sentences))
     full = forced(resolved.in_full_precision())
-    for recipe, path in missing.items():
-        own = folder / recipe
+    for number, (recipe, path) in enumerate(missing.items()):
+        own, resolved = folder / str(number), resolve(source, request_of(recipe))
         own.mkdir()
-        found = measured(source, recipe, calls, full, own)
+        for graph, other in resolved.recipes.items():  # as before, unless its recipe is new
+            for step in earlier[graph, other].glob(f"{graph}.*") if (graph, other) in earlier else ():
+                shutil.copy(step, own)
+            earlier[graph, other] = own
+        found = measured(resolved, calls, full, own)
         log.info("%s: %s", path.stem, found)
         conditions = {"seed": arguments.seed, "frames": STEPS, "machine": describe_machine(None, "torch")}
         path.write_text(json.dumps({**conditions, **found}) + "\n")

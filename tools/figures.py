@@ -34,7 +34,7 @@ SPEED_PARTS = {  # column -> component; the second is the head of a frame, or th
     "head_ms": ("acoustic_step", "code_predictor", "encode_chunk"),
     "codec_ms": ("codec_step",),
 }
-PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended"}
+PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended", "cer"}
 PERCENT |= {"stopped_early", "codes_equal", "other_codes_equal", "text_equal", "live_equal"}
 Row = dict[str, str]
 
@@ -121,7 +121,8 @@ def evaluation(name: str, results: Sequence[Json]) -> Row:
     row["readings"] = str(len(found["rows"]) // sentences)
     row |= {"bundle_mb": f"{found['bytes'] / 1e6:.1f}", "engine": found["engine"]}
     for key, value in found["figures"].items():
-        row[key] = f"{100 * value:.1f}" if key in PERCENT else f"{value:.2f}"
+        digits = 2 if key.startswith("wer") else 1  # 10,000 words tell hundredths
+        row[key] = f"{100 * value:.{digits}f}" if key in PERCENT else f"{value:.2f}"
     return row | conditions(found.get("machine"))
 
 
