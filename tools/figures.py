@@ -5,6 +5,8 @@
     voxport evaluate BUNDLE --readings 4 -o RESULT.json
     python -m tools.figures evaluation "voxtral-tts onnx w4" RESULT.json
     python -m tools.figures codes "qwen3-tts-tiny onnx w4" BUNDLE/manifest.json
+    python -m tools.calibration_figures qwen3-tts --seed 0 --recipe w4 --out FOLDER    # three seeds
+    python -m tools.figures calibration "qwen3-tts-small w4" FOLDER/qwen3-tts-small-w4-plain-*.json
 
 A row is named by its first column, `id`. It replaces the row of this name. Several runs give a median and a
 range. The last columns are machine, versions, date and commit. Other tools call `put` with their rows.
@@ -32,7 +34,7 @@ SPEED_PARTS = {  # column -> component; the second is the head of a frame, or th
     "head_ms": ("acoustic_step", "code_predictor", "encode_chunk"),
     "codec_ms": ("codec_step",),
 }
-PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended"}
+PERCENT = {"wer", "wer_full", "wer_difference_error", "wer_recordings", "wer_live", "not_ended", "cer"}
 PERCENT |= {"stopped_early", "codes_equal", "other_codes_equal", "text_equal", "live_equal"}
 Row = dict[str, str]
 
@@ -119,7 +121,8 @@ def evaluation(name: str, results: Sequence[Json]) -> Row:
     row["readings"] = str(len(found["rows"]) // sentences)
     row |= {"bundle_mb": f"{found['bytes'] / 1e6:.1f}", "engine": found["engine"]}
     for key, value in found["figures"].items():
-        row[key] = f"{100 * value:.1f}" if key in PERCENT else f"{value:.2f}"
+        digits = 2 if key.startswith("wer") else 1  # 10,000 words tell hundredths
+        row[key] = f"{100 * value:.{digits}f}" if key in PERCENT else f"{value:.2f}"
     return row | conditions(found.get("machine"))
 
 
@@ -132,7 +135,22 @@ def codes(name: str, results: Sequence[Json]) -> Row:
     return row | conditions()
 
 
-SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes}
+def calibration(name: str, results: Sequence[Json]) -> Row:
+    """The row of one recipe from results of `tools.calibration_figures`, one for each seed.
+
+    Equal codes in per cent, and the relative distance of hidden states: the mean, and the value of each seed.
+    """
+    seeds = " ".join(str(result["seed"]) for result in results)
+    row = {"id": name, "seeds": seeds, "frames": str(results[0]["frames"])}
+    for key, digits in (("first", 1), ("others", 1), ("distance", 3)):
+        for kind in ("plain", "calibrated"):
+            if values := [result[kind][key] for result in results if key in result[kind]]:
+                row[f"{key}_{kind}"] = f"{statistics.mean(values):.{digits}f}"
+                row[f"{key}_{kind}_seeds"] = " ".join(f"{value:.{digits}f}" for value in values)
+    return row | conditions(results[0]["machine"])
+
+
+SUBJECTS = {"speed": speed, "evaluation": evaluation, "codes": codes, "calibration": calibration}
 
 
 def main() -> None:

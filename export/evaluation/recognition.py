@@ -13,7 +13,14 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import folder_name
 from voxport.bundle.progress import advance
 from voxport.export.embedded_bundle import embedded_bundle
-from voxport.export.evaluation.figures import Figures, Row, character_error_rate, mean, word_error_rate
+from voxport.export.evaluation.figures import (
+    Figures,
+    Row,
+    character_error_rate,
+    mean,
+    standard_error,
+    word_error_rate,
+)
 from voxport.export.evaluation.sentences import Sentence
 from voxport.model.embedded import trained_checkpoint
 from voxport.model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
@@ -116,7 +123,10 @@ def evaluate_recognition(
     if live:
         figures["live_equal"] = mean([row["is_live_equal"] for row in rows])
     if reference:
-        figures["text_equal"] = mean([row["transcript"] == row["transcript_full"] for row in rows])
+        found, full = ([row[name] for row in rows] for name in ("transcript", "transcript_full"))
+        figures["text_equal"] = mean([a == b for a, b in zip(found, full, strict=True)])
+        if (error := standard_error(texts, found, full)) is not None:
+            figures["wer_difference_error"] = error
     return figures, rows
 
 
