@@ -63,17 +63,20 @@ def measure(found: np.ndarray, expected: np.ndarray) -> Distance:
 
 
 class Gain(NamedTuple):
-    """By how much the channels of one half are larger, relative. `deviation` is its standard deviation if the
-    errors of channels have random signs.
+    """By how much the channels of one half are larger, relative. `deviation` is its standard deviation if
+    independent errors have random signs.
     """
 
     value: float
     deviation: float
 
 
-def gains(found: np.ndarray, expected: np.ndarray, reference: np.ndarray) -> list[Gain]:
+def gains(
+    found: np.ndarray, expected: np.ndarray, reference: np.ndarray, inputs: int | None = None
+) -> list[Gain]:
     """One for each half of the last axis: the factor between found - expected and a reference, by least
     squares. The reference has no rounding error that `expected` has too, which would look like a loss.
+    `inputs`: channels are sums of so many values, and no more of their errors are independent.
 
     Empty if shapes differ, a value is not finite, or there is only one channel.
     """
@@ -83,14 +86,17 @@ def gains(found: np.ndarray, expected: np.ndarray, reference: np.ndarray) -> lis
     if not (np.isfinite(errors).all() and np.isfinite(exact).all()):
         return []
     middle = exact.shape[-1] // 2
-    return [_gain(errors[..., half], exact[..., half]) for half in (slice(middle), slice(middle, None))]
+    dependent = max(1.0, middle / (inputs or middle))  # channels for each independent error
+    return [
+        _gain(errors[..., half], exact[..., half], dependent) for half in (slice(middle), slice(middle, None))
+    ]
 
 
-def _gain(errors: np.ndarray, reference: np.ndarray) -> Gain:
+def _gain(errors: np.ndarray, reference: np.ndarray, dependent: float) -> Gain:
     power, products = float((reference**2).sum()), errors * reference
     if not power:
         return Gain(0.0, 0.0)
-    return Gain(float(products.sum()) / power, sqrt(float((products**2).sum())) / power)
+    return Gain(float(products.sum()) / power, sqrt(dependent * float((products**2).sum())) / power)
 
 
 class Criterion(NamedTuple):
@@ -117,7 +123,8 @@ class Comparison:
     `calls` are the distances of the artifact from eager, `quantisation` the distances of eager from full
     precision. With integer activations, `rounding` are the distances from eager of eager without that
     rounding, and `perturbed` the distances of eager under another order of float sums, if it ran. `gains`
-    belong to the artifact, and `rounding_gain` is the largest one of rounding, of either sign.
+    belong to the artifact, and `rounding_gain` is the largest one of rounding, of either sign. `inputs` are
+    the values that logits are sums of.
     """
 
     component: str
@@ -132,6 +139,7 @@ class Comparison:
     rounding_gain: float = 0.0
     quantisation: list[Distance] = field(default_factory=list)
     quantisation_bar: float | None = None
+    inputs: int | None = None
 
     def add(
         self,
@@ -146,7 +154,7 @@ class Comparison:
         self.calls.append(measure(found, expected))
         if unrounded is not None:
             self.rounding.append(measure(unrounded, expected))
-            self.gains += gains(found, expected, unrounded)
+            self.gains += gains(found, expected, unrounded, self.inputs)
             of_rounding = [abs(gain.value) for gain in gains(expected, unrounded, unrounded)]
             self.rounding_gain = max([self.rounding_gain, *of_rounding])
         if perturbed is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from voxport.bundle.manifest import Bundle
-from voxport.bundle.spec import StateSpec
+from voxport.bundle.spec import Kind, Signature, StateSpec
 from voxport.export.model import Model
 from voxport.export.targets.base import Graph, Target
 from voxport.export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Comparison, distance_at
@@ -57,6 +57,16 @@ class Bars:
     by_graph: Mapping[str, float] = field(default_factory=dict)
 
 
+def _inputs_of_logits(signature: Signature, output: str) -> int | None:
+    """The width of the decoder whose values the logits are sums of; None for other outputs."""
+    specs = [*signature.inputs, *signature.outputs]
+    if not any(spec.name == output and spec.kind is Kind.LOGITS for spec in specs):
+        return None
+    kinds = (Kind.EMBEDDING, Kind.HIDDEN)
+    widths = [spec.shape[-1] for spec in specs if spec.kind in kinds and isinstance(spec.shape[-1], int)]
+    return min((width for width in widths if isinstance(width, int)), default=None)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a check needs, in one mode.
@@ -79,7 +89,8 @@ class Context:
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
         bar = self.bars.by_graph.get(self.components[component].graph, self.bars.lowering)
-        return Comparison(component, output, check, self.is_integer(component), bar)
+        inputs = _inputs_of_logits(self.components[component].signature, output)
+        return Comparison(component, output, check, self.is_integer(component), bar, inputs=inputs)
 
     def call_seeds(self, cases: int = 1) -> tuple[int, ...]:
         """Seeds of calls of one size, for every case of a component: more of them if a share of the calls

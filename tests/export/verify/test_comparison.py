@@ -131,6 +131,28 @@ def test_a_gain_of_6_percent_of_half_of_the_channels_is_found_in_one_call(gain: 
         assert "gain" in failures(VerificationResult((compared,), {}))[0]
 
 
+def test_a_rounding_of_few_values_moves_the_gain_of_many_logits() -> None:
+    """Logits of 50 times as many channels as the decoder has: their errors depend on each other.
+
+    A gain of 2 % of one half is still found. Without `inputs`, two of the right ones fail.
+    """
+    rng = np.random.default_rng(0)
+    width = 128
+    weight = rng.standard_normal((width, 50 * width))
+    failed = found = 0
+    for _ in range(200):
+        hidden = rng.standard_normal((1, width))
+        artifact, eager = (hidden + 0.004 * rng.standard_normal(hidden.shape) for _ in range(2))
+        logits = artifact @ weight, eager @ weight, hidden @ weight
+        for factor in (1.0, 1.02):
+            compared = Comparison("decode_step", "logits", "outputs", integer_activations=True, inputs=width)
+            half = np.where(np.arange(50 * width) < 25 * width, factor, 1.0)
+            compared.add(logits[0] * half, logits[1], logits[2], logits[0])
+            failed += factor == 1.0 and not compared.passed
+            found += factor != 1.0 and not compared.passed
+    assert failed == 0 and found == 200
+
+
 @pytest.mark.parametrize(("gain", "passes"), [(1.019, True), (1.03, False)])
 def test_rounding_may_move_many_channels_together(gain: float, passes: bool) -> None:
     """The artifact by twice as much as rounding does."""
