@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from voxport.bundle.errors import CheckpointError
-from voxport.bundle.qwen_tokenizer import VOCABULARY, QwenTokenizer
+from voxport.bundle.qwen_tokenizer import TOKENIZER_CONFIG, VOCABULARY, QwenTokenizer
 from voxport.model.checkpoint_layout import CheckpointLayout, WeightFile
 from voxport.model.download import read_json, read_object
 from voxport.model.mlx.layout import MlxLayout
@@ -17,7 +17,6 @@ from voxport.model.qwen3_tts.config import (
 
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix
-TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (*VOCABULARY, TOKENIZER_CONFIG)
 CONTROL_TOKENS = {
     "im_start_token_id": "<|im_start|>",
