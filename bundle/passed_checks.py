@@ -2,14 +2,16 @@
 
 import hashlib
 import logging
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from voxport.bundle.manifest import MANIFEST, Bundle
+from voxport.bundle.manifest import Bundle
 from voxport.bundle.user_cache import private_folder
 
-SETTLED_NS = 2 * 10**9  # the clocks of some file systems: a change after a younger one may not show
+SETTLED_NS = 2 * 10**9  # file systems store times in steps of up to 2 s, so a second change may not show
+MAX_MARKS = 1000  # of one check, each an empty file
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ class PassedCheck:
     def __init__(self, name: str, bundle: Bundle):
         self._mark: Path | None = None
         try:
-            key = (bundle.folder / MANIFEST).read_bytes() + files_on_disk(bundle).encode()
+            key = (bundle.manifest.model_dump_json() + files_on_disk(bundle)).encode()
             self._mark = private_folder(name) / hashlib.sha256(key).hexdigest()
         except OSError as error:
             log.info("%s: checked at every start: %s", bundle.folder, error)
@@ -47,12 +49,18 @@ class PassedCheck:
         if self._mark:
             with suppress(OSError):  # checked again at the next start
                 self._mark.touch()
+                marks = sorted(self._mark.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+                for mark in marks[:-MAX_MARKS]:
+                    mark.unlink(missing_ok=True)
 
 
 def check_hashes_once(bundle: Bundle) -> None:
-    """`Bundle.check_hashes`, without reading the files again while they stay as they were."""
+    """`Bundle.check_hashes`, without reading the files again while they stay as they were.
+
+    On Windows they are always read: it has no time of the last change that a program cannot set.
+    """
     passed = PassedCheck("hashed", bundle)
-    if passed.is_known:
+    if passed.is_known and sys.platform != "win32":
         bundle.check_unlisted()
         return
     is_settled = _last_change(bundle) < time.time_ns() - SETTLED_NS
@@ -62,6 +70,9 @@ def check_hashes_once(bundle: Bundle) -> None:
 
 
 def _last_change(bundle: Bundle) -> int:
-    """Nanoseconds since 1970."""
-    found = [(bundle.folder / name).stat() for name in bundle.engine_files]
+    """Nanoseconds since 1970. Later than any time if a file is gone, which the check will say."""
+    try:
+        found = [(bundle.folder / name).stat() for name in bundle.engine_files]
+    except OSError:
+        return sys.maxsize
     return max((max(stat.st_mtime_ns, stat.st_ctime_ns) for stat in found), default=0)

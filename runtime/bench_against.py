@@ -8,23 +8,28 @@ from typing import Any
 from voxport.bundle.errors import UsageError
 from voxport.runtime.families.workload import Figures
 
-SAME = (("bundle", ("name", "target", "recipe")), ("machine", ("processor", "threads")))
+COMPARED = (("bundle", ("name", "target", "recipe")), ("machine", ("processor", "threads")))
 
 
 def read_runs(paths: list[Path]) -> dict[str, Figures]:
-    """Runs that `bench --json` wrote, by the names of their files. Raises UsageError."""
+    """Runs that `bench --json` wrote, by the names of their files, or by their paths if two have one name.
+
+    Raises UsageError.
+    """
     runs: dict[str, Figures] = {}
+    names = [path.name for path in paths]
     for path in paths:
         try:
             found: Any = json.loads(path.read_text(encoding="utf-8"))
             dict(_times(found))
+            [found[part].get for part, _ in COMPARED]
         except OSError as error:
             raise UsageError(f"against: {path}: cannot be read: {error.strerror}", field="against") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(
                 f"against: {path}: is no run of `voxport bench --json`; give its output", field="against"
             ) from None
-        runs[path.name] = found
+        runs[path.name if names.count(path.name) == 1 else str(path)] = found
     return runs
 
 
@@ -39,10 +44,10 @@ def against_text(result: Figures, runs: Mapping[str, Figures]) -> str:
         lines.append(f"{name:<16} {own:>7.2f} ms" + "".join(cells))
     for name, run in runs.items():
         differing = [
-            f"{key} {run.get(part, {}).get(key)}"
-            for part, keys in SAME
+            f"{key} {run[part].get(key)}"
+            for part, keys in COMPARED
             for key in keys
-            if run.get(part, {}).get(key) != result[part][key]
+            if run[part].get(key) != result[part][key]
         ]
         if differing:
             lines.append(f"{name} has {', '.join(differing)}")
@@ -55,10 +60,12 @@ def _cells(own: float, other: float | None) -> str:
 
 def _times(run: Figures) -> Iterator[tuple[str, float]]:
     """Names and ms of the times that a run has, the whole ones first."""
-    yield "loading", run["load_s"] * 1e3
-    yield "first output", next(run[name] for name in run if name.startswith("first_")) * 1e3
-    yield "frame", run["frame"]["median_ms"]
+    yield "loading", 1e3 * float(run["load_s"])
+    for name in run:
+        if name in ("first_sound_s", "first_token_s", "recording_s"):
+            yield "first output", 1e3 * float(run[name])
+    yield "frame", float(run["frame"]["median_ms"])
     for name, row in run["components"].items():
-        yield name, row["median_ms"]
+        yield name, float(row["median_ms"])
     for row in run["streams"]:
-        yield f"{row['streams']} streams", row["pass_ms"]
+        yield f"{row['streams']} streams", float(row["pass_ms"])

@@ -55,7 +55,10 @@ def open_task(
             "leave it out",
             field="check_hashes",
         )
-    check_hashes_once(bundle) if check_hashes else bundle.check_unlisted()
+    if check_hashes:
+        check_hashes_once(bundle)
+    else:
+        bundle.check_unlisted()
     for remark in bundle.remarks():
         log.debug("%s: %s", bundle.folder, remark)
     if not bundle.is_verified:

@@ -121,7 +121,7 @@ def evaluation(name: str, results: Sequence[Json]) -> Row:
     row["readings"] = str(len(found["rows"]) // sentences)
     row |= {"bundle_mb": f"{found['bytes'] / 1e6:.1f}", "engine": found["engine"]}
     for key, value in found["figures"].items():
-        digits = 2 if key.startswith("wer") else 1  # 10,000 words tell hundredths
+        digits = 2 if key.startswith("wer") else 1  # of 10,000 words or more
         row[key] = f"{100 * value:.{digits}f}" if key in PERCENT else f"{value:.2f}"
     return row | conditions(found.get("machine"))
 

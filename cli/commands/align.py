@@ -13,7 +13,7 @@ from voxport.runtime.audio.sources import Recording
 from voxport.runtime.text.languages import AUTO, check_language
 
 FORMATS = ("json", "srt", "vtt", "textgrid")
-HALF = 0.5  # of the times ran backwards, or is their confidence
+HALF = 0.5  # more times that ran backwards, or a lower confidence, let doubt the text
 log = logging.getLogger(__name__)
 
 
@@ -75,7 +75,8 @@ def _format(arguments: argparse.Namespace) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return sys.stdin.read() if path == Path("-") else path.read_text(encoding="utf-8")
+        content = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+        return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8"
         raise UsageError(f"{path}: {reason}; expected a text file", field="text") from None

@@ -63,7 +63,7 @@ def _inputs_of_logits(signature: Signature, output: str) -> int | None:
     if not any(spec.name == output and spec.kind is Kind.LOGITS for spec in specs):
         return None
     kinds = (Kind.EMBEDDING, Kind.HIDDEN)
-    widths = [spec.shape[-1] for spec in specs if spec.kind in kinds and isinstance(spec.shape[-1], int)]
+    widths = [spec.shape[-1] for spec in specs if spec.kind in kinds]
     return min((width for width in widths if isinstance(width, int)), default=None)
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 import onnxruntime as ort
@@ -85,8 +86,8 @@ def load_cuda() -> Device:
 
 
 class OnnxEngine(Engine):
-    """A session opens on first use, or ahead in a thread of its own. An unused component takes neither time
-    nor memory.
+    """A session opens on first use, or ahead in a thread of its own. A component that is neither called nor
+    opened ahead takes no time and no memory.
     """
 
     def __init__(self, bundle: Bundle, options: EngineOptions):
@@ -96,6 +97,7 @@ class OnnxEngine(Engine):
         self._threads = options.thread_count(bundle)
         self._sessions: dict[str, Future[ort.InferenceSession]] = {}
         self._openers = ThreadPoolExecutor(os.cpu_count(), "session opener")
+        finalize(self, self._openers.shutdown, wait=False, cancel_futures=True)
 
     def open_ahead(self, components: Collection[str] = ()) -> None:
         for entry in self.bundle.components:
@@ -104,7 +106,13 @@ class OnnxEngine(Engine):
 
     def session(self, file: str) -> ort.InferenceSession:
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
-        return self._opening(file).result()
+        opening = self._opening(file)
+        try:
+            return opening.result()
+        except VoxportError as error:
+            with self.lock:  # the next call tries again
+                self._sessions.pop(file, None)
+            raise VoxportError(str(error)) from None
 
     def _opening(self, file: str) -> Future[ort.InferenceSession]:
         with self.lock:

@@ -74,8 +74,9 @@ def from_exception(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), CODES.get(error.status_code))
     if isinstance(error, UsageError) and not isinstance(error, EngineUnavailable):
-        name = FIELDS.get(error.field or "", error.field)
-        message = str(error).replace(f"{error.field}: ", f"{name}: ", 1)
+        name, begin = FIELDS.get(error.field or "", error.field), f"{error.field}: "
+        rest = str(error).removeprefix(begin)
+        message = f"{name}: {rest}" if str(error).startswith(begin) else rest
         return ApiError(400, message, "invalid_value", name or param)
     if isinstance(error, VoxportError) and not isinstance(error, IntegrityError):
         return ApiError(500, f"the model failed: {error}", "model_failed")

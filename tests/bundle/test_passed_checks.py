@@ -1,13 +1,14 @@
 """Hashes are compared once, until a file changes."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from voxport.bundle import manifest, passed_checks
 from voxport.bundle.errors import IntegrityError
-from voxport.bundle.manifest import Bundle
+from voxport.bundle.manifest import MANIFEST, Bundle
 from voxport.bundle.passed_checks import check_hashes_once
 
 
@@ -37,12 +38,33 @@ def test_unchanged_files_are_read_once(onnx_copy: Path, read_files: list[str]) -
         check_hashes_once(Bundle(onnx_copy))
 
 
+def test_a_check_belongs_to_the_manifest_that_was_compared(onnx_copy: Path, read_files: list[str]) -> None:
+    """Not to the one that is in the folder meanwhile."""
+    bundle, path = Bundle(onnx_copy), onnx_copy / MANIFEST
+    name, entry = next(iter(bundle.engine_files.items()))
+    path.write_text(path.read_text().replace(entry.sha256, "0" * 64))
+    check_hashes_once(bundle)
+    with pytest.raises(IntegrityError, match=f"{name}: its bytes differ"):
+        check_hashes_once(Bundle(onnx_copy))
+
+
+def test_the_oldest_marks_are_removed(
+    onnx_copy: Path, read_files: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(passed_checks, "MAX_MARKS", 2)
+    for second in range(3):
+        os.utime(next(onnx_copy.glob("*.data")), (second, second))
+        check_hashes_once(Bundle(onnx_copy))
+    assert len(list((tmp_path / "cache" / "voxport" / "hashed").iterdir())) == 2
+
+
 @pytest.mark.parametrize("how", ["written", "replaced"])
 def test_a_changed_file_is_read_again(onnx_copy: Path, read_files: list[str], how: str) -> None:
     """Even if size and time of change are the old ones."""
     check_hashes_once(Bundle(onnx_copy))
     path = next(onnx_copy.glob("*.data"))
     old, damaged = path.stat(), path.read_bytes()[:-1] + b"\x7f"
+    time.sleep(0.02)  # the time of a change has steps of some ms
     if how == "replaced":
         path.unlink()
     path.write_bytes(damaged)

@@ -70,7 +70,8 @@ def test_a_run_beside_stored_ones(bundles: Path, tmp_path: Path, capsys: pytest.
     assert rows["codec_step"][-2:] == ["-", "-"]
     assert rows["old.json"] == ["old.json", "has", "threads", "1"]
     assert float(rows["frame"][-1]) == 0
-    for content in ("{", "[]", "{}"):
+    wrong = [stored | {"bundle": []}, stored | {"load_s": "x"}]
+    for content in ("{", "[]", "{}", *map(json.dumps, wrong)):
         (tmp_path / "old.json").write_text(content)
         assert runtime([*bench, "--against", str(tmp_path / "old.json")]) == 2
         assert "is no run of `voxport bench --json`" in capsys.readouterr().err

@@ -56,6 +56,7 @@ class AlignedSpeechToText(SpeechToText):
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
         if options.get("live"):
             return self._task.begin(**options)
+        self._aligner.open_ahead()
         return _AlignedTranscription(self._task, self._aligner, self._piece_s, options)
 
     @property

@@ -48,6 +48,10 @@ class Aligner:
         """Seconds of sound up to which the model knows times."""
         return self._aligner.classes * self._aligner.step_ms / 1000
 
+    def open_ahead(self) -> None:
+        """Begins to open the model beside the caller, who has other work first."""
+        self._engine.open_ahead()
+
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n]; `language` is a code.
 

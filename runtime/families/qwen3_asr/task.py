@@ -92,7 +92,10 @@ def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: b
     if not is_aligner(bundle):
         raise UsageError(f"{folder}: is no aligner; export Qwen3-ForcedAligner, and give its bundle")
     constants: Qwen3ASRConstants = read_constants(bundle.job)
-    check_hashes_once(bundle) if check_hashes else bundle.check_unlisted()
+    if check_hashes:
+        check_hashes_once(bundle)
+    else:
+        bundle.check_unlisted()
     check_engine(bundle)
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return Aligner(open_engine(bundle, options), constants, tokenizer)

@@ -182,8 +182,8 @@ class OpenAiSession(Session):
             hints = TranscriptionOptions(language=worker.check_language(language), context=prompt or "")
         if model is not None:
             self.use(model)
+        self._language, self._prompt, self.hints = language, prompt, hints  # of this model, also on an error
         self._set_input(audio)
-        self._language, self._prompt, self.hints = language, prompt, hints
         self._delay = given.get("delay", self._delay)
         updated = {"type": "session.updated", "event_id": self.event_id(), "session": self.description()}
         await self.connection.send(updated, update.ignored)

@@ -165,3 +165,5 @@ def test_a_session_that_was_opened_ahead_is_opened_once_and_alone(tmp_path: Path
     with pytest.raises(VoxportError, match=r"damaged\.onnx: ONNX Runtime cannot open it"):
         engine.session("damaged.onnx")
     assert sorted(opened) == ["a.onnx", "damaged.onnx"]
+    onnx.save(model, tmp_path / "damaged.onnx")
+    assert engine.session("damaged.onnx")  # a failure is not kept
