@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class TranscriptionJob(Job[TranscriptDelta]):
     """
 
     transcription: Transcription | None = None  # for a recording; used by the engine thread
+    last_texts: Iterator[TranscriptDelta] | None = None  # of it, after all sound; used by the engine thread
     session: object = None  # for live audio: the session whose live stream the utterance uses
 
     def __init__(self, options: TranscriptionOptions, rate: int, ahead_s: float, wake: Callable[[], None]):

@@ -20,6 +20,7 @@ from voxport.runtime.serve.worker import TICK_S, Worker
 from voxport.runtime.speech_to_text import SpeechToText, TranscriptionOptions
 from voxport.runtime.text.languages import AUTO
 
+RECORDING_TURN_S = 0.2  # after which a recording that still gives texts lets others go first
 RECORDING_TOKENS = 10  # steps of 80 ms of a recording in one turn, for which live audio waits
 MAX_RECORDINGS = 4  # transcribed round-robin; the others wait
 log = logging.getLogger(__name__)
@@ -184,23 +185,32 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         return None
 
     def _step_recording(self, job: TranscriptionJob) -> None:
-        """Transcribes up to `RECORDING_TOKENS` of a recording."""
-        started = time.perf_counter()
+        """Transcribes up to `RECORDING_TOKENS` of a recording, or gives out its last texts for one turn: some
+        models find all texts after the end of the sound.
+        """
+        started, count = time.perf_counter(), 0
         try:
             if job.transcription is None:
                 job.transcription = self.task.begin(
                     **(job.options | TranscriptionOptions(chunk_tokens=self._recording_tokens))
                 )
-            samples, is_last = job.take(self._recording_tokens * self._step)
-            for delta in job.transcription.feed(samples):
+            if job.last_texts is None:
+                samples, is_last = job.take(self._recording_tokens * self._step)
+                count = len(samples)
+                for delta in job.transcription.feed(samples):
+                    job.put(delta)
+                job.last_texts = job.transcription.finish() if is_last else None
+            is_over = False
+            for delta in job.last_texts or ():
                 job.put(delta)
-            for delta in job.transcription.finish() if is_last else ():
-                job.put(delta)
+                if is_over := time.perf_counter() - started > RECORDING_TURN_S:
+                    break
+            is_done = job.last_texts is not None and not is_over
         except Exception as error:  # belongs to this job, whatever it is
             self._finish(job, failure(error, "file"))
             return
-        self._count_pass(started, len(samples) / self._step)
-        if is_last:
+        self._count_pass(started, count / self._step)
+        if is_done:
             self._finish(job)
 
     def _finish(self, job: TranscriptionJob, error: ApiError | None = None) -> None:

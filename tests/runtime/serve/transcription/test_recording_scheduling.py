@@ -5,11 +5,13 @@ import threading
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from support.serve.http_server import wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.metrics import Metrics
+from voxport.runtime.serve.transcription import worker as worker_module
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import MAX_RECORDINGS, TranscriptionWorker
 from voxport.runtime.speech_to_text import TranscriptDelta
@@ -67,3 +69,47 @@ def test_recordings_take_turns_and_the_others_wait_in_the_order_of_their_arrival
     first, second = list(range(MAX_RECORDINGS)), list(range(MAX_RECORDINGS, 2 * MAX_RECORDINGS))
     assert list(dict.fromkeys(order)) == first + second
     assert order[: 3 * MAX_RECORDINGS] == 3 * first
+
+
+class TextsAtTheEnd(LoudWords):
+    """Finds all texts after the end of the sound, one a turn."""
+
+    _task: TurnsToText
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        for number in range(TURNS):
+            self._task.turns.append(self)
+            yield TranscriptDelta(f" {number}", [])
+
+
+class TextsAtTheEndToText(TurnsToText):
+    def begin(self, *arguments: object, **options: object) -> LoudWords:
+        return TextsAtTheEnd(self)
+
+
+def test_texts_after_the_end_of_the_sound_are_given_out_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "RECORDING_TURN_S", -1.0)
+    task = TextsAtTheEndToText()
+
+    async def scenario() -> list[str]:
+        worker = TranscriptionWorker("a", task, Limits(), Metrics())
+        worker.start()
+        wait_until(lambda: worker.is_ready)
+        task.turns.clear()
+        gate = threading.Event()
+        task.before_feed = lambda: gate.wait(10) and None
+        jobs = [worker.submit() for _ in range(2)]
+        wait_until(lambda: len(worker._recordings) == len(jobs))
+        for job in jobs:
+            job.feed(TURN)
+            job.finish()
+        gate.set()
+        for job in jobs:
+            await ended(job)
+        worker.stop()
+        numbers = {job.transcription: str(number) for number, job in enumerate(jobs)}
+        return [job.text for job in jobs] + ["".join(numbers[words] for words in task.turns)]
+
+    *texts, order = asyncio.run(scenario())
+    assert all(text.endswith("ten 0 1 2 3 4") for text in texts)
+    assert order == "01" * TURNS
