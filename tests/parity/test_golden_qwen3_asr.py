@@ -255,7 +255,7 @@ def test_times_and_languages() -> None:
 def aligner() -> Aligner:
     reference = Reference(FOLDER / "aligner")
     engine = cast(Any, SimpleNamespace(stream=lambda: EagerStream(reference)))
-    return Aligner(engine, reference.constants, reference.tokenizer)
+    return Aligner(engine, reference.constants, reference.tokenizer, ROWS)
 
 
 @pytest.mark.parametrize("name", TEXTS["aligned"])

@@ -18,6 +18,10 @@ from voxport.runtime.families.qwen3_asr.times import mended
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 
 
+# of the caches that the text of a second of sound takes: two a word and its tokens. Fast speech has 14.
+TEXT_ROWS_PER_SECOND = 24
+
+
 @dataclass(frozen=True)
 class Alignment:
     """Words as they stand in the text. `mended` is the share of times that ran backwards, `confidence` the
@@ -33,10 +37,13 @@ class Alignment:
 class Aligner:
     """Each alignment uses a stream of its own on the shared engine. Threads take turns."""
 
-    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer):
+    def __init__(
+        self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer, capacity: int
+    ):
+        """`capacity` is the number of rows of the caches."""
         assert constants.aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
-        self._lock = Lock()
+        self._lock, self._capacity = Lock(), capacity
         self._aligner: AlignerConstants = constants.aligner
 
     @property
@@ -47,6 +54,13 @@ class Aligner:
     def longest_s(self) -> float:
         """Seconds of sound up to which the model knows times."""
         return self._aligner.classes * self._aligner.step_ms / 1000
+
+    @property
+    def fitting_s(self) -> float:
+        """Seconds of sound that fit the model and, with the text of fast speech, the caches."""
+        c = self._constants
+        sound_rows = c.chunk_rows * c.sample_rate / (c.chunk_frames * c.hop_length)
+        return min(self.longest_s, (self._capacity - 2) / (sound_rows + TEXT_ROWS_PER_SECOND))
 
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n]; `language` is a code.
@@ -82,10 +96,10 @@ class Aligner:
             constants,
             [each for word in words for each in (*self._tokenizer.encode(word), *places)],
         )
-        if len(ids) > stream.capacity(ALIGN):
+        if len(ids) > self._capacity:
             raise UsageError(
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
-                f"{stream.capacity(ALIGN)}; divide both, or export with a larger cache"
+                f"{self._capacity}; divide both, or export with a larger cache"
             )
         return time_logits(stream, constants, ids, sound)
 

@@ -1,0 +1,82 @@
+"""Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Unpack, cast
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from support.export.cache import ExportCache
+from support.paths import GOLDEN
+
+from voxport.model.qwen3_asr.config import Options
+from voxport.model.qwen3_asr.family import FAMILY
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
+from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.speech_to_text import (
+    LiveBatch,
+    SpeechToText,
+    TranscriptDelta,
+    Transcription,
+    TranscriptionOptions,
+)
+
+FOLDER = GOLDEN / "qwen3_asr"
+
+
+def exported(exports: ExportCache, kind: str, folder: Path) -> Path:
+    arguments = ["--checkpoint", str(FOLDER / kind), "--target", "onnx", "--quant", "none", "--no-verify"]
+    exports.export(folder / kind, *arguments, "--cache-length", "512")
+    return folder / kind
+
+
+@pytest.fixture(scope="module")
+def aligner(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Aligner:
+    return open_aligner(exported(exports, "aligner", tmp_path_factory.mktemp("bundles")))
+
+
+class FixedText(SpeechToText):
+    """A recogniser that answers one delta to each recording."""
+
+    languages, sample_rate, delays_ms, max_chunk_tokens, max_live = ("en", "ko"), 16_000, (0,), 1, 1
+    has_hints = True
+
+    def __init__(self, *deltas: TranscriptDelta):
+        self._deltas = iter(deltas)
+
+    def check_live(self) -> None: ...
+
+    def live_batch(self, slots: int) -> LiveBatch:
+        raise NotImplementedError
+
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
+        return cast(Transcription, SimpleNamespace(feed=lambda _: [], finish=lambda: [next(self._deltas)]))
+
+
+def test_words_that_do_not_fit_the_aligner_are_not_lost(
+    aligner: Aligner, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "Hello, there. " * 100
+    task = AlignedSpeechToText(FixedText(TranscriptDelta(text, [], "en")), aligner)
+    found = list(task.transcribe([np.zeros(8 * 16_000, np.float32)]))
+    assert "".join(delta.text for delta in found) == text and "spread evenly: text: with" in caplog.text
+    words = [word for delta in found for word in delta.words]
+    assert " ".join(word.text for word in words) == text.strip()
+    assert words[0].start == 0 and words[-1] == Word("there.", 7.96, 8)
+
+
+def test_pieces_fit_the_aligner(aligner: Aligner) -> None:
+    task = AlignedSpeechToText(FixedText(*[TranscriptDelta("Hello.", [], "en")] * 20), aligner)
+    assert aligner.fitting_s == pytest.approx(13.8, abs=0.1)
+    with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
+        list(task.transcribe([np.ones(60 * 16_000, np.float32)]))
+    lengths = [len(call.args[0]) / 16_000 for call in align.call_args_list]
+    assert sum(lengths) == pytest.approx(60, abs=0.5) and max(lengths) <= aligner.fitting_s
+
+
+def test_an_aligner_keeps_the_text_of_180_s() -> None:
+    config = FAMILY.layout.load_config(FOLDER / "aligner")
+    assert FAMILY.default_cache(config, Options()) == 8192 == FAMILY.longest_cache(config)
