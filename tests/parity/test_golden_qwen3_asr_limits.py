@@ -16,6 +16,7 @@ from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
 from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.families.qwen3_asr.words import as_written
 from voxport.runtime.speech_to_text import (
     LiveBatch,
     SpeechToText,
@@ -80,3 +81,19 @@ def test_pieces_fit_the_aligner(aligner: Aligner) -> None:
 def test_an_aligner_keeps_the_text_of_180_s() -> None:
     config = FAMILY.layout.load_config(FOLDER / "aligner")
     assert FAMILY.default_cache(config, Options()) == 8192 == FAMILY.longest_cache(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "written"),
+    [
+        ("会議 は 1 2 時 から です", "会議は１２時からです。", "会議 は １ ２ 時 から です。"),  # noqa: RUF001
+        ("テスト デスト", "ﾃｽﾄ、ﾃﾞｽﾄ", "ﾃｽﾄ、 ﾃﾞｽﾄ"),
+        ("株 東京", "㈱東京", "㈱ 東京"),
+        ("Istanbul 平成 元年", "İstanbul ㍻元年", "İstanbul ㍻ 元年"),
+        ("Foo tom", "Foo™ tom", "Foo™ tom"),
+        ("x b", "a b", "a b"),
+    ],
+)
+def test_words_that_a_package_normalized_stand_as_in_the_text(words: str, text: str, written: str) -> None:
+    """The words are those of nagisa, which need not be installed."""
+    assert as_written(words.split(), text) == written.split()
