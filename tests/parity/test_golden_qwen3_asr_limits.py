@@ -17,6 +17,7 @@ from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.words import as_written
+from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import (
     LiveBatch,
     SpeechToText,
@@ -37,6 +38,11 @@ def exported(exports: ExportCache, kind: str, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def aligner(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Aligner:
     return open_aligner(exported(exports, "aligner", tmp_path_factory.mktemp("bundles")))
+
+
+@pytest.fixture(scope="module")
+def recogniser(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> SpeechToText:
+    return open_task(SpeechToText, exported(exports, "asr", tmp_path_factory.mktemp("bundles")))
 
 
 class FixedText(SpeechToText):
@@ -97,3 +103,15 @@ def test_an_aligner_keeps_the_text_of_180_s() -> None:
 def test_words_that_a_package_normalized_stand_as_in_the_text(words: str, text: str, written: str) -> None:
     """The words are those of nagisa, which need not be installed."""
     assert as_written(words.split(), text) == written.split()
+
+
+def noise(samples: int) -> list[np.ndarray]:
+    """Blocks float32 [n] of a second each."""
+    found = np.random.default_rng(0).standard_normal(samples, dtype=np.float32) / 20
+    return np.split(found, range(16_000, samples, 16_000))
+
+
+def test_a_live_stream_ends_soon_after_a_new_segment_began(recogniser: SpeechToText) -> None:
+    """A segment has 20 s of 512 rows. The 100 samples behind it are too few for a window."""
+    deltas = recogniser.transcribe(noise(20 * 16_000 + 100), live=True)
+    assert "".join(delta.text for delta in deltas)

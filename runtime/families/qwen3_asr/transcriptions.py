@@ -13,7 +13,7 @@ from voxport.runtime.families.qwen3_asr.answer import Answer, Request
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.features import GrowingMel
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
-from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, split
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
 from voxport.runtime.speech_to_text import TranscriptDelta, check_samples
@@ -126,6 +126,9 @@ class LiveTranscription:
 
     def finish(self) -> Iterator[TranscriptDelta]:
         if len(self._waiting):
+            if self._before and not len(self._samples):  # a short rest of divided sound, as in `split`
+                missing = round(SHORTEST_S * self._parts.constants.sample_rate) - len(self._waiting)
+                self._waiting = np.pad(self._waiting, (0, max(0, missing)))
             yield from self._step(self._waiting, is_last=True)
         yield from self._answer.more(self._raw, is_final=True)
 
