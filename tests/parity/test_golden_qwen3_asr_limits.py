@@ -1,8 +1,10 @@
 """Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
 
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +17,7 @@ from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
+from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.words import as_written
 from voxport.runtime.opening import open_task
@@ -114,4 +117,21 @@ def noise(samples: int) -> list[np.ndarray]:
 def test_a_live_stream_ends_soon_after_a_new_segment_began(recogniser: SpeechToText) -> None:
     """A segment has 20 s of 512 rows. The 100 samples behind it are too few for a window."""
     deltas = recogniser.transcribe(noise(20 * 16_000 + 100), live=True)
+    assert "".join(delta.text for delta in deltas)
+
+
+@pytest.mark.parametrize("text", [" the dog and", " 0 1 2 3 4 5 6 7 8 9 0 2 4 6 8 1 3 5 7 9"])
+def test_a_live_stream_of_a_model_that_loops_ends(
+    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def looping(self: Recogniser, ids: Sequence[int], sound: np.ndarray) -> Iterator[int]:
+        self.read(ids, sound)
+        for count, token in enumerate(cycle(tokens), len(ids)):
+            yield token
+            if count == self._stream.capacity("decode_step"):
+                return
+
+    tokens = cast(Any, recogniser)._parts.tokenizer.encode(text)
+    monkeypatch.setattr(Recogniser, "answer", looping)
+    deltas = list(recogniser.transcribe(noise(45 * 16_000), live=True, language="en"))
     assert "".join(delta.text for delta in deltas)
