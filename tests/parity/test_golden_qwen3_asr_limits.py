@@ -17,6 +17,7 @@ from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.words import as_written
@@ -135,3 +136,12 @@ def test_a_live_stream_of_a_model_that_loops_ends(
     monkeypatch.setattr(Recogniser, "answer", looping)
     deltas = list(recogniser.transcribe(noise(45 * 16_000), live=True, language="en"))
     assert "".join(delta.text for delta in deltas)
+
+
+def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> None:
+    parts = cast(Any, recogniser)._parts
+    encoder = SoundEncoder(cast(Any, recogniser)._engine.stream(), parts.constants)
+    mel = np.concatenate([np.zeros((300, parts.constants.n_mels), np.float32)] * 4)
+    for end in (500, 900, 1200):
+        encoder.encode(mel[:end])
+    assert all(frames.base is None for frames, _ in encoder._windows)
