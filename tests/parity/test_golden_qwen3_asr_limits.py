@@ -145,3 +145,11 @@ def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> Non
     for end in (500, 900, 1200):
         encoder.encode(mel[:end])
     assert all(frames.base is None for frames, _ in encoder._windows)
+
+
+def test_a_piece_without_a_language_has_none_of_an_earlier_one(aligner: Aligner) -> None:
+    deltas = [TranscriptDelta("a b", [], language) for language in ("ko", "", "")]
+    with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
+        task = AlignedSpeechToText(FixedText(*deltas), aligner, piece_s=6)
+        list(task.transcribe([np.concatenate((np.ones(96_000), np.zeros(112_000))).astype(np.float32)]))
+    assert [call.args[2] for call in align.call_args_list][:2] == ["ko", ""]

@@ -76,12 +76,13 @@ class _AlignedTranscription:
         self._task, self._aligner, self._piece_s, self._options = task, aligner, piece_s, options
         self._rate = task.sample_rate
         known = check_language(options.get("language") or AUTO)
-        self._language = known or (task.languages[0] if len(task.languages) == 1 else "")
+        self._known = known or (task.languages[0] if len(task.languages) == 1 else "")
         self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
         self._start(np.zeros(0, np.float32))
 
     def _start(self, samples: np.ndarray) -> None:
         self._samples, self._taken, self._text = samples, 0, ""
+        self._language = self._known  # that of an earlier piece may be another
         self._transcription = self._task.begin(**self._options)
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
