@@ -223,14 +223,15 @@ def _transcribe_files(
         if len(files) > 1 and output is None and arguments.format != "json":
             print(f"==> {recording} <==", flush=True)
         try:
-            fields = {"recording": os.fsencode(recording).decode(errors="replace")} if len(files) > 1 else {}
+            named = {"recording": os.fsencode(recording).decode(errors="replace")} if len(files) > 1 else {}
+            fields = {"language": "", **named} if task.has_hints else named
             given = {**vars(arguments), "audio": recording, "output": output, "json_fields": fields}
             _transcribe_file(task, argparse.Namespace(**given))
         except VoxportError as error:
             if len(files) == 1:
                 raise
-            named = "" if str(recording) in str(error) else f"{recording}: "
-            log.error("%s%s", named, error)
+            place = "" if str(recording) in str(error) else f"{recording}: "
+            log.error("%s%s", place, error)
             errors.append(error)
     if errors:
         found = f"{len(errors)} of {len(files)} recordings"
@@ -303,7 +304,7 @@ def _formatted(
 ) -> str:
     if arguments.format == "json":
         timed, found = words if arguments.timestamps else None, {"language": ",".join(languages)}
-        fields = {"seconds": seconds, **(found if languages else {}), **arguments.json_fields}
+        fields = {"seconds": seconds, **arguments.json_fields, **(found if languages else {})}
         return as_json(text.strip(), timed, **fields)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"

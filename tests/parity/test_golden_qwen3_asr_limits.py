@@ -1,5 +1,6 @@
 """Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -11,15 +12,19 @@ import numpy as np
 import pytest
 from support.export.cache import ExportCache
 from support.paths import GOLDEN
+from support.runtime.recordings import write_recording
 
+from voxport.__main__ import main
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
+from voxport.runtime.families.qwen3_asr.answer import Answer
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.families.qwen3_asr.text import TAG
 from voxport.runtime.families.qwen3_asr.words import as_written
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import (
@@ -153,3 +158,19 @@ def test_a_piece_without_a_language_has_none_of_an_earlier_one(aligner: Aligner)
         task = AlignedSpeechToText(FixedText(*deltas), aligner, piece_s=6)
         list(task.transcribe([np.concatenate((np.ones(96_000), np.zeros(112_000))).astype(np.float32)]))
     assert [call.args[2] for call in align.call_args_list][:2] == ["ko", ""]
+
+
+def test_a_language_without_a_code_has_its_name() -> None:
+    for name, language in (("German", "de"), ("Wu", "Wu"), ("None", "")):
+        (delta,) = Answer().more(f"language {name}{TAG}text", is_final=True)
+        assert delta.language == language
+
+
+def test_json_has_a_language_when_nothing_is_said(
+    exports: ExportCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asr = exported(exports, "asr", tmp_path)
+    write_recording(recording := tmp_path / "silence.wav", np.zeros(16_000), 16_000)
+    assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["language"]) == ("", "")

@@ -17,8 +17,7 @@ from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 
-
-# of the caches that the text of a second of sound takes: two a word and its tokens. Fast speech has 14.
+# Rows of the caches for the text of a second of sound: tokens, and two a word. Fast speech has 14.
 TEXT_ROWS_PER_SECOND = 24
 
 
@@ -37,9 +36,7 @@ class Alignment:
 class Aligner:
     """Each alignment uses a stream of its own on the shared engine. Threads take turns."""
 
-    def __init__(
-        self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer, capacity: int
-    ):
+    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer, capacity: int):
         """`capacity` is the number of rows of the caches."""
         assert constants.aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer

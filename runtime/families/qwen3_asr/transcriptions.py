@@ -105,8 +105,8 @@ class RecordingTranscription:
 class LiveTranscription:
     """Live sound: see `streaming`. Implements `runtime.speech_to_text.Transcription`.
 
-    Text is given out when no later chunk changes it. After as much sound or text as a prompt takes, all text is
-    given out, and the next chunk begins anew.
+    Text is given out when no later chunk changes it. After as much sound or text as a prompt takes, all text
+    is given out, and the next chunk begins anew.
     """
 
     def __init__(self, stream: Stream, parts: Parts, request: Request, settings: StreamSettings):
