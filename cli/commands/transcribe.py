@@ -204,7 +204,8 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that the model cannot follow, and warns of those without an effect."""
     if arguments.language:
         check_language(arguments.language, task.languages)
-    given = [f"--{name}" for name in ("language", "context") if getattr(arguments, name)]
+    hints = ("context",) if arguments.aligner else ("language", "context")  # an aligner needs the language
+    given = [f"--{name}" for name in hints if getattr(arguments, name)]
     if given and not task.has_hints:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):

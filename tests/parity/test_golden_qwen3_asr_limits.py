@@ -1,6 +1,7 @@
 """Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,6 +16,8 @@ from support.paths import GOLDEN
 from support.runtime.recordings import write_recording
 
 from voxport.__main__ import main
+from voxport.bundle.errors import UsageError
+from voxport.cli.commands.transcribe import _check_task
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word
@@ -174,3 +177,19 @@ def test_json_has_a_language_when_nothing_is_said(
     assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["text"], found["language"]) == ("", "")
+
+
+def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: Aligner) -> None:
+    with patch.object(SoundEncoder, "encode") as encode, pytest.raises(UsageError, match="has 619 rows"):
+        aligner.align(np.zeros(16_000, np.float32), "Hello. " * 151)
+    assert not encode.called
+
+
+def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """A recogniser without hints and times of words, with an aligner to which the language gives rules."""
+    task, given = FixedText(), {"language": "en", "context": "names", "timestamps": True, "format": "json"}
+    cast(Any, task).has_hints = False
+    for aligner, named in ((Path("aligner"), "--context"), (None, "--language and --context")):
+        _check_task(task, Namespace(**given, aligner=aligner))
+        assert caplog.messages.pop() == f"{named}: has no effect on this model"
+        caplog.clear()

@@ -10,8 +10,8 @@ from voxport.bundle.constants.qwen3_asr import ALIGN, AlignerConstants, Qwen3ASR
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
-from voxport.runtime.families.qwen3_asr.features import GrowingMel
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder, rows_of
+from voxport.runtime.families.qwen3_asr.features import GrowingMel, frames_of
 from voxport.runtime.families.qwen3_asr.recogniser import with_sound
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
@@ -73,8 +73,9 @@ class Aligner:
         words = words_of(text, language)
         if not words:
             return Alignment([], 0.0, 0.0)
+        ids = self._prompt(len(samples), words)
         with self._lock:
-            logits = self._logits(samples, words)
+            logits = self._logits(samples, ids)
         times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         right = mended(times)
         seconds = [round(time / 1000, 3) for time in right]
@@ -83,14 +84,18 @@ class Aligner:
         moved = sum(a != b for a, b in zip(times, right, strict=True))
         return Alignment(found, moved / len(times), _confidence(logits))
 
-    def _logits(self, samples: np.ndarray, words: list[str]) -> np.ndarray:
+    def _logits(self, samples: np.ndarray, ids: list[int]) -> np.ndarray:
         """Logits float32 [2 * words, classes] of the times."""
         stream, constants = self._engine.stream(), self._constants
         sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
+        return time_logits(stream, constants, ids, sound)
+
+    def _prompt(self, samples: int, words: list[str]) -> list[int]:
+        """Raises UsageError if it does not fit the caches, before the sound is encoded."""
         places = [self._aligner.timestamp_id] * 2  # of the start and the end of a word
         ids = aligner_prompt(
-            len(sound),
-            constants,
+            rows_of(frames_of(samples, self._constants), self._constants),
+            self._constants,
             [each for word in words for each in (*self._tokenizer.encode(word), *places)],
         )
         if len(ids) > self._capacity:
@@ -98,7 +103,7 @@ class Aligner:
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
                 f"{self._capacity}; divide both, or export with a larger cache"
             )
-        return time_logits(stream, constants, ids, sound)
+        return ids
 
 
 def _confidence(logits: np.ndarray) -> float:
