@@ -20,7 +20,7 @@ class TranscriptDelta:
     """Text that has become complete since the last delta, and the words that have.
 
     A word is complete later than its text, so a delta may have words and no text. Their times lie within the
-    audio. `language` is the code of what the model heard, if it says so.
+    audio. `language` is what the model heard, if it says so: a code, or the name of a language without one.
     """
 
     text: str

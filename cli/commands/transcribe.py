@@ -204,7 +204,8 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that the model cannot follow, and warns of those without an effect."""
     if arguments.language:
         check_language(arguments.language, task.languages)
-    given = [f"--{name}" for name in ("language", "context") if getattr(arguments, name)]
+    hints = ("context",) if arguments.aligner else ("language", "context")  # an aligner needs the language
+    given = [f"--{name}" for name in hints if getattr(arguments, name)]
     if given and not task.has_hints:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
@@ -223,14 +224,15 @@ def _transcribe_files(
         if len(files) > 1 and output is None and arguments.format != "json":
             print(f"==> {recording} <==", flush=True)
         try:
-            fields = {"recording": os.fsencode(recording).decode(errors="replace")} if len(files) > 1 else {}
+            named = {"recording": os.fsencode(recording).decode(errors="replace")} if len(files) > 1 else {}
+            fields = {"language": "", **named} if task.has_hints else named
             given = {**vars(arguments), "audio": recording, "output": output, "json_fields": fields}
             _transcribe_file(task, argparse.Namespace(**given))
         except VoxportError as error:
             if len(files) == 1:
                 raise
-            named = "" if str(recording) in str(error) else f"{recording}: "
-            log.error("%s%s", named, error)
+            place = "" if str(recording) in str(error) else f"{recording}: "
+            log.error("%s%s", place, error)
             errors.append(error)
     if errors:
         found = f"{len(errors)} of {len(files)} recordings"
@@ -303,7 +305,7 @@ def _formatted(
 ) -> str:
     if arguments.format == "json":
         timed, found = words if arguments.timestamps else None, {"language": ",".join(languages)}
-        fields = {"seconds": seconds, **(found if languages else {}), **arguments.json_fields}
+        fields = {"seconds": seconds, **arguments.json_fields, **(found if languages else {})}
         return as_json(text.strip(), timed, **fields)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"

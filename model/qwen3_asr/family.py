@@ -59,6 +59,8 @@ class Qwen3ASR(Family[Qwen3ASRWeights, Qwen3ASRConfig, Options]):
         return config.thinker_config.text_config.max_position_embeddings
 
     def default_cache(self, config: Qwen3ASRConfig, options: Options) -> int:
+        if config.is_aligner:  # which needs 13 rows a second for sound, and two a word beside its tokens
+            return min(8192, self.longest_cache(config))
         return 4096  # recordings of 180 s have 2,340 rows of sound
 
     def constants(self, config: Qwen3ASRConfig, options: Options) -> Qwen3ASRConstants:

@@ -1,5 +1,6 @@
 """`AlignedSpeechToText`: a recogniser of any family, whose words get their times from an aligner."""
 
+import logging
 from collections.abc import Iterator
 from typing import Unpack
 
@@ -9,7 +10,8 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import NO_SPACES
-from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, split
+from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 from voxport.runtime.speech_to_text import (
     LiveBatch,
     SpeechToText,
@@ -20,6 +22,7 @@ from voxport.runtime.speech_to_text import (
 )
 from voxport.runtime.text.languages import AUTO, check_language
 
+log = logging.getLogger(__name__)
 PIECE_S = 180.0  # of sound that is aligned at once, as in the official package
 
 
@@ -35,7 +38,7 @@ class AlignedSpeechToText(SpeechToText):
                 f"aligner: needs sound of {aligner.sample_rate} Hz, and the recogniser of {task.sample_rate}"
             )
         self._task, self._aligner = task, aligner
-        self._piece_s = min(piece_s, aligner.longest_s - SEARCH_S)
+        self._piece_s = max(SHORTEST_S, min(piece_s, aligner.fitting_s - SEARCH_S))
         self.languages, self.has_hints, self.is_steady = task.languages, task.has_hints, task.is_steady
 
     @property
@@ -74,12 +77,13 @@ class _AlignedTranscription:
         self._task, self._aligner, self._piece_s, self._options = task, aligner, piece_s, options
         self._rate = task.sample_rate
         known = check_language(options.get("language") or AUTO)
-        self._language = known or (task.languages[0] if len(task.languages) == 1 else "")
+        self._known = known or (task.languages[0] if len(task.languages) == 1 else "")
         self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
         self._start(np.zeros(0, np.float32))
 
     def _start(self, samples: np.ndarray) -> None:
         self._samples, self._taken, self._text = samples, 0, ""
+        self._language = self._known  # that of an earlier piece may be another
         self._transcription = self._task.begin(**self._options)
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
@@ -106,14 +110,22 @@ class _AlignedTranscription:
         yield from self._take(piece)
         yield from self._without_times(self._transcription.finish())
         if text := self._text.strip():
-            start, self._has_text = self._before / self._rate, True
-            found = self._aligner.align(piece, text, self._language).words
-            words = [Word(w.text, round(start + w.start, 3), round(start + w.end, 3)) for w in found]
-            yield TranscriptDelta("", words, self._language)
+            self._has_text = True
+            yield TranscriptDelta("", self._words(piece, text), self._language)
         self._before += len(piece)
         self._samples = self._samples[len(piece) :]
         if len(self._samples):
             self._start(self._samples)
+
+    def _words(self, piece: np.ndarray, text: str) -> list[Word]:
+        """Words of a piece. Those that cannot be aligned are spread evenly, so that none is lost."""
+        start = self._before / self._rate
+        try:
+            found = self._aligner.align(piece, text, self._language).words
+        except UsageError as error:
+            log.warning("words from %.0f s on have no exact times, and are spread evenly: %s", start, error)
+            found = _spread(text, self._language, len(piece) / self._rate)
+        return [Word(w.text, round(start + w.start, 3), round(start + w.end, 3)) for w in found]
 
     def _without_times(self, deltas: Iterator[TranscriptDelta]) -> Iterator[TranscriptDelta]:
         for delta in deltas:
@@ -124,3 +136,10 @@ class _AlignedTranscription:
             self._text += text
             if text:
                 yield TranscriptDelta(text, [], delta.language)
+
+
+def _spread(text: str, language: str, seconds: float) -> list[Word]:
+    words = words_of(text, language)
+    written = as_written(words, text) if words else []
+    size = seconds / max(1, len(written))
+    return [Word(word, index * size, (index + 1) * size) for index, word in enumerate(written)]

@@ -10,12 +10,15 @@ from voxport.bundle.constants.qwen3_asr import ALIGN, AlignerConstants, Qwen3ASR
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.engines.base import Engine, Stream
-from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
-from voxport.runtime.families.qwen3_asr.features import GrowingMel
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder, rows_of
+from voxport.runtime.families.qwen3_asr.features import GrowingMel, frames_of
 from voxport.runtime.families.qwen3_asr.recogniser import with_sound
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
+
+# Rows of the caches for the text of a second of sound: tokens, and two a word. Fast speech has 14.
+TEXT_ROWS_PER_SECOND = 24
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Alignment:
 class Aligner:
     """Each alignment uses a stream of its own on the shared engine. Threads take turns."""
 
-    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer):
+    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer, capacity: int):
+        """`capacity` is the number of rows of the caches."""
         assert constants.aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
-        self._lock = Lock()
+        self._lock, self._capacity = Lock(), capacity
         self._aligner: AlignerConstants = constants.aligner
 
     @property
@@ -52,6 +56,13 @@ class Aligner:
         """Begins to open the model beside the caller, who has other work first."""
         self._engine.open_ahead()
 
+    @property
+    def fitting_s(self) -> float:
+        """Seconds of sound that fit the model and, with the text of fast speech, the caches."""
+        c = self._constants
+        sound_rows = c.chunk_rows * c.sample_rate / (c.chunk_frames * c.hop_length)
+        return min(self.longest_s, (self._capacity - 2) / (sound_rows + TEXT_ROWS_PER_SECOND))
+
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n]; `language` is a code.
 
@@ -66,8 +77,9 @@ class Aligner:
         words = words_of(text, language)
         if not words:
             return Alignment([], 0.0, 0.0)
+        ids = self._prompt(len(samples), words)
         with self._lock:
-            logits = self._logits(samples, words)
+            logits = self._logits(samples, ids)
         times: list[int] = (logits.argmax(axis=1) * self._aligner.step_ms).tolist()
         right = mended(times)
         seconds = [round(time / 1000, 3) for time in right]
@@ -76,22 +88,26 @@ class Aligner:
         moved = sum(a != b for a, b in zip(times, right, strict=True))
         return Alignment(found, moved / len(times), _confidence(logits))
 
-    def _logits(self, samples: np.ndarray, words: list[str]) -> np.ndarray:
+    def _logits(self, samples: np.ndarray, ids: list[int]) -> np.ndarray:
         """Logits float32 [2 * words, classes] of the times."""
         stream, constants = self._engine.stream(), self._constants
         sound = SoundEncoder(stream, constants).encode(GrowingMel(constants).of(samples))
+        return time_logits(stream, constants, ids, sound)
+
+    def _prompt(self, samples: int, words: list[str]) -> list[int]:
+        """Raises UsageError if it does not fit the caches, before the sound is encoded."""
         places = [self._aligner.timestamp_id] * 2  # of the start and the end of a word
         ids = aligner_prompt(
-            len(sound),
-            constants,
+            rows_of(frames_of(samples, self._constants), self._constants),
+            self._constants,
             [each for word in words for each in (*self._tokenizer.encode(word), *places)],
         )
-        if len(ids) > stream.capacity(ALIGN):
+        if len(ids) > self._capacity:
             raise UsageError(
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
-                f"{stream.capacity(ALIGN)}; divide both, or export with a larger cache"
+                f"{self._capacity}; divide both, or export with a larger cache"
             )
-        return time_logits(stream, constants, ids, sound)
+        return ids
 
 
 def _confidence(logits: np.ndarray) -> float:

@@ -42,7 +42,7 @@ class Answer:
         if not is_final:
             text = text[: _sure_length(text)]
         found = text[len(self._given) :] if text.startswith(self._given) else ""
-        code = CODES.get(name, "")
+        code = CODES.get(name, name)
         space = " " if found and not self._given and self._has_before and code not in NO_SPACES else ""
         self._given += found
         if is_final:

@@ -32,7 +32,8 @@ class SoundEncoder:
             frames = mel[start : start + size]
             known = self._windows[number] if number < len(self._windows) else None
             if known is None or not np.array_equal(known[0], frames):
-                known = frames, self._encode_window(frames, is_short)
+                # a copy, because a view keeps the features of all sound so far in memory
+                known = frames.copy(), self._encode_window(frames, is_short)
             found.append(known)
         self._windows = found
         return np.concatenate([np.zeros((0, constants.dim), np.float32), *(rows for _, rows in found)])

@@ -98,7 +98,7 @@ def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: b
         bundle.check_unlisted()
     check_engine(bundle)
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
-    return Aligner(open_engine(bundle, options), constants, tokenizer)
+    return Aligner(open_engine(bundle, options), constants, tokenizer, bundle.job.cache_length)
 
 
 def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenSpeechToText:

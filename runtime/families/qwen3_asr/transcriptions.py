@@ -10,10 +10,10 @@ from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
 from voxport.bundle.errors import UsageError
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families.qwen3_asr.answer import Answer, Request
-from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
-from voxport.runtime.families.qwen3_asr.features import GrowingMel
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder, rows_of
+from voxport.runtime.families.qwen3_asr.features import GrowingMel, frames_of
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
-from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, split
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, split
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
 from voxport.runtime.speech_to_text import TranscriptDelta, check_samples
@@ -59,10 +59,18 @@ class Segment:
         tokenizer, tokens = self._parts.tokenizer, list[int]()
         sound = self._encoder.encode(self._mel.of(samples))
         ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
-        limit = PROMPT_ROWS + round(len(samples) / self._parts.constants.sample_rate * TOKENS_PER_SECOND)
-        for token in islice(self._recogniser.answer(ids, sound), limit):  # a loop ends there
+        seconds = len(samples) / self._parts.constants.sample_rate
+        limit = PROMPT_ROWS + round(seconds * TOKENS_PER_SECOND) - len(tokenizer.encode_answer(kept))
+        for token in islice(self._recogniser.answer(ids, sound), max(0, limit)):  # a loop ends there
             tokens.append(token)
             yield kept + tokenizer.decode(tokens)
+
+    def has_room(self, samples: int, kept: str) -> bool:
+        """Whether a prompt for so many samples, `kept` and some more text fit the caches."""
+        constants = self._parts.constants
+        sound = rows_of(frames_of(samples, constants), constants)
+        ids = self._parts.tokenizer.prompt(sound, self._request.context, self._forced + kept)
+        return len(ids) + TOKENS_PER_SECOND < self._parts.capacity
 
 
 class RecordingTranscription:
@@ -97,8 +105,8 @@ class RecordingTranscription:
 class LiveTranscription:
     """Live sound: see `streaming`. Implements `runtime.speech_to_text.Transcription`.
 
-    Text is given out when no later chunk changes it. After as much sound as a prompt takes, all text is given
-    out, and the next chunk begins anew.
+    Text is given out when no later chunk changes it. After as much sound or text as a prompt takes, all text
+    is given out, and the next chunk begins anew.
     """
 
     def __init__(self, stream: Stream, parts: Parts, request: Request, settings: StreamSettings):
@@ -120,12 +128,17 @@ class LiveTranscription:
             chunk, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
             self._before += self._size
             yield from self._step(chunk)
-            if len(self._samples) + self._size > self._longest_s * self._parts.constants.sample_rate:
+            count = len(self._samples) + self._size
+            is_long = count > self._longest_s * self._parts.constants.sample_rate
+            if is_long or not self._segment.has_room(count, self._raw):
                 yield from self._answer.more(self._raw, is_final=True)
                 self._begin()
 
     def finish(self) -> Iterator[TranscriptDelta]:
         if len(self._waiting):
+            if self._before and not len(self._samples):  # a short rest of divided sound, as in `split`
+                missing = round(SHORTEST_S * self._parts.constants.sample_rate) - len(self._waiting)
+                self._waiting = np.pad(self._waiting, (0, max(0, missing)))
             yield from self._step(self._waiting, is_last=True)
         yield from self._answer.more(self._raw, is_final=True)
 

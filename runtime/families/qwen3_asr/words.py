@@ -1,6 +1,7 @@
 """Words of a text, to which an aligner gives times, by the rules of the official package."""
 
 import logging
+import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -32,19 +33,39 @@ def words_of(text: str, language: str) -> list[str]:
 
 
 def as_written(words: Iterable[str], text: str) -> list[str]:
-    """Each word as it stands in the text, with the marks around it."""
-    starts, ends, end = list[int](), list[int](), 0
-    for word in words:
-        for place, letter in enumerate(word):
-            found = text.index(letter, end)
-            starts += [found] if place == 0 else []
-            end = found + 1
-        ends.append(end)
+    """Each word as it stands in the text, with the marks around it.
+
+    Words may be normalized: nagisa makes `12` of `１２`. Their letters are looked for in normalized text, and
+    the rare one that is not there is skipped.
+    """
+    given, rest, starts, ends, end = list(words), iter(text), list[int](), list[int](), 0
+    plain, places = text, list(range(len(text) + 1))
+    if is_normalized := not all(letter in rest for word in given for letter in word):
+        plain, places = _normalized(text)
+    for word in given:
+        found = [end]
+        for letter in _normalized(word)[0] if is_normalized else word:
+            if (place := plain.find(letter, found[-1])) >= 0:
+                found.append(place + 1)
+        first = found[1] - 1 if len(found) > 1 else end
+        starts.append(places[first])
+        end = found[-1]
+        ends.append(places[end - 1] + 1 if end else 0)
     edges = [0]
     for end, start in zip(ends, starts[1:], strict=False):
         blank = regex.search(r"\s", text, pos=end, endpos=start)
         edges.append(blank.start() if blank else start)
-    return [text[first:last].strip() for first, last in zip(edges, [*edges[1:], len(text)], strict=True)]
+    parts = zip(given, edges, [*edges[1:], len(text)], strict=True)
+    return [text[first:last].strip() or word for word, first, last in parts]
+
+
+def _normalized(text: str) -> tuple[str, list[int]]:
+    """The text in compatibility decomposition without case, and for each letter its place in the text. One
+    place more is the end.
+    """
+    found = [unicodedata.normalize("NFKD", letter).casefold() for letter in text]
+    places = [place for place, letters in enumerate(found) for _ in letters]
+    return "".join(found), [*places, len(text)]
 
 
 def _cleaned(words: Iterable[str]) -> Iterator[str]:

@@ -22,7 +22,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in (MANIFEST, "a.pte"):
         (tmp_path / name).write_text("{}")
-    return stand_in(folder=tmp_path, engine_files={"a.pte": None})
+    manifest = stand_in(model_dump_json=lambda: "{}")
+    return stand_in(folder=tmp_path, manifest=manifest, engine_files={"a.pte": None})
 
 
 @pytest.fixture

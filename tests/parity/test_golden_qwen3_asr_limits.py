@@ -1,0 +1,195 @@
+"""Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Unpack, cast
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from support.export.cache import ExportCache
+from support.paths import GOLDEN
+from support.runtime.recordings import write_recording
+
+from voxport.__main__ import main
+from voxport.bundle.errors import UsageError
+from voxport.cli.commands.transcribe import _check_task
+from voxport.model.qwen3_asr.config import Options
+from voxport.model.qwen3_asr.family import FAMILY
+from voxport.runtime.audio.captions import Word
+from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
+from voxport.runtime.families.qwen3_asr.answer import Answer
+from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
+from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
+from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.families.qwen3_asr.text import TAG
+from voxport.runtime.families.qwen3_asr.words import as_written
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import (
+    LiveBatch,
+    SpeechToText,
+    TranscriptDelta,
+    Transcription,
+    TranscriptionOptions,
+)
+
+FOLDER = GOLDEN / "qwen3_asr"
+
+
+def exported(exports: ExportCache, kind: str, folder: Path) -> Path:
+    arguments = ["--checkpoint", str(FOLDER / kind), "--target", "onnx", "--quant", "none", "--no-verify"]
+    exports.export(folder / kind, *arguments, "--cache-length", "512")
+    return folder / kind
+
+
+@pytest.fixture(scope="module")
+def aligner(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Aligner:
+    return open_aligner(exported(exports, "aligner", tmp_path_factory.mktemp("bundles")))
+
+
+@pytest.fixture(scope="module")
+def recogniser(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> SpeechToText:
+    return open_task(SpeechToText, exported(exports, "asr", tmp_path_factory.mktemp("bundles")))
+
+
+class FixedText(SpeechToText):
+    """A recogniser that answers one delta to each recording."""
+
+    languages, sample_rate, delays_ms, max_chunk_tokens, max_live = ("en", "ko"), 16_000, (0,), 1, 1
+    has_hints = True
+
+    def __init__(self, *deltas: TranscriptDelta):
+        self._deltas = iter(deltas)
+
+    def check_live(self) -> None: ...
+
+    def live_batch(self, slots: int) -> LiveBatch:
+        raise NotImplementedError
+
+    def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
+        return cast(Transcription, SimpleNamespace(feed=lambda _: [], finish=lambda: [next(self._deltas)]))
+
+
+def test_words_that_do_not_fit_the_aligner_are_not_lost(
+    aligner: Aligner, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "Hello, there. " * 100
+    task = AlignedSpeechToText(FixedText(TranscriptDelta(text, [], "en")), aligner)
+    found = list(task.transcribe([np.zeros(8 * 16_000, np.float32)]))
+    assert "".join(delta.text for delta in found) == text and "spread evenly: text: with" in caplog.text
+    words = [word for delta in found for word in delta.words]
+    assert " ".join(word.text for word in words) == text.strip()
+    assert words[0].start == 0 and words[-1] == Word("there.", 7.96, 8)
+
+
+def test_pieces_fit_the_aligner(aligner: Aligner) -> None:
+    task = AlignedSpeechToText(FixedText(*[TranscriptDelta("Hello.", [], "en")] * 20), aligner)
+    assert aligner.fitting_s == pytest.approx(13.8, abs=0.1)
+    with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
+        list(task.transcribe([np.ones(60 * 16_000, np.float32)]))
+    lengths = [len(call.args[0]) / 16_000 for call in align.call_args_list]
+    assert sum(lengths) == pytest.approx(60, abs=0.5) and max(lengths) <= aligner.fitting_s
+
+
+def test_an_aligner_keeps_the_text_of_180_s() -> None:
+    config = FAMILY.layout.load_config(FOLDER / "aligner")
+    assert FAMILY.default_cache(config, Options()) == 8192 == FAMILY.longest_cache(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "written"),
+    [
+        ("会議 は 1 2 時 から です", "会議は１２時からです。", "会議 は １ ２ 時 から です。"),  # noqa: RUF001
+        ("テスト デスト", "ﾃｽﾄ、ﾃﾞｽﾄ", "ﾃｽﾄ、 ﾃﾞｽﾄ"),
+        ("株 東京", "㈱東京", "㈱ 東京"),
+        ("Istanbul 平成 元年", "İstanbul ㍻元年", "İstanbul ㍻ 元年"),
+        ("Foo tom", "Foo™ tom", "Foo™ tom"),
+        ("x b", "a b", "a b"),
+    ],
+)
+def test_words_that_a_package_normalized_stand_as_in_the_text(words: str, text: str, written: str) -> None:
+    """The words are those of nagisa, which need not be installed."""
+    assert as_written(words.split(), text) == written.split()
+
+
+def noise(samples: int) -> list[np.ndarray]:
+    """Blocks float32 [n] of a second each."""
+    found = np.random.default_rng(0).standard_normal(samples, dtype=np.float32) / 20
+    return np.split(found, range(16_000, samples, 16_000))
+
+
+def test_a_live_stream_ends_soon_after_a_new_segment_began(recogniser: SpeechToText) -> None:
+    """A segment has 20 s of 512 rows. The 100 samples behind it are too few for a window."""
+    deltas = recogniser.transcribe(noise(20 * 16_000 + 100), live=True)
+    assert "".join(delta.text for delta in deltas)
+
+
+@pytest.mark.parametrize("text", [" the dog and", " 0 1 2 3 4 5 6 7 8 9 0 2 4 6 8 1 3 5 7 9"])
+def test_a_live_stream_of_a_model_that_loops_ends(
+    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def looping(self: Recogniser, ids: Sequence[int], sound: np.ndarray) -> Iterator[int]:
+        self.read(ids, sound)
+        for count, token in enumerate(cycle(tokens), len(ids)):
+            yield token
+            if count == self._stream.capacity("decode_step"):
+                return
+
+    tokens = cast(Any, recogniser)._parts.tokenizer.encode(text)
+    monkeypatch.setattr(Recogniser, "answer", looping)
+    deltas = list(recogniser.transcribe(noise(45 * 16_000), live=True, language="en"))
+    assert "".join(delta.text for delta in deltas)
+
+
+def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> None:
+    parts = cast(Any, recogniser)._parts
+    encoder = SoundEncoder(cast(Any, recogniser)._engine.stream(), parts.constants)
+    mel = np.concatenate([np.zeros((300, parts.constants.n_mels), np.float32)] * 4)
+    for end in (500, 900, 1200):
+        encoder.encode(mel[:end])
+    assert all(frames.base is None for frames, _ in encoder._windows)
+
+
+def test_a_piece_without_a_language_has_none_of_an_earlier_one(aligner: Aligner) -> None:
+    deltas = [TranscriptDelta("a b", [], language) for language in ("ko", "", "")]
+    with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
+        task = AlignedSpeechToText(FixedText(*deltas), aligner, piece_s=6)
+        list(task.transcribe([np.concatenate((np.ones(96_000), np.zeros(112_000))).astype(np.float32)]))
+    assert [call.args[2] for call in align.call_args_list][:2] == ["ko", ""]
+
+
+def test_a_language_without_a_code_has_its_name() -> None:
+    for name, language in (("German", "de"), ("Wu", "Wu"), ("None", "")):
+        (delta,) = Answer().more(f"language {name}{TAG}text", is_final=True)
+        assert delta.language == language
+
+
+def test_json_has_a_language_when_nothing_is_said(
+    exports: ExportCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asr = exported(exports, "asr", tmp_path)
+    write_recording(recording := tmp_path / "silence.wav", np.zeros(16_000), 16_000)
+    assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["language"]) == ("", "")
+
+
+def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: Aligner) -> None:
+    with patch.object(SoundEncoder, "encode") as encode, pytest.raises(UsageError, match="has 619 rows"):
+        aligner.align(np.zeros(16_000, np.float32), "Hello. " * 151)
+    assert not encode.called
+
+
+def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """A recogniser without hints and times of words, with an aligner to which the language gives rules."""
+    task, given = FixedText(), {"language": "en", "context": "names", "timestamps": True, "format": "json"}
+    cast(Any, task).has_hints = False
+    for aligner, named in ((Path("aligner"), "--context"), (None, "--language and --context")):
+        _check_task(task, Namespace(**given, aligner=aligner))
+        assert caplog.messages.pop() == f"{named}: has no effect on this model"
+        caplog.clear()
