@@ -83,6 +83,11 @@ def built_in(listens: bool, languages: Sequence[str], is_large: bool = False) ->
 
 def from_folder(path: Path, listens: bool) -> CalibrationData:
     """The user's sentences: a text file, or a folder with recordings. Raises UsageError."""
+    if listens and path.is_file():
+        raise UsageError(
+            f"{path}: is a file, and this model hears; expected a folder of recordings with their texts",
+            field="calibrate",
+        )
     sentences = read_sentences(path)
     if len(sentences) < LEAST_SENTENCES:
         raise UsageError(

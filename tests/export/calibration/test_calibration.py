@@ -229,7 +229,7 @@ def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> No
         from_folder(tmp_path, listens=False)
     two = tmp_path / "two.txt"
     two.write_text("One sentence.\nAnother one.\n")
-    with pytest.raises(UsageError, match="has no recording"):
+    with pytest.raises(UsageError, match="expected a folder of recordings"):
         from_folder(two, listens=True)
     folder = tmp_path / "silent"
     folder.mkdir()
