@@ -170,7 +170,7 @@ def is_reused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(GrowingMel, "of", lambda self, samples: log_mel(samples, self._constants))
         monkeypatch.setattr(SoundEncoder, "_windows", property(lambda _: [], lambda *_: None), raising=False)
         monkeypatch.setattr(Recogniser, "_known_rows", lambda *_: 0)
-    return request.param == "reused"
+    return bool(request.param == "reused")
 
 
 @pytest.mark.parametrize("name", TEXTS["streams"])
