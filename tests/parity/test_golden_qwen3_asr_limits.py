@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.export.cache import ExportCache
 from support.paths import GOLDEN
-from support.runtime.recordings import write_recording
+from support.runtime.recordings import sentences, write_recording
 
 from voxport.__main__ import main
 from voxport.bundle.errors import UsageError
@@ -21,6 +21,7 @@ from voxport.cli.commands.transcribe import _check_task
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word
+from voxport.runtime.audio.turns import TurnSettings, turns_of
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
 from voxport.runtime.families.qwen3_asr.answer import Answer
@@ -28,6 +29,7 @@ from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.text import TAG
+from voxport.runtime.families.qwen3_asr.transcriptions import Segment
 from voxport.runtime.families.qwen3_asr.words import as_written
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import (
@@ -193,3 +195,18 @@ def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCapt
         _check_task(task, Namespace(**given, aligner=aligner))
         assert caplog.messages.pop() == f"{named}: has no effect on this model"
         caplog.clear()
+
+
+def test_each_turn_of_live_sound_is_transcribed_alone(
+    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Segment, "answer", lambda _, samples, kept: iter([f"{len(samples)} samples"]))
+    sound = sentences(2)
+    blocks = np.split(sound, range(1280, len(sound), 1280))
+    found = [
+        (start, "".join(delta.text for delta in recogniser.transcribe(turn, live=True, language="en")))
+        for start, turn in turns_of(blocks, TurnSettings())
+    ]
+    lengths_ms = (4224 - 768, 8160 - 4672)
+    texts = [f"{16 * length} samples" for length in lengths_ms]
+    assert found == list(zip((0.768, 4.672), texts, strict=True))
