@@ -7,6 +7,7 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
+from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import BUNDLE_HELP, add_engine_arguments, engine_options, folder
 from voxport.runtime.audio.captions import as_json, as_srt, as_textgrid, as_vtt
 from voxport.runtime.audio.sources import Recording
@@ -43,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     text, code = _read(arguments.text), check_language(arguments.language)
     aligner = open_aligner(arguments.bundle, engine_options(arguments))
+    if code and code not in (known := Bundle(arguments.bundle).job.languages):
+        log.warning(
+            "--language %s: the aligner was trained on %s; times may be wrong", code, ", ".join(known)
+        )
     source = Recording(arguments.audio, aligner.sample_rate)
     source.check_whole()
     samples = np.concatenate([np.zeros(0, np.float32), *source.blocks()])

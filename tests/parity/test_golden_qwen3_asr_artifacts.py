@@ -164,6 +164,8 @@ def test_the_commands_transcribe_and_align(
     assert main(aligning) == 0
     others = capsys.readouterr()
     assert json.loads(others.out)["confidence"] < 0.5 and "44 % of the times ran backwards" in others.err
+    assert main([*aligning, "--language", "da"]) == 0
+    assert "--language da: the aligner was trained on" in capsys.readouterr().err
     aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
     assert main([*aligned, "--timestamps"]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == timed
