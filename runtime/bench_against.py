@@ -22,7 +22,8 @@ def read_runs(paths: list[Path]) -> dict[str, Figures]:
         try:
             found: Any = json.loads(path.read_text(encoding="utf-8"))
             dict(_times(found))
-            [found[part].get for part, _ in COMPARED]
+            if not all(isinstance(found[part], dict) for part, _ in COMPARED):
+                raise TypeError
         except OSError as error:
             raise UsageError(f"against: {path}: cannot be read: {error.strerror}", field="against") from None
         except (ValueError, KeyError, TypeError, AttributeError):

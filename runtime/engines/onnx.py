@@ -111,7 +111,8 @@ class OnnxEngine(Engine):
             return opening.result()
         except VoxportError as error:
             with self.lock:  # the next call tries again
-                self._sessions.pop(file, None)
+                if self._sessions.get(file) is opening:
+                    del self._sessions[file]
             raise VoxportError(str(error)) from None
 
     def _opening(self, file: str) -> Future[ort.InferenceSession]:
