@@ -16,7 +16,7 @@ assert main(sys.argv[1:]) == 0
 own = [name for name, module in sys.modules.items() if name.split(".")[0] == "voxport"]
 print("MODULES", *(name for name in own if getattr(sys.modules[name], "__file__", None)))
 """
-MAX_DRY_RUN, MAX_SAY = 72, 40  # modules of the project
+MAX_DRY_RUN, MAX_SAY = 72, 41  # modules of the project
 
 
 def run(*command: object, path: Path, folder: Path) -> str:
