@@ -3,8 +3,8 @@
     python -m tools.training.data.speak --folder STATE --voices package/voices --source own --shards 0:60
 
 A shard depends on its name only, so several processes can make different shards, and an interrupted one is
-made anew. Most sentences are spoken by the voices of the embedded model. The others are for recognition: by
-any other voice, or by the mean of two, at another speed.
+made anew. A third of the sentences is spoken by the voices of the embedded model. The others are for
+recognition: by any other voice, or by the mean of two, at another speed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tools.training.data import kokoro
 from tools.training.data.clips import CLIPS, SPEECH_FOLDER, Clip, pack
 from tools.training.data.sentences import SOURCES, trained
 
-NATURAL = {"af_heart": 0.45, "am_michael": 0.35}  # share of the sentences
+NATURAL = {"af_heart": 0.2, "am_michael": 0.15}  # share of the sentences
 MIXED = "mixed"  # the name of all other voices
 SLOWEST, FASTEST = 0.8, 1.3
 
