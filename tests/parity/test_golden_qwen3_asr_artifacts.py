@@ -9,12 +9,17 @@ import pytest
 from openai import OpenAI
 from support.commands import error_line
 from support.export.cache import ExportCache
+from support.model.micro import micro_checkpoint
 from support.paths import GOLDEN
 from support.runtime.recordings import write_recording
 from support.serve.http_server import running
 
 from voxport.__main__ import main
 from voxport.bundle.errors import UsageError
+from voxport.bundle.manifest import ExportRequest
+from voxport.export.model import Model
+from voxport.export.resolve import Source, resolve
+from voxport.export.targets import open_target
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.engines.base import EngineOptions
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
@@ -199,3 +204,14 @@ def test_what_the_commands_refuse_is_one_line(
         ([*aligning[:3], str(tmp_path / "none"), *aligning[4:]], "--text"),
     ):
         assert main(arguments) == 2 and reason in error_line(capsys)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_quantised_weights_of_all_products_are_stored(tmp_path: Path, target: str) -> None:
+    """A converter that rewrites a product, here the first one behind the convolutions, would lose one."""
+    opened = open_target(target)
+    request = ExportRequest(quant=opened.default_recipe)
+    model = Model(resolve(Source(micro_checkpoint("qwen3_asr")), request), opened.layout)
+    for name in model.resolved.graphs:
+        opened.lower(model.graph(name), tmp_path)
+        opened.check(model.graph(name), tmp_path)
