@@ -28,7 +28,12 @@ from voxport.quantize.search import SquaredErrors
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
 AGAIN = "calibrate again"
 KEPT_ROWS, KEPT_VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
-ROWS, EXPONENTS, WEIGHTS = "rows.", "exponents.", "weights."  # how names of tensors begin
+ROWS, EXPONENTS, ROTATIONS, WEIGHTS = (
+    "rows.",
+    "exponents.",
+    "rotations.",
+    "weights.",
+)  # how names of tensors begin
 ABOUT = "about"  # the only key of the metadata, because a file has several in any order
 
 
@@ -96,7 +101,7 @@ class Calibration:
     """What a calibration found, in a file, so that an export reads one weight at a time.
 
     mixture: of `--quant auto`.
-    exponents: of channels, by the path of what writes them.
+    exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """
 
     def __init__(self, path: Path):
@@ -105,11 +110,14 @@ class Calibration:
         with safe_open(path, framework="pt") as file:
             self._names = set(file.keys())
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
-            self.exponents = {
-                name.removeprefix(EXPONENTS): file.get_tensor(name).long()
-                for name in sorted(self._names)
-                if name.startswith(EXPONENTS)
-            }
+            self.exponents, self.rotations = (
+                {
+                    name.removeprefix(prefix): file.get_tensor(name)
+                    for name in sorted(self._names)
+                    if name.startswith(prefix)
+                }
+                for prefix in (EXPONENTS, ROTATIONS)
+            )
         self._rows: dict[str, str] = about.get("rows", {})
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
         self.digests: dict[str, str] = about.get("digests", {})
@@ -171,11 +179,13 @@ def save_calibration(
     path: Path,
     weights: StoredWeights,
     exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    rotations: Mapping[str, torch.Tensor] = MappingProxyType({}),
     mixture: Sequence[Share] = (),
 ) -> None:
     """A file for `Calibration`."""
     tensors = {WEIGHTS + name: value for name, value in weights.tensors.items()}
     tensors |= {EXPONENTS + name: value.to(torch.int8) for name, value in exponents.items()}
+    tensors |= {ROTATIONS + name: value for name, value in rotations.items()}
     schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
     about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture}
     save_file(tensors, path, {ABOUT: json.dumps(about)})

@@ -16,9 +16,10 @@ import torch
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.bundle.user_cache import private_folder
+from voxport.export.calibration.channels import choose_changes
 from voxport.export.calibration.data import STATISTICS, CalibrationData, data_of
 from voxport.export.calibration.free_run import record_run
-from voxport.export.calibration.graph import GraphReplay, Rows, weights_of
+from voxport.export.calibration.graph import GraphReplay
 from voxport.export.calibration.mixture import Budget, Choice, RowsOf, expected_losses, mixture, rules_of
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.store import (
@@ -33,8 +34,7 @@ from voxport.export.evaluation.sentences import Sentence
 from voxport.export.job import lowering_key, make_job
 from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
-from voxport.model.checkpoint import is_below
-from voxport.model.layers.channels import ChannelScales, channels_of
+from voxport.model.layers.channels import changes_of
 from voxport.quantize.calibration import (
     LEAST_ROWS,
     Calibration,
@@ -43,7 +43,6 @@ from voxport.quantize.calibration import (
     save_calibration,
     save_rows,
 )
-from voxport.quantize.migration import candidates, output_error
 from voxport.quantize.parallel import one_thread
 
 EXPIRY = 30 * 24 * 3600  # seconds after which an interrupted calibration is given up
@@ -144,8 +143,8 @@ def write_statistics(
         chosen = choose(_losses(folder / "losses", resolved, replays, rows_of))
         resolved = _resolved(resolved, chosen)
         replays = _replays(resolved, calls)
-    exponents = _exponents(resolved, rows_of)
-    changed = resolved.source.checkpoint.changed(ChannelScales(resolved.source.root(), exponents))
+    changes = choose_changes(resolved, rows_of)
+    changed = resolved.source.checkpoint.changed(changes_of(resolved.source.root(), *changes))
     weights, suffix = StoredWeights(), f"weights-{_digest(resolved.request.rules)}"
     for name, each in replays.items():
         write = lambda path, each=each: save_calibration(path, each.quantized(changed).stored)
@@ -154,7 +153,7 @@ def write_statistics(
         weights.tensors |= found.tensors()
         weights.schemes |= found.schemes
         weights.digests |= found.digests
-    save_calibration(folder / "statistics", weights, exponents, chosen)
+    save_calibration(folder / "statistics", weights, *changes, chosen)
     return folder / "statistics"
 
 
@@ -196,30 +195,3 @@ def _step(path: Path, write: Callable[[Path], None]) -> Path:
         write(unfinished)
         unfinished.replace(path)
     return path
-
-
-def _exponents(resolved: Resolved, rows_of: RowsOf) -> Rows:
-    """For each pair of channels whose readers are quantised, the exponents that are best for them."""
-    root, found = resolved.source.root(), {}
-    weight_of = weights_of(resolved.source.checkpoint, root)
-    schemes = {
-        path: scheme
-        for graph, recipe in resolved.recipes.items()
-        for path in resolved.source.quantizable
-        if is_below(path, resolved.graphs[graph].weights) and (scheme := recipe.scheme_for(path, False))
-    }
-    for pair in channels_of(root):
-        inputs = rows_of(pair.readers[0])
-        if inputs is None or not all(reader in schemes for reader in pair.readers):
-            continue
-        weights = [weight_of(reader).float() for reader in pair.readers]
-        largest = torch.stack([weight.abs().amax(0) for weight in weights]).amax(0)
-        options = candidates(pair.largest(inputs.fit.abs().amax(0)), pair.largest(largest))
-        columns = inputs.fit.shape[1]
-        chosen = [schemes[reader] for reader in pair.readers]
-        errors = [output_error(chosen, weights, inputs, pair.of_columns(each, columns)) for each in options]
-        best = min(range(len(errors)), key=errors.__getitem__)
-        log.info("%s: %s", pair.writer, [f"{error:.2e}" for error in errors])
-        if best:
-            found[pair.writer] = -options[best]
-    return found

@@ -1,12 +1,15 @@
-"""Channels between two weights, which a power of two can make larger in one and smaller in the other.
+"""Channels between two weights: changes of both that change nothing behind them.
 
 What a norm or a linear writes to a channel, the linears behind it read with one column. If the first is
 multiplied by 2^e and the second by 2^-e, no value behind them changes, and no bit either unless a value
 leaves the range of its dtype. Calibration uses this to make weights and activations easier to round, `synth
 --outliers` to make them as hard as in trained models.
+
+Values of a head can be rotated as well, because attention mixes rows and not channels: the projection of
+values becomes R W_v, the linear behind attention W_o R^T (R2 of SpinQuant, Liu et al. 2024).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,3 +108,43 @@ class ChannelScales:
         if (columns := self.columns.get(name)) is not None:
             tensor = torch.ldexp(tensor, columns).to(tensor.dtype)
         return tensor
+
+
+class ValueRotations:
+    """Rotations by tensor: rows of projections of values, and columns of the linears behind attention."""
+
+    def __init__(self, root: nn.Module, rotations: Mapping[str, torch.Tensor]):
+        """`rotations`: by the path of a projection of values, [key and value heads, D, D]."""
+        self.rows: dict[str, torch.Tensor] = {}
+        self.columns: dict[str, torch.Tensor] = {}
+        for pair in channels_of(root):
+            if pair.writer not in rotations:
+                continue
+            found = rotations[pair.writer].double()
+            writer = root.get_submodule(pair.writer)
+            for name, _ in writer.named_parameters(recurse=False):
+                self.rows[f"{pair.writer}.{name}"] = found
+            for reader in pair.readers:
+                columns = root.get_submodule(reader).get_parameter("weight").shape[1]
+                self.columns[f"{reader}.weight"] = found.repeat_interleave(columns // pair.width, 0)
+
+    def __call__(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, rotated; of the same dtype. Values are rounded to bfloat16, so that all machines have
+        the same, although sums in float64 differ in their last bits.
+        """
+        rotated = tensor
+        if (rows := self.rows.get(name)) is not None:
+            heads = tensor.double().reshape(*rows.shape[:2], *tensor.shape[1:])
+            rotated = torch.einsum("hij,hj...->hi...", rows, heads)
+        if (columns := self.columns.get(name)) is not None:
+            heads = tensor.double().reshape(len(tensor), *columns.shape[:2])
+            rotated = torch.einsum("hij,nhj->nhi", columns, heads)
+        return tensor if rotated is tensor else rotated.reshape(tensor.shape).bfloat16().to(tensor.dtype)
+
+
+def changes_of(
+    root: nn.Module, exponents: Mapping[str, torch.Tensor], rotations: Mapping[str, torch.Tensor]
+) -> Callable[[str, torch.Tensor], torch.Tensor]:
+    """What changes each tensor of a checkpoint, given its name: rotations, then powers of two."""
+    scales, turned = ChannelScales(root, exponents), ValueRotations(root, rotations)
+    return lambda name, tensor: scales(name, turned(name, tensor))

@@ -159,7 +159,8 @@ class Encoder(nn.Module):
             x = F.gelu(convolution(F.pad(x, (1, 1, 1, 1))))
             length = (length + STRIDE - 1) // STRIDE
         x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)[None])  # [1, 13 · C, width]
-        return (x.unflatten(1, (-1, len(self.positions))) + self.positions).flatten(1, 2)
+        found: torch.Tensor = x.unflatten(1, (-1, len(self.positions))) + self.positions
+        return found.flatten(1, 2)
 
     def forward(self, mel: torch.Tensor, frames: torch.Tensor, is_short: torch.Tensor) -> torch.Tensor:
         x = self.embed(mel, frames, is_short)

@@ -10,7 +10,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
-from voxport.model.layers.channels import ChannelScales
+from voxport.model.layers.channels import ChannelScales, ValueRotations, channels_of
 from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import quantize
 from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors, shrinkage
@@ -135,15 +135,25 @@ def test_outlier_channels_move_to_the_weights() -> None:
     assert min(errors) < errors[0] / 4 and (best[:4] >= best[4:].max()).all()
 
 
+def random_rotations(root: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """An orthogonal matrix for each head of each projection of values."""
+    generator, found = torch.Generator().manual_seed(0), {}
+    for pair in channels_of(root):
+        if pair.heads:
+            size = pair.width // pair.heads
+            found[pair.writer] = torch.linalg.qr(torch.randn(pair.heads, size, size, generator=generator)).Q
+    return found
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_outliers_change_no_output(family: str) -> None:
-    """Powers of two between weights: bit for bit. Common parts of values: to the rounding of bfloat16. What
-    is changed on one side only changes outputs.
+    """Powers of two between weights: bit for bit. Common parts and rotations of values: to the rounding of
+    bfloat16. What is changed on one side only changes outputs.
     """
     source = Source(micro_checkpoint(family))
     resolved = resolve(source, ExportRequest())
 
-    def outputs(change: ChannelScales | Outliers | None) -> torch.Tensor:
+    def outputs(change: ChannelScales | ValueRotations | Outliers | None) -> torch.Tensor:
         before = source.checkpoint
         source.checkpoint = before.changed(change) if change else before
         try:
@@ -159,6 +169,10 @@ def test_outliers_change_no_output(family: str) -> None:
     assert outliers.scales.columns and outliers.readers
     assert torch.equal(outputs(outliers.scales), expected)
     assert (outputs(outliers) - expected).norm() < 0.02 * expected.norm()
+    turned = ValueRotations(source.root(), random_rotations(source.root()))
+    assert (outputs(turned) - expected).norm() < 0.02 * expected.norm()
+    turned.columns.clear()
+    assert (outputs(turned) - expected).norm() > 0.1 * expected.norm()
     outliers.readers.clear()
     assert (outputs(outliers) - expected).norm() > 0.1 * expected.norm()
     outliers.scales.columns.clear()

@@ -26,7 +26,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Resolved, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
-from voxport.model.layers.channels import ChannelScales
+from voxport.model.layers.channels import changes_of
 from voxport.quantize.calibration import Calibration, quantize
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.schemes import IntegerScheme
@@ -44,8 +44,8 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
     everything = recorded(resolved, job)
     statistics = Calibration(run.write_statistics(resolved, everything, tmp_path))
     calibrated = replace(resolved, calibration=statistics)
-    scales = ChannelScales(resolved.source.root(), statistics.exponents)
-    checkpoint = resolved.source.checkpoint.changed(scales)
+    merge = changes_of(resolved.source.root(), statistics.exponents, statistics.rotations)
+    checkpoint = resolved.source.checkpoint.changed(merge)
     compared = 0
     for name in resolved.graphs:
         calls = everything if name != "codec" else first_sequence(everything, name)
@@ -195,7 +195,8 @@ def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) ->
         folder.mkdir()
         statistics = Calibration(run.write_statistics(given, calls, folder))
         replay = GraphReplay(given, "backbone", calls)
-        changed = given.source.checkpoint.changed(ChannelScales(given.source.root(), statistics.exponents))
+        merge = changes_of(given.source.root(), statistics.exponents, statistics.rotations)
+        changed = given.source.checkpoint.changed(merge)
         scheme = given.recipes["backbone"].scheme_for(path, False)
         assert scheme
         weight = replay.weights_of(changed)(path)

@@ -1,0 +1,115 @@
+"""Chooses changes of channels that make weights and their inputs easier to round."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from voxport.export.calibration.graph import Rows, weights_of
+from voxport.export.calibration.mixture import RowsOf
+from voxport.export.resolve import Resolved
+from voxport.model.checkpoint import is_below
+from voxport.model.layers.channels import Channels, ValueRotations, channels_of
+from voxport.quantize.inputs import InputRows
+from voxport.quantize.migration import KERNELS, candidates, output_error
+from voxport.quantize.rotation import error_behind_output, principal_axes
+from voxport.quantize.schemes import Scheme
+
+log = logging.getLogger(__name__)
+
+
+class Changes(NamedTuple):
+    """By the path of what writes the channels: exponents [width], and rotations [heads, size, size]."""
+
+    exponents: Rows
+    rotations: Rows
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """Linears that read channels, float32, with their inputs."""
+
+    channels: Channels
+    schemes: list[Scheme]
+    weights: list[torch.Tensor]
+    inputs: InputRows
+
+    def exponents(self) -> tuple[float, torch.Tensor]:
+        """The least error of what the readers give, and the exponents that lead to it."""
+        inputs, columns = self.inputs, self.inputs.fit.shape[1]
+        largest = torch.stack([weight.abs().amax(0) for weight in self.weights]).amax(0)
+        options = candidates(*map(self.channels.largest, (inputs.fit.abs().amax(0), largest)))
+        of_columns = (self.channels.of_columns(each, columns) for each in options)
+        errors = [output_error(self.schemes, self.weights, inputs, each) for each in of_columns]
+        best = min(range(len(errors)), key=errors.__getitem__)
+        log.info("%s: %s", self.channels.writer, [f"{error:.2e}" for error in errors])
+        return errors[best], options[best]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The projection of values whose channels they are, with its inputs."""
+
+    scheme: Scheme
+    weight: torch.Tensor
+    inputs: InputRows
+
+    def error(self, readers: _Readers) -> float:
+        """Comparable with the error of the readers, which is the sum for all arithmetics."""
+        [output], heads = readers.weights, readers.channels.heads
+        assert heads
+        return len(KERNELS) * error_behind_output(self.scheme, self.weight, output, self.inputs, heads)
+
+
+def choose_changes(resolved: Resolved, rows_of: RowsOf) -> Changes:
+    """For channels whose readers are quantised: what is best for them on rows that were held out."""
+    root, found, schemes = resolved.source.root(), Changes({}, {}), _schemes(resolved)
+    weight_of = weights_of(resolved.source.checkpoint, root)
+    for channels in channels_of(root):
+        inputs, before = rows_of(channels.readers[0]), rows_of(channels.writer)
+        if inputs is None or not all(reader in schemes for reader in channels.readers):
+            continue
+        weights = [weight_of(reader).float() for reader in channels.readers]
+        readers = _Readers(channels, [schemes[reader] for reader in channels.readers], weights, inputs)
+        error, exponents = readers.exponents()
+        if channels.heads and channels.writer in schemes and before:
+            values = _Values(schemes[channels.writer], weight_of(channels.writer).float(), before)
+            rotation = principal_axes(inputs.fit, channels.heads, channels.width // channels.heads)
+            turned_values, turned = _turned(root, values, readers, rotation)
+            turned_error, turned_exponents = turned.exponents()
+            if turned_error + turned_values.error(turned) < error + values.error(readers):
+                log.info("%s: rotated", channels.writer)
+                found.rotations[channels.writer], exponents = rotation, turned_exponents
+        if exponents.any():
+            found.exponents[channels.writer] = -exponents
+    return found
+
+
+def _turned(
+    root: torch.nn.Module, values: _Values, readers: _Readers, rotation: torch.Tensor
+) -> tuple[_Values, _Readers]:
+    """Both with rotated channels."""
+    writer, [reader], inputs = readers.channels.writer, readers.channels.readers, readers.inputs
+    turn = ValueRotations(root, {writer: rotation})
+    of_reader = partial(turn, f"{reader}.weight")
+    return (
+        replace(values, weight=turn(f"{writer}.weight", values.weight)),
+        replace(
+            readers,
+            weights=list(map(of_reader, readers.weights)),
+            inputs=InputRows(of_reader(inputs.fit), of_reader(inputs.held_out)),
+        ),
+    )
+
+
+def _schemes(resolved: Resolved) -> Mapping[str, Scheme]:
+    """Of all linears that are quantised, by path."""
+    return {
+        path: scheme
+        for graph, recipe in resolved.recipes.items()
+        for path in resolved.source.quantizable
+        if is_below(path, resolved.graphs[graph].weights) and (scheme := recipe.scheme_for(path, False))
+    }
