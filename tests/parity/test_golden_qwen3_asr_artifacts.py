@@ -152,6 +152,7 @@ def test_a_server_with_an_aligner_gives_times_of_words(
     assert found.words
     with np.load(FOLDER / "asr.npz") as golden:
         counts = len(golden["odd_sound"]), len(golden["odd_forced_tokens"]) - 1  # without the end
+    assert found.usage
     usage = found.usage.model_dump()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == counts
     expected = open_aligner(folder, options).align(sounds["odd"], found.text, "en").words

@@ -220,7 +220,7 @@ def test_a_recording_without_speech_has_no_text_and_a_reason(
     """Music, of which the model says so: it is trained to write that there is no language."""
     asr = exported(exports, "asr", tmp_path)
     places = np.arange(32_000) / 16_000
-    music = sum(np.sin(2 * np.pi * pitch * places) for pitch in (262, 330, 392)) / 4
+    music = np.mean([np.sin(2 * np.pi * pitch * places) for pitch in (262, 330, 392)], axis=0)
     write_recording(recording := tmp_path / "music.wav", music, 16_000)
     monkeypatch.setattr(Segment, "answer", lambda *_: iter([f"language None{TAG}"]))
     assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
