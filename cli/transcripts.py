@@ -7,11 +7,12 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import check_writable
+from voxport.runtime.audio.captions import CAPTIONS
 from voxport.runtime.audio.files import SOUNDS
 from voxport.runtime.audio.opening import check_exists
 
-FORMATS = ("text", "srt", "vtt", "json")
-CAPTIONS = "srt", "vtt"
+FORMATS = ("text", "json", *CAPTIONS)
+EXTENSIONS = {"text": "txt", "textgrid": "TextGrid"}  # of files in a folder, if they differ from the format
 RECORDINGS = SOUNDS | {".aif", ".aiff", ".au", ".avi", ".caf", ".m4b", ".mka", ".mkv", ".oga", ".w64", ".wma"}
 
 
@@ -48,7 +49,7 @@ def transcript_files(arguments: argparse.Namespace) -> list[tuple[Path, Path | N
             raise UsageError(f"-o {output}: may be the name of a recording; end it in .txt or another way")
         check_writable(output)
         return [(recordings[0], output)]
-    files = _files_in(output, recordings, "txt" if arguments.format == "text" else arguments.format)
+    files = _files_in(output, recordings, EXTENSIONS.get(arguments.format, arguments.format))
     if output.suffix and not is_folder:
         raise UsageError(f"-o {output}: one file for {len(recordings)} recordings; name a folder, as in -o .")
     output.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 
@@ -134,6 +135,14 @@ class SpeechToText(ABC):
     @abstractmethod
     def check_live(self) -> None:
         """Raises UsageError if the bundle is for recordings only."""
+
+    def check_context(self, context: str) -> None:  # noqa: B027  a model without hints takes any
+        """Raises UsageError on a context that is too long."""
+
+    def count_tokens(self, text: str, seconds: float) -> tuple[int, int]:
+        """Tokens of so much sound, and those that the model wrote for its text: here one for each 80 ms."""
+        steps = round(seconds / FRAME_SECONDS)
+        return steps, steps
 
     @abstractmethod
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:

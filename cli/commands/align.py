@@ -9,11 +9,11 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
 from voxport.bundle.manifest import Bundle
 from voxport.cli.arguments import BUNDLE_HELP, add_engine_arguments, engine_options, folder
-from voxport.runtime.audio.captions import as_json, as_srt, as_textgrid, as_vtt
+from voxport.runtime.audio.captions import CAPTIONS, as_json
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.text.languages import AUTO, check_language
 
-FORMATS = ("json", "srt", "vtt", "textgrid")
+FORMATS = ("json", *CAPTIONS)
 HALF = 0.5  # more times that ran backwards, or a lower confidence, let doubt the text
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from voxport.runtime.families.qwen3_asr.task import open_aligner
 
-    text, code = _read(arguments.text), check_language(arguments.language)
+    style, text, code = _format(arguments), _read(arguments.text), check_language(arguments.language)
     aligner = open_aligner(arguments.bundle, engine_options(arguments))
     if code and code not in (known := Bundle(arguments.bundle).job.languages):
         log.warning(
@@ -57,14 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif found.mended >= HALF or found.confidence < HALF:
         reason = "%.0f %% of the times ran backwards, and the model gives them a confidence of %.0f %%"
         log.warning(f"{reason}: is this text what is said?", 100 * found.mended, 100 * found.confidence)
-    content = {
-        "json": lambda: as_json(
-            text.strip(), found.words, seconds=source.seconds, confidence=round(found.confidence, 3)
-        ),
-        "srt": lambda: as_srt(found.words),
-        "vtt": lambda: as_vtt(found.words),
-        "textgrid": lambda: as_textgrid(found.words, source.seconds),
-    }[_format(arguments)]()
+    if style in CAPTIONS:
+        content = CAPTIONS[style](found.words, source.seconds)
+    else:
+        confidence = round(found.confidence, 3)
+        content = as_json(text.strip(), found.words, seconds=source.seconds, confidence=confidence)
     if arguments.output in (None, Path("-")):
         sys.stdout.write(content)
     else:
@@ -74,8 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(arguments: argparse.Namespace) -> str:
+    """The given format, or the one of the output's extension. Raises UsageError on an unknown one."""
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
-    return str(arguments.format or (ending if ending in FORMATS else FORMATS[0]))
+    if not arguments.format and ending not in ("", *FORMATS):
+        known = ", ".join(FORMATS)
+        raise UsageError(f"-o {arguments.output}: expected the extension {known}; or give --format")
+    return str(arguments.format or ending or FORMATS[0])
 
 
 def _read(path: Path) -> str:

@@ -57,8 +57,16 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
     )
 
 
+def _bundle(arguments: argparse.Namespace) -> Bundle:
+    """Raises UsageError on an aligner, before a checkpoint is asked for."""
+    from voxport.runtime.families.qwen3_asr.task import check_recogniser
+
+    check_recogniser(bundle := Bundle(arguments.bundle))
+    return bundle
+
+
 def run(arguments: argparse.Namespace) -> int:
-    bundle = Bundle(arguments.bundle)
+    bundle = _bundle(arguments)
     if arguments.alone and arguments.checkpoint:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
     from voxport.export.evaluation.figures import summary
@@ -96,7 +104,7 @@ class Sweep:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        bundle = Bundle(arguments.bundle)
+        bundle = _bundle(arguments)
         from voxport.export.evaluation.figures import sweep_table
         from voxport.export.evaluation.run import evaluation_options
         from voxport.export.evaluation.sentences import HELD_OUT, read_sentences

@@ -15,8 +15,8 @@ from voxport.bundle.files import StagedFile
 from voxport.cli.arguments import add_task_arguments, engine_options, folder, integer, open_task
 from voxport.cli.live_output import first_interruption, print_cues, print_words
 from voxport.cli.terminal import Progress
-from voxport.cli.transcripts import CAPTIONS, FORMATS, format_of, transcript_files
-from voxport.runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
+from voxport.cli.transcripts import FORMATS, format_of, transcript_files
+from voxport.runtime.audio.captions import CAPTIONS, Word, as_json, as_lines
 from voxport.runtime.audio.gain import (
     SpeechLevel,
     amplified,
@@ -29,7 +29,7 @@ from voxport.runtime.audio.opening import raw_stdin
 from voxport.runtime.audio.sources import LiveSource, Recording
 from voxport.runtime.audio.turns import TurnSettings, turns_of
 from voxport.runtime.speech_to_text import SpeechToText, TranscriptionOptions
-from voxport.runtime.text.languages import check_language
+from voxport.runtime.text.languages import check_language, without_repeats
 
 # options with --live, and their defaults
 LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "turns": False}
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "audio", type=Path, nargs="+", help="audio files of any rate and number of channels; - is stdin"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="output format (default: by the extension of FILE, else text)"
+        "--format",
+        choices=FORMATS,
+        help="output format (default: by the extension of FILE; any other extension is plain text)",
     )
     parser.add_argument(
         "--timestamps",
@@ -181,6 +183,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError(f"transcribe: --live reads stdin; give - in place of {given}, or leave --live out")
     if arguments.live and arguments.transcripts not in (None, "-"):
         raise UsageError("transcribe: --live writes to stdout; leave -o out")
+    if arguments.live and arguments.format == "textgrid":
+        raise UsageError("transcribe: --format textgrid is for recordings; leave it out with --live")
     for name in ("partial", "channel", "aligner"):
         if arguments.live and getattr(arguments, name):
             raise UsageError(f"transcribe: --{name} is for recordings; leave it out with --live")
@@ -191,7 +195,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
         )
     if arguments.aligner and arguments.format not in CAPTIONS and not arguments.timestamps:
-        log.warning("--aligner: has no effect without --timestamps, srt or vtt")
+        log.warning("--aligner: has no effect without --timestamps, srt, vtt or textgrid")
         arguments.aligner = None
     for name, default in LIVE_ONLY.items():
         if getattr(arguments, name) is None:
@@ -210,8 +214,8 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
         raise UsageError(
-            "transcribe: this model has no times of words; give --aligner, or leave --timestamps, srt "
-            "and vtt out"
+            "transcribe: this model has no times of words; give --aligner, or leave --timestamps, srt, "
+            "vtt and textgrid out"
         )
 
 
@@ -260,7 +264,7 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
                         print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
                     text += delta.text
                     words += delta.words
-                    languages += [delta.language] if delta.language not in ("", *languages[-1:]) else []
+                    languages.append(delta.language)
                     if progress:
                         so_far = f"{source.seconds:.0f} s of sound so far, {_count_words(text)}"
                         progress.update(source.seconds, so_far)
@@ -272,8 +276,8 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
             raise
         if staged:
             staged.write(_formatted(text, words, languages, source.seconds, arguments).encode())
-    if languages:
-        log.info("language: %s", ", ".join(languages))
+    if found := without_repeats(languages):
+        log.info("language: %s", ", ".join(found))
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)
@@ -304,12 +308,12 @@ def _formatted(
     text: str, words: list[Word], languages: list[str], seconds: float, arguments: argparse.Namespace
 ) -> str:
     if arguments.format == "json":
-        timed, found = words if arguments.timestamps else None, {"language": ",".join(languages)}
-        fields = {"seconds": seconds, **arguments.json_fields, **(found if languages else {})}
+        timed, found = words if arguments.timestamps else None, ",".join(without_repeats(languages))
+        fields = {"seconds": seconds, **arguments.json_fields, **({"language": found} if found else {})}
         return as_json(text.strip(), timed, **fields)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"
-    return (as_srt if arguments.format == "srt" else as_vtt)(words)
+    return CAPTIONS[arguments.format](words, seconds)
 
 
 def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:

@@ -1,13 +1,14 @@
 """Words with times, as text, subtitles or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
 import regex
 from pydantic import JsonValue
 
+LEAST_WORD_S = 0.01  # of a word in a caption, as no program shows one without length
 MAX_CUE_S = 6.0
 MAX_PAUSE_S = 0.8  # a longer pause ends a cue
 MAX_CUE_CHARACTERS = 84  # two lines of 42
@@ -60,45 +61,67 @@ def as_lines(words: Iterable[Word]) -> str:
     return "".join(f"[{clock(cue.start)} - {clock(cue.end)}] {cue.text}\n" for cue in cues(words))
 
 
-def as_srt(words: Iterable[Word]) -> str:
-    """SubRip subtitles."""
-    return "\n".join(srt_cue(index, cue) for index, cue in enumerate(cues(words), 1))
+def within(words: Iterable[Word], seconds: float) -> list[Word]:
+    """The words one after another, each with a length, up to the end of the sound.
+
+    An aligner may give times behind the end, and words without length.
+    """
+    found, end = list(words), 0.0
+    least = min(LEAST_WORD_S, seconds / max(1, len(found)))
+    for index, word in enumerate(found):
+        start = max(word.start, end)
+        end = max(word.end, start + least)
+        found[index] = Word(word.text, start, end)
+    last = seconds
+    for index, word in reversed(list(enumerate(found))):
+        end = min(word.end, last)
+        last = max(0.0, min(word.start, end - least))
+        found[index] = Word(word.text, last, end)
+    return found
+
+
+def as_srt(words: Iterable[Word], seconds: float) -> str:
+    """SubRip subtitles of `seconds` of sound."""
+    return "\n".join(srt_cue(index, cue) for index, cue in enumerate(cues(within(words, seconds)), 1))
 
 
 def srt_cue(number: int, cue: Word) -> str:
     return f"{number}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
 
 
-def as_vtt(words: Iterable[Word]) -> str:
-    """WebVTT subtitles."""
-    return "WEBVTT\n\n" + "\n".join(map(vtt_cue, cues(words)))
+def as_vtt(words: Iterable[Word], seconds: float) -> str:
+    """WebVTT subtitles of `seconds` of sound."""
+    return "WEBVTT\n\n" + "\n".join(map(vtt_cue, cues(within(words, seconds))))
 
 
 def vtt_cue(cue: Word) -> str:
     return f"{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n"
 
 
-def as_textgrid(words: Sequence[Word], seconds: float) -> str:
+def as_textgrid(words: Iterable[Word], seconds: float) -> str:
     """A TextGrid of Praat with one tier, which has an interval for each word and each gap."""
     intervals, end = list[Word](), 0.0
-    for word in words:
-        if word.end <= max(word.start, end):  # Praat has no interval without length
-            continue
-        start = max(word.start, end)
-        intervals += [Word("", end, start)] if start > end else []
-        intervals.append(Word(word.text, start, end := word.end))
-    if end < seconds:
-        intervals.append(Word("", end, seconds))
-    length = max(end, seconds)
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {length:g}"]
+    for word in within(words, seconds):
+        intervals += [Word("", end, word.start)] if word.start > end else []
+        intervals.append(word)
+        end = word.end
+    intervals += [Word("", end, seconds)] if end < seconds else []
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {seconds:.9g}"]
     lines += ["tiers? <exists>", "size = 1", "item []:", "    item [1]:", '        class = "IntervalTier"']
-    lines += ['        name = "words"', "        xmin = 0", f"        xmax = {length:g}"]
+    lines += ['        name = "words"', "        xmin = 0", f"        xmax = {seconds:.9g}"]
     lines += [f"        intervals: size = {len(intervals)}"]
     for number, each in enumerate(intervals, 1):
         text = each.text.replace('"', '""')
-        lines += [f"        intervals [{number}]:", f"            xmin = {each.start:g}"]
-        lines += [f"            xmax = {each.end:g}", f'            text = "{text}"']
+        lines += [f"        intervals [{number}]:", f"            xmin = {each.start:.9g}"]
+        lines += [f"            xmax = {each.end:.9g}", f'            text = "{text}"']
     return "\n".join(lines) + "\n"
+
+
+CAPTIONS: dict[str, Callable[[Iterable[Word], float], str]] = {  # formats of words with times
+    "srt": as_srt,
+    "vtt": as_vtt,
+    "textgrid": as_textgrid,
+}
 
 
 def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str:

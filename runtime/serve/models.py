@@ -12,6 +12,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.task import is_aligner, open_aligner
 from voxport.runtime.opening import open_bundle
 from voxport.runtime.serve.aliases import (
@@ -35,6 +36,7 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 Worker = SpeechWorker | TranscriptionWorker
 AnyWorker = TypeVar("AnyWorker", SpeechWorker, TranscriptionWorker)
+Task = TextToSpeech | SpeechToText | Aligner
 NO_ALIASES = Aliases()
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class Models:
 
     def __init__(
         self,
-        tasks: Mapping[str, TextToSpeech | SpeechToText],
+        tasks: Mapping[str, Task],
         limits: Limits,
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
@@ -54,18 +56,19 @@ class Models:
         """`voices` stores the voices that clients make; None if they cannot. A strict server refuses fields
         of requests that have no effect. Raises UsageError on an alias of a bundle that is not served.
 
-        `is_draining` is True while the server shuts down.
+        `is_draining` is True while the server shuts down. `aligners` has when each was opened.
         """
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
         self.aliases, self.is_strict = aliases, is_strict
-        aliases.check(tasks)
+        self.aligners = {name: int(time.time()) for name, task in tasks.items() if isinstance(task, Aligner)}
+        aliases.check(name for name in tasks if name not in self.aligners)
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
         for name, task in tasks.items():
             if isinstance(task, TextToSpeech):
                 self.speech_workers[name] = SpeechWorker(name, task, limits, self.metrics, pool, slots)
-            else:
+            elif isinstance(task, SpeechToText):
                 self.transcription_workers[name] = TranscriptionWorker(name, task, limits, self.metrics)
         if voices:
             workers = self.speech_workers.values()
@@ -80,7 +83,7 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        return [worker.name for worker in self.workers]
+        return [*(worker.name for worker in self.workers), *self.aligners]
 
     @property
     def is_ready(self) -> bool:
@@ -150,26 +153,26 @@ class Models:
 
 def open_bundles(
     folders: list[Path], options: EngineOptions = DEFAULT, check_hashes: bool = True
-) -> dict[str, TextToSpeech | SpeechToText]:
+) -> dict[str, Task]:
     """Tasks by the names of their folders, or of links to these. An aligner among the bundles gives times to
     the words of all recordings. Raises UsageError or IntegrityError.
     """
     aligners = [folder for folder in folders if is_aligner(Bundle(folder))]
     if len(aligners) > 1:
         raise UsageError("bundle: there are two aligners; leave one out", field="bundle")
-    tasks: dict[str, TextToSpeech | SpeechToText] = {}
+    tasks: dict[str, Task] = {}
     for folder in folders:
         name = link_name(folder)
         if name in tasks:
             raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
-        if folder not in aligners:
-            log.info("opening %s", folder)
-            tasks[name] = open_bundle(folder, options, check_hashes)
-    recognisers = {name: task for name, task in tasks.items() if isinstance(task, SpeechToText)}
-    for folder in aligners:
-        if not recognisers:
-            raise UsageError(f"{folder}: an aligner needs a recogniser; serve its bundle too", field="bundle")
         log.info("opening %s", folder)
-        aligner = open_aligner(folder, options, check_hashes)
+        open_one = open_aligner if folder in aligners else open_bundle
+        tasks[name] = open_one(folder, options, check_hashes)
+    recognisers = {name: task for name, task in tasks.items() if isinstance(task, SpeechToText)}
+    for aligner in [task for task in tasks.values() if isinstance(task, Aligner)]:
+        if not recognisers:
+            raise UsageError(
+                f"{aligners[0]}: an aligner needs a recogniser; serve its bundle too", field="bundle"
+            )
         tasks |= {name: AlignedSpeechToText(task, aligner) for name, task in recognisers.items()}
     return tasks

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from html import unescape
+from itertools import groupby
 
 import regex
 
@@ -43,6 +44,11 @@ def check_language(language: str, known: tuple[str, ...] = ()) -> str | None:
             field="language",
         )
     return found
+
+
+def without_repeats(languages: Iterable[str]) -> list[str]:
+    """Languages of parts of a recording, without empty ones and without repetitions in a row."""
+    return [language for language, _ in groupby(filter(None, languages))]
 
 
 def readable_parts(

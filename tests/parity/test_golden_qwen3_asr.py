@@ -28,9 +28,9 @@ from voxport.runtime.engines.base import Arrays
 from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import Request
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
-from voxport.runtime.families.qwen3_asr.features import GrowingMel, log_mel
+from voxport.runtime.families.qwen3_asr.features import GrowingMel
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
-from voxport.runtime.families.qwen3_asr.splitting import split, without_repeats
+from voxport.runtime.families.qwen3_asr.splitting import split
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer, parse_answer
 from voxport.runtime.families.qwen3_asr.times import mended
@@ -40,6 +40,7 @@ from voxport.runtime.families.qwen3_asr.transcriptions import (
     RecordingTranscription,
 )
 from voxport.runtime.families.qwen3_asr.words import words_of
+from voxport.runtime.text.languages import without_repeats
 
 FOLDER = GOLDEN / "qwen3_asr"
 CLOSE, ROWS = 1e-4, 512
@@ -127,7 +128,7 @@ def reference() -> Reference:
 
 @pytest.mark.parametrize("clip", CLIPS)
 def test_features_and_encoder(reference: Reference, golden: dict[str, np.ndarray], clip: str) -> None:
-    mel = log_mel(golden[f"{clip}_pcm"].astype(np.float32) / 32768, reference.constants)
+    mel = GrowingMel(reference.constants).of(golden[f"{clip}_pcm"].astype(np.float32) / 32768)
     assert np.abs(mel.T - golden[f"{clip}_mel"]).max() < CLOSE
     sound = reference.sound(np.ascontiguousarray(golden[f"{clip}_mel"].T))
     assert np.abs(sound.numpy() - golden[f"{clip}_sound"]).max() < CLOSE
@@ -167,7 +168,8 @@ def parts(reference: Reference) -> Parts:
 def is_reused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether features, windows and rows of earlier chunks are kept, or all of them are computed anew."""
     if request.param == "anew":
-        monkeypatch.setattr(GrowingMel, "of", lambda self, samples: log_mel(samples, self._constants))
+        of = GrowingMel.of
+        monkeypatch.setattr(GrowingMel, "of", lambda self, samples: of(GrowingMel(self._constants), samples))
         monkeypatch.setattr(SoundEncoder, "_windows", property(lambda _: [], lambda *_: None), raising=False)
         monkeypatch.setattr(Recogniser, "_known_rows", lambda *_: 0)
     return bool(request.param == "reused")

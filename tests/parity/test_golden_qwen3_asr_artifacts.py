@@ -1,12 +1,13 @@
 """Artifacts of Qwen3-ASR and its aligner beside the official package: texts, streams and times are exact."""
 
 import json
+import re
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from openai import OpenAI
+from openai import NotFoundError, OpenAI
 from support.commands import error_line
 from support.export.cache import ExportCache
 from support.model.micro import micro_checkpoint
@@ -16,15 +17,20 @@ from support.serve.http_server import running
 
 from voxport.__main__ import main
 from voxport.bundle.errors import UsageError
-from voxport.bundle.manifest import ExportRequest
+from voxport.bundle.manifest import Bundle, ExportRequest
 from voxport.export.model import Model
 from voxport.export.resolve import Source, resolve
 from voxport.export.targets import open_target
 from voxport.runtime.audio.captions import Word
+from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import EngineOptions
+from voxport.runtime.families import read_constants
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
+from voxport.runtime.families.qwen3_asr.aligner import time_logits
+from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.splitting import split
 from voxport.runtime.families.qwen3_asr.task import open_aligner
+from voxport.runtime.families.qwen3_asr.workload import encoded
 from voxport.runtime.opening import open_task
 from voxport.runtime.serve.models import open_bundles
 from voxport.runtime.speech_to_text import SpeechToText
@@ -36,6 +42,8 @@ TARGETS = [
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("executorch", "coreml", "coreai")),
 ]
 CLIPS = ("tiny", "odd", "unseen")  # less than a chunk, two windows, three windows
+ALIGNED = ("english", "one_word")
+CLOSE = 1e-4  # as for eager: all artifacts here compute in float32
 
 
 def exported(exports: ExportCache, kind: str, target: str, folder: Path) -> tuple[Path, EngineOptions]:
@@ -65,6 +73,28 @@ def test_texts_and_streams(
     pieces = np.split(sounds[stream["clip"]], range(5000, len(sounds[stream["clip"]]), 5000))
     deltas = list(task.transcribe(pieces, live=True))
     assert "".join(delta.text for delta in deltas) == stream["states"][-1]["text"] and len(deltas) > 1
+
+
+@pytest.mark.parametrize("kind", ["asr", "aligner"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_encoder_and_forced_logits(
+    exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path, target: str, kind: str
+) -> None:
+    folder, options = exported(exports, kind, target, tmp_path)
+    bundle, golden = Bundle(folder), np.load(FOLDER / f"{kind}.npz")
+    constants, stream = read_constants(bundle.job), open_engine(bundle, options).stream()
+    for name in CLIPS if kind == "asr" else ALIGNED:
+        ids, clip = golden[f"{name}_ids"].tolist(), name if kind == "asr" else TEXTS["aligned"][name]["clip"]
+        sound = encoded(stream, constants, sounds[clip])
+        if f"{name}_sound" in golden:
+            assert np.abs(sound - golden[f"{name}_sound"]).max() < CLOSE
+        if kind == "asr":
+            recogniser = Recogniser(stream, constants)
+            steps = map(recogniser.advance, golden[f"{name}_tokens"][:-1].tolist())
+            logits = np.stack([recogniser.read(ids, sound), *steps])
+        else:
+            logits = time_logits(stream, constants, ids, sound)
+        assert np.abs(logits - golden[f"{name}_logits"]).max() < CLOSE
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -111,6 +141,11 @@ def test_a_server_with_an_aligner_gives_times_of_words(
     write_recording(recording := tmp_path / "odd.wav", sounds["odd"], 16_000)
     with running(open_bundles([folder, asr])) as server:
         client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        listed = {each.id: each.model_dump() for each in client.models.list()}
+        assert listed["aligner"]["task"] == client.models.retrieve("aligner").model_dump()["task"]
+        assert listed["aligner"]["task"] == "forced-alignment" != listed["asr"]["task"]
+        with pytest.raises(NotFoundError, match="aligner is no model that transcribes"):
+            client.audio.transcriptions.create(model="aligner", file=recording)
         found = client.audio.transcriptions.create(
             model="asr",
             file=recording,
@@ -119,6 +154,11 @@ def test_a_server_with_an_aligner_gives_times_of_words(
             timestamp_granularities=["word"],
         )
     assert found.words
+    with np.load(FOLDER / "asr.npz") as golden:
+        counts = len(golden["odd_sound"]), len(golden["odd_forced_tokens"]) - 1  # without the end
+    assert found.usage
+    usage = found.usage.model_dump()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == counts
     expected = open_aligner(folder, options).align(sounds["odd"], found.text, "en").words
     assert [Word(each.word, each.start, each.end) for each in found.words] == expected
 
@@ -135,7 +175,8 @@ def test_bundles_of_both_kinds_are_timed(
         assert found["step_s"] == 2 and found["rtf"] == found["frame"]["median_ms"] / 2000
         assert main(bench) == 0 and "\n2 s of sound in " in capsys.readouterr().out
         assert main(["info", str(folder)]) == 0 and "options: none;" in capsys.readouterr().out
-    assert main(["evaluate", str(folder), "--alone"]) == 2 and "an aligner gives times" in error_line(capsys)
+    for command in (["evaluate"], ["evaluate", "--alone"], ["sweep"]):  # none asks for a checkpoint first
+        assert main([*command, str(folder)]) == 2 and "an aligner gives times" in error_line(capsys)
 
 
 def test_the_commands_transcribe_and_align(
@@ -161,14 +202,22 @@ def test_the_commands_transcribe_and_align(
     assert found["confidence"] > 0.99
     timed = found["words"]
     assert timed[0] == {"word": "Hello", "start": 0.16, "end": 0.48} and timed[1]["word"] == "there,"
+    with_aligner = [*words, "--language", "en", "--aligner", str(aligner)]
     for ending, start in (("srt", "1\n00:00:00,160 -->"), ("TextGrid", 'File type = "ooTextFile"')):
-        assert main([*aligning, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
-        assert out.read_text().startswith(start)
+        for command in (aligning, with_aligner):
+            assert main([*command, "-o", str(out := tmp_path / f"odd.{ending}")]) == 0
+            assert out.read_text().startswith(start)
+        assert main([*with_aligner, "--format", ending.lower(), "-o", f"{tmp_path}/"]) == 0
+        assert capsys.readouterr().out.endswith(f"{out}\n")
     assert "what is said" not in capsys.readouterr().err
     text.write_text("A completely different sentence about submarines and cheese.")
     assert main(aligning) == 0
     others = capsys.readouterr()
     assert json.loads(others.out)["confidence"] < 0.5 and "44 % of the times ran backwards" in others.err
+    assert json.loads(others.out)["words"][-1]["end"] > 3.38  # the sound ends before
+    assert main([*aligning, "-o", str(out)]) == 0
+    assert len(re.findall(r'text = ".+"', out.read_text())) == 8
+    assert max(map(float, re.findall(r"xmax = (\S+)", out.read_text()))) == 53_997 / 16_000
     assert main([*aligning, "--language", "da"]) == 0
     assert "--language da: the aligner was trained on" in capsys.readouterr().err
     aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
@@ -199,6 +248,11 @@ def test_what_the_commands_refuse_is_one_line(
         ([*words, "--context", "word " * 500], "--context: has"),
         ([*words[:2], "--bundle", str(aligner)], "an aligner gives times"),
         ([*aligning[:-1], str(asr)], "is no aligner"),
+        (
+            [*aligning, "-o", str(tmp_path / "odd.txt2")],
+            "expected the extension json, srt, vtt, textgrid; or",
+        ),
+        (["transcribe", "-", "--live", "--format", "textgrid"], "--format textgrid is for recordings"),
         ([*words, "--aligner", str(asr), "--format", "vtt"], "is no aligner"),
         (["transcribe", "-", "--live", "--aligner", str(aligner)], "--aligner is for recordings"),
         ([*aligning[:3], str(tmp_path / "none"), *aligning[4:]], "--text"),

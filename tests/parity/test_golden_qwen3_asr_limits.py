@@ -1,6 +1,7 @@
 """Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import cycle
@@ -20,13 +21,14 @@ from voxport.bundle.errors import UsageError
 from voxport.cli.commands.transcribe import _check_task
 from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
-from voxport.runtime.audio.captions import Word
+from voxport.runtime.audio.captions import Word, timed_fields
 from voxport.runtime.audio.turns import TurnSettings, turns_of
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
 from voxport.runtime.families.qwen3_asr.answer import Answer
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
+from voxport.runtime.families.qwen3_asr.splitting import Samples
 from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.text import TAG
 from voxport.runtime.families.qwen3_asr.transcriptions import Segment
@@ -87,6 +89,34 @@ def test_words_that_do_not_fit_the_aligner_are_not_lost(
     assert words[0].start == 0 and words[-1] == Word("there.", 7.96, 8)
 
 
+def test_an_aligner_times_the_words_of_voxtral_realtime(
+    exports: ExportCache, realtime_bundles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is that of the model alone. Its words, whose marks stand beside letters, have other times."""
+    write_recording(recording := tmp_path / "noise.wav", noise := sentences(1), 16_000)
+    command = ["transcribe", str(recording), "--bundle", str(realtime_bundles / "onnx"), "--gain", "off"]
+    timed = [*command, "--format", "json", "--timestamps"]
+    assert main(timed) == 0
+    alone = json.loads(capsys.readouterr().out)
+    folder = exported(exports, "aligner", tmp_path)
+    assert main([*timed, "--aligner", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    words = open_aligner(folder).align(noise.astype(np.float32), alone["text"], "en").words
+    assert found["text"] == alone["text"] and len(words) > 1
+    assert found["words"] == [timed_fields(word) for word in words] != alone["words"]
+    out = tmp_path / "noise.TextGrid"
+    assert main([*command, "--aligner", str(folder), "-o", str(out)]) == 0
+    assert re.findall(r'text = "(.+)"', out.read_text()) == [word.text.replace('"', '""') for word in words]
+
+
+def test_sound_that_grows_is_copied_few_times() -> None:
+    sound, samples, memories = np.arange(5000, dtype=np.float32), Samples(), list[Any]()
+    for block in np.split(sound, range(7, len(sound), 7)):
+        samples.add(block)
+        memories.append(samples.all.base)
+    assert np.array_equal(samples.all, sound) and len({id(memory) for memory in memories}) < 12
+
+
 def test_pieces_fit_the_aligner(aligner: Aligner) -> None:
     task = AlignedSpeechToText(FixedText(*[TranscriptDelta("Hello.", [], "en")] * 20), aligner)
     assert aligner.fitting_s == pytest.approx(13.8, abs=0.1)
@@ -129,9 +159,10 @@ def test_a_live_stream_ends_soon_after_a_new_segment_began(recogniser: SpeechToT
     assert "".join(delta.text for delta in deltas)
 
 
+@pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("text", [" the dog and", " 0 1 2 3 4 5 6 7 8 9 0 2 4 6 8 1 3 5 7 9"])
-def test_a_live_stream_of_a_model_that_loops_ends(
-    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, text: str
+def test_a_model_that_loops_ends(
+    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, text: str, live: bool
 ) -> None:
     def looping(self: Recogniser, ids: Sequence[int], sound: np.ndarray) -> Iterator[int]:
         self.read(ids, sound)
@@ -142,8 +173,9 @@ def test_a_live_stream_of_a_model_that_loops_ends(
 
     tokens = cast(Any, recogniser)._parts.tokenizer.encode(text)
     monkeypatch.setattr(Recogniser, "answer", looping)
-    deltas = list(recogniser.transcribe(noise(45 * 16_000), live=True, language="en"))
-    assert "".join(delta.text for delta in deltas)
+    deltas = list(recogniser.transcribe(noise(45 * 16_000), live=live, language="en"))
+    found = "".join(delta.text for delta in deltas).strip()
+    assert found and (live or len(text) > 20 or found == " ".join([text.strip()] * 3))  # of three pieces
 
 
 def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> None:
@@ -177,6 +209,25 @@ def test_json_has_a_language_when_nothing_is_said(
     assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["text"], found["language"]) == ("", "")
+
+
+def test_a_recording_without_speech_has_no_text_and_a_reason(
+    exports: ExportCache,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Music, of which the model says so: it is trained to write that there is no language."""
+    asr = exported(exports, "asr", tmp_path)
+    places = np.arange(32_000) / 16_000
+    music = np.mean([np.sin(2 * np.pi * pitch * places) for pitch in (262, 330, 392)], axis=0)
+    write_recording(recording := tmp_path / "music.wav", music, 16_000)
+    monkeypatch.setattr(Segment, "answer", lambda *_: iter([f"language None{TAG}"]))
+    assert main(["transcribe", str(recording), "--bundle", str(asr), "--format", "json"]) == 0
+    found = capsys.readouterr()
+    content = json.loads(found.out)
+    assert (content["text"], content["language"]) == ("", "")
+    assert "no text: the model recognised no speech in 2.0 s of sound" in found.err
 
 
 def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: Aligner) -> None:

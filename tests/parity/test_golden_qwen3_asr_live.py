@@ -1,8 +1,10 @@
 """Live text of Qwen3-ASR is append-only: what was given out never changes, on sockets and in events."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from support.runtime.recordings import write_recording
 from support.serve.http_server import RunningServer, running
 from support.serve.realtime_client import COMPLETED, Socket, append, talk, update
 
+from voxport.runtime.families.qwen3_asr import answer as answer_module
+from voxport.runtime.families.qwen3_asr import text as text_module
 from voxport.runtime.families.qwen3_asr.answer import Answer
-from voxport.runtime.families.qwen3_asr.text import TAG, parse_answer
+from voxport.runtime.families.qwen3_asr.text import TAG, parse_answer, without_repetitions
 from voxport.runtime.families.qwen3_asr.transcriptions import LiveTranscription, Segment
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import SpeechToText, TranscriptDelta
@@ -115,6 +119,23 @@ def test_language_and_prompt_of_a_session_reach_the_model(
     assert joined(events) == events[-1]["transcript"] == parse_answer(answers[-1], "German")[1]
 
 
+def test_several_languages_are_no_hint_and_the_one_that_is_heard_is_named(
+    server: RunningServer, pcm: dict[str, np.ndarray], answers: list[str], tmp_path: Path
+) -> None:
+    write_recording(recording := tmp_path / "odd.wav", pcm["odd"] / 32768, 16_000)
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    for languages, language, begin, ignored in (
+        (["de", "ja"], "en", "language English", True),
+        (["de"], "de", "", False),
+    ):
+        found = client.audio.transcriptions.with_raw_response.create(
+            model="asr", file=recording, extra_body={"languages": languages}
+        )
+        assert json.loads(found.content)["language"] == language
+        assert answers[-1].startswith(begin) and ("languages" in str(found.headers)) == ignored
+        assert answers[-1].startswith("language") == ignored  # a forced language is no part of the answer
+
+
 @pytest.mark.parametrize("clip", CLIPS)
 def test_events_of_a_recording_are_its_text(
     server: RunningServer, pcm: dict[str, np.ndarray], tmp_path: Path, clip: str
@@ -133,14 +154,23 @@ def test_what_cannot_be_transcribed_is_one_error_and_silence_has_its_reason(
 ) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     noise = np.random.default_rng(0).standard_normal(16_000) / 10
+    too_long = "Kubernetes, etcd " * 5000
     for count, prompt, param, reason in (
         (200, "", "file", "200 samples, expected more than 200; it holds no word"),
-        (16_000, "Kubernetes, etcd " * 5000, "prompt", "prompt: has 65000 tokens"),
+        (16_000, too_long, "prompt", "prompt: has 65000 tokens"),
     ):
         write_recording(path := tmp_path / "noise.wav", noise[:count], 16_000)
         with pytest.raises(BadRequestError, match=reason) as caught:
             client.audio.transcriptions.create(model="asr", file=path, prompt=prompt)
         assert caught.value.param == param
+
+    async def conversation(socket: Socket) -> dict[str, Any]:
+        await socket.post(update(transcription={"prompt": too_long}))
+        found: dict[str, Any] = (await socket.until("error"))[-1]["error"]
+        return found
+
+    error = talk(server, conversation, SESSION)  # at the update, not with each part
+    assert error["param"] == "session.audio.input.transcription.prompt" and "65000 tokens" in error["message"]
     write_recording(path, 0 * noise, 16_000)
     found = client.audio.transcriptions.with_raw_response.create(model="asr", file=path)
     assert not found.parse().text and "silent" in found.headers["x-no-text"]
@@ -153,15 +183,37 @@ def streamed(text: str, step: int) -> str:
     return "".join((*found, *(delta.text for delta in answer.more(raw, is_final=True))))
 
 
-UNITS = st.tuples(st.text("ab, \n", max_size=21), st.sampled_from((1, 2, 19, 20, 21, 40)))
+SETTLED = (
+    "Jack quizzed 7 foxes by 1 vow; the rest of this sentence is for a place that no repetition reaches. "
+)
+UNITS = st.just((SETTLED, 1)) | st.tuples(
+    st.text("ab, \n", max_size=21) | st.text(SETTLED, max_size=21), st.sampled_from((1, 2, 19, 20, 21, 40))
+)
 
 
-@given(st.lists(UNITS, max_size=3), st.sampled_from((1, 3)))
+@given(st.lists(UNITS, max_size=4), st.sampled_from((1, 3)))
 def test_text_that_was_given_out_stays_when_repetitions_are_removed(
     units: list[tuple[str, int]], step: int
 ) -> None:
     text = "".join(unit * count for unit, count in units)
-    assert streamed(text, step) == parse_answer(TAG + text)[1]
+    with patch.object(answer_module, "UNSETTLED", 100):
+        assert streamed(text, step) == parse_answer(TAG + text)[1]
+
+
+def test_a_long_answer_is_not_read_again_with_each_token() -> None:
+    text, lengths = SETTLED * 100, list[int]()
+
+    def counted(text: str) -> str:
+        lengths.append(len(text))
+        return without_repetitions(text)
+
+    with (
+        patch.object(answer_module, "without_repetitions", counted),
+        patch.object(text_module, "without_repetitions", counted),
+    ):
+        assert streamed(text, 5) == text.strip()
+    *with_each_token, _ = lengths
+    assert max(with_each_token) < 1.1 * answer_module.UNSETTLED < len(text) / 5
 
 
 @pytest.mark.parametrize("text", ["x" * 20 + "y" * 5, "x" * 20 + "lantern " * 4, "ab" * 19 + "c", "ab" * 25])

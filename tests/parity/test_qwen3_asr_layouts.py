@@ -15,6 +15,7 @@ import torch
 from mlx_audio.convert import convert as convert_by_mlx_audio
 from mlx_audio.stt.utils import load_model
 from safetensors.torch import load_file, save_file
+from support.export.cache import ExportCache
 from support.export.conversions import assert_equal, convert, tensors
 from support.paths import GOLDEN
 from transformers import AutoTokenizer, Qwen3ASRConfig
@@ -27,10 +28,13 @@ from voxport.bundle.constants.qwen3_asr import Qwen3ASRConstants
 from voxport.bundle.errors import CheckpointError, UsageError
 from voxport.model.inspection import open_family_of
 from voxport.model.qwen3_asr.config import Options
-from voxport.runtime.families.qwen3_asr.text import Tokenizer
+from voxport.runtime.families.qwen3_asr.text import Tokenizer, parse_answer
+from voxport.runtime.opening import open_task
+from voxport.runtime.speech_to_text import SpeechToText
 
 FOLDER = GOLDEN / "qwen3_asr"
 TEXTS = json.loads((FOLDER / "text.json").read_text(encoding="utf-8"))
+SWAPPED = 624, 374  # tokens of the golden text, and not of the prompt
 NAMES = {  # published, and of transformers
     "thinker.audio_tower.proj1": "model.multi_modal_projector.linear_1",
     "thinker.audio_tower.proj2": "model.multi_modal_projector.linear_2",
@@ -107,6 +111,52 @@ def test_an_early_name_of_the_head_and_missing_files(tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: is missing"):
         open_family_of(folder).layout.check_tokenizer(folder, None)
+
+
+def as_a_trainer_saves(folder: Path, head: str) -> Path:
+    """The checkpoint with other weights: two tokens have changed places. In shards, with the files of a
+    trainer. The tied head is `absent` or `stored`.
+    """
+    content, table = load_file(folder / "model.safetensors"), "embed_tokens.weight"
+    name = next(name for name in content if name.endswith(table))
+    first, second = SWAPPED
+    content[name][[first, second]] = content[name][[second, first]]
+    prefix = "thinker." if "thinker." in name else ""
+    content.pop(f"{prefix}lm_head.weight", None)
+    if head == "stored":
+        content[f"{prefix}lm_head.weight"] = content[name].clone()
+    names, index = sorted(content), dict[str, str]()
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        shard = f"model-0000{number}-of-00002.safetensors"
+        save_file({each: content[each] for each in part}, folder / shard, {"format": "pt"})
+        index |= dict.fromkeys(part, shard)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"):
+        (folder / name).write_bytes(b"not read")
+    return folder
+
+
+@pytest.mark.parametrize("head", ["absent", "stored"])
+@pytest.mark.parametrize("layout", ["published", "hf"])
+def test_a_fine_tuned_folder_has_its_own_weights(
+    exports: ExportCache, tmp_path: Path, layout: str, head: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its text is the golden one, in which two tokens have changed places as in the table."""
+    if layout == "hf":
+        transformers_folder("asr", tmp_path / "tuned")
+    else:
+        shutil.copytree(FOLDER / "asr", tmp_path / "tuned")
+    folder = as_a_trainer_saves(tmp_path / "tuned", head)
+    arguments = ["--checkpoint", str(folder), "--target", "onnx", "--quant", "none", "--no-verify"]
+    task = open_task(SpeechToText, exports.export(tmp_path / "bundle", *arguments, "--cache-length", "512"))
+    with np.load(FOLDER / "asr.npz") as golden:
+        samples, tokens = golden["odd_pcm"].astype(np.float32) / 32768, golden["odd_tokens"].tolist()
+    first, second = SWAPPED
+    others = {first: second, second: first}
+    expected = cast(Any, task)._parts.tokenizer.decode([others.get(each, each) for each in tokens])
+    found = "".join(delta.text for delta in task.transcribe([samples]))
+    assert found == parse_answer(expected)[1] != TEXTS["runs"]["odd"]["text"]
 
 
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
 from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import NO_SPACES
-from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, split
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, Samples, split
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 from voxport.runtime.speech_to_text import (
     LiveBatch,
@@ -56,6 +56,12 @@ class AlignedSpeechToText(SpeechToText):
     def check_live(self) -> None:
         self._task.check_live()
 
+    def check_context(self, context: str) -> None:
+        self._task.check_context(context)
+
+    def count_tokens(self, text: str, seconds: float) -> tuple[int, int]:
+        return self._task.count_tokens(text, seconds)
+
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
         if options.get("live"):
             return self._task.begin(**options)
@@ -79,20 +85,20 @@ class _AlignedTranscription:
         known = check_language(options.get("language") or AUTO)
         self._known = known or (task.languages[0] if len(task.languages) == 1 else "")
         self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
-        self._start(np.zeros(0, np.float32))
+        self._start(Samples())
 
-    def _start(self, samples: np.ndarray) -> None:
+    def _start(self, samples: Samples) -> None:
         self._samples, self._taken, self._text = samples, 0, ""
         self._language = self._known  # that of an earlier piece may be another
         self._transcription = self._task.begin(**self._options)
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
         check_samples(samples, self._rate, self._before + len(self._samples))
-        self._samples = np.concatenate((self._samples, samples))
+        self._samples.add(samples)
         while len(self._samples) > (self._piece_s + SEARCH_S) * self._rate:
             yield from self._finish_piece()
         sure = max(0, round((self._piece_s - SEARCH_S) * self._rate))  # no piece ends before
-        yield from self._take(self._samples[:sure])
+        yield from self._take(self._samples.all[:sure])
 
     def finish(self) -> Iterator[TranscriptDelta]:
         yield from self._finish_piece()
@@ -106,14 +112,14 @@ class _AlignedTranscription:
 
     def _finish_piece(self) -> Iterator[TranscriptDelta]:
         """The rest of the text of the first piece, and its words."""
-        piece = split(self._samples, self._piece_s, self._rate, is_rest=self._before > 0)[0]
+        piece = split(self._samples.all, self._piece_s, self._rate, is_rest=self._before > 0)[0]
         yield from self._take(piece)
         yield from self._without_times(self._transcription.finish())
         if text := self._text.strip():
             self._has_text = True
             yield TranscriptDelta("", self._words(piece, text), self._language)
         self._before += len(piece)
-        self._samples = self._samples[len(piece) :]
+        self._samples = Samples(self._samples.all[len(piece) :])
         if len(self._samples):
             self._start(self._samples)
 

@@ -16,14 +16,6 @@ def frames_of(samples: int, constants: Qwen3ASRConstants) -> int:
     return samples // constants.hop_length
 
 
-def log_mel(samples: np.ndarray, constants: Qwen3ASRConstants) -> np.ndarray:
-    """samples float32 [n] in [-1, 1] -> float32 [frames, mels].
-
-    Raises UsageError on a recording that is too short for a window with its reflection.
-    """
-    return _above_floor(_log_powers(samples, constants, 0))
-
-
 class GrowingMel:
     """Log-mel features of sound that grows. Spectra of finished frames are computed once."""
 
@@ -32,12 +24,17 @@ class GrowingMel:
         self._powers = np.zeros((0, constants.n_mels))  # of frames behind which no sample is reflected
 
     def of(self, samples: np.ndarray) -> np.ndarray:
-        """As `log_mel`. `samples` begin with those of the call before."""
+        """samples float32 [n] in [-1, 1] -> float32 [frames, mels]. They begin with those of the call before.
+
+        Raises UsageError on a recording that is too short for a window with its reflection.
+        """
         constants = self._constants
         powers = np.concatenate((self._powers, _log_powers(samples, constants, len(self._powers))))
         finished = max(0, (len(samples) - constants.window_size // 2) // constants.hop_length + 1)
         self._powers = powers[:finished]
-        return _above_floor(powers)
+        floor = powers.max(initial=np.log10(MIN_POWER)) - RANGE
+        mel: np.ndarray = ((np.maximum(powers, floor) + 4) / 4).astype(np.float32)
+        return mel
 
 
 def _log_powers(samples: np.ndarray, constants: Qwen3ASRConstants, first: int) -> np.ndarray:
@@ -57,12 +54,6 @@ def _log_powers(samples: np.ndarray, constants: Qwen3ASRConstants, first: int) -
         power = np.square(np.abs(np.fft.rfft(windows[start:stop] * window)))
         found[start:stop] = np.log10(np.maximum(power @ filters, MIN_POWER))
     return found
-
-
-def _above_floor(powers: np.ndarray) -> np.ndarray:
-    floor = powers.max(initial=np.log10(MIN_POWER)) - RANGE
-    mel: np.ndarray = ((np.maximum(powers, floor) + 4) / 4).astype(np.float32)
-    return mel
 
 
 @cache

@@ -1,10 +1,33 @@
-"""Divides long recordings where they are quiet, as the official package does."""
-
-from collections.abc import Iterable, Iterator
+"""Keeps sound that grows, and divides it where it is quiet, as the official package does."""
 
 import numpy as np
 
 SEARCH_S, WINDOW_S, SHORTEST_S = 5.0, 0.1, 0.5
+
+
+class Samples:
+    """float32 samples [n] that grow by blocks. Their memory doubles when it is full, so each is copied twice
+    on average, however many blocks come.
+    """
+
+    def __init__(self, samples: np.ndarray | None = None):
+        self._memory = np.zeros(0, np.float32) if samples is None else samples.copy()
+        self._count = len(self._memory)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def all(self) -> np.ndarray:
+        """A view, which stays as it is when samples are added."""
+        return self._memory[: self._count]
+
+    def add(self, samples: np.ndarray) -> None:
+        end = self._count + len(samples)
+        if end > len(self._memory):
+            self._memory = np.concatenate((self.all, np.zeros(max(len(samples), self._count), np.float32)))
+        self._memory[self._count : end] = samples
+        self._count = end
 
 
 def split(
@@ -35,12 +58,3 @@ def _quietest(levels: np.ndarray, window: int) -> int:
     sums = np.convolve(levels, np.ones(window, np.float32), "valid")
     first = int(sums.argmin())
     return first + int(levels[first : first + window].argmin())
-
-
-def without_repeats(languages: Iterable[str]) -> Iterator[str]:
-    """Languages of pieces, without empty ones and without repetitions in a row."""
-    previous = ""
-    for language in languages:
-        if language and language != previous:
-            yield language
-            previous = language

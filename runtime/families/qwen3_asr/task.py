@@ -13,6 +13,8 @@ from voxport.runtime.engines.base import DEFAULT, Engine, EngineOptions
 from voxport.runtime.families import Call, RuntimeFamily, read_constants, tokenizer_paths
 from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import Request
+from voxport.runtime.families.qwen3_asr.encoder import rows_of
+from voxport.runtime.families.qwen3_asr.features import frames_of
 from voxport.runtime.families.qwen3_asr.streaming import StreamSettings
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.transcriptions import (
@@ -52,6 +54,13 @@ class QwenSpeechToText(SpeechToText):
     def check_live(self) -> None:
         """Every bundle can."""
 
+    def check_context(self, context: str) -> None:
+        self._parts.longest_s(Request(context=context))
+
+    def count_tokens(self, text: str, seconds: float) -> tuple[int, int]:
+        frames = frames_of(round(seconds * self.sample_rate), self._parts.constants)
+        return rows_of(frames, self._parts.constants), len(self._parts.tokenizer.encode(text))
+
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
         code = check_language(options.get("language") or AUTO, self.languages)
         request = Request(self._names[code] if code else "", options.get("context", ""))
@@ -86,6 +95,15 @@ def is_aligner(bundle: Bundle) -> bool:
     return bundle.job.family == FAMILY.name and bool(bundle.job.constants.get("aligner"))
 
 
+def check_recogniser(bundle: Bundle) -> None:
+    """Raises UsageError on an aligner."""
+    if is_aligner(bundle):
+        raise UsageError(
+            f"{bundle.folder}: an aligner gives times to the words of a text, and writes none; use `voxport "
+            "align`, or give a bundle of a recogniser too"
+        )
+
+
 def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: bool = True) -> Aligner:
     """The aligner of a bundle. Raises UsageError on any other bundle, IntegrityError on a damaged one."""
     bundle = Bundle(folder)
@@ -102,11 +120,7 @@ def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: b
 
 
 def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenSpeechToText:
-    if constants.aligner:
-        raise UsageError(
-            f"{bundle.folder}: an aligner gives times to the words of a text, and writes none; use `voxport "
-            "align`, or give a bundle of a recogniser too"
-        )
+    check_recogniser(bundle)
     tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
     return QwenSpeechToText(engine, Parts(constants, tokenizer, bundle.job.cache_length))
 

@@ -12,6 +12,7 @@ from voxport.bundle.qwen_tokenizer import QwenTokenizer, added_tokens
 TAG = "<asr_text>"  # between the language and the text of an answer
 CHARACTER_RUN, UNIT_RUN, LONGEST_UNIT = 20, 20, 20  # repetitions of a character, and of a longer unit
 LEAST_REST = 2 * UNIT_RUN  # characters, in which units are looked for
+LONG_RUN = re.compile(rf"(.)\1{{{CHARACTER_RUN},}}", re.DOTALL)
 UNITS = re.compile(rf"(?=.{{{LEAST_REST}}})(.{{1,{LONGEST_UNIT}}}?)\1{{{UNIT_RUN - 1},}}", re.DOTALL)
 
 
@@ -86,4 +87,4 @@ def without_repetitions(text: str) -> str:
     """A character that is repeated more than 20 times in a row stands once. So does a unit of 1 to 20
     characters that is repeated 20 times or more, unless fewer than 40 characters are left.
     """
-    return UNITS.sub(r"\1", re.sub(rf"(.)\1{{{CHARACTER_RUN},}}", r"\1", text, flags=re.DOTALL))
+    return UNITS.sub(r"\1", LONG_RUN.sub(r"\1", text))

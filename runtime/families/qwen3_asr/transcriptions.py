@@ -13,8 +13,8 @@ from voxport.runtime.families.qwen3_asr.answer import Answer, Request
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder, rows_of
 from voxport.runtime.families.qwen3_asr.features import GrowingMel, frames_of
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
-from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, split
-from voxport.runtime.families.qwen3_asr.streaming import StreamSettings, kept_answer
+from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, Samples, split
+from voxport.runtime.families.qwen3_asr.streaming import REPLACEMENT, StreamSettings, kept_answer
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
 from voxport.runtime.speech_to_text import TranscriptDelta, check_samples
 
@@ -56,14 +56,17 @@ class Segment:
 
     def answer(self, samples: np.ndarray, kept: str = "") -> Iterator[str]:
         """Continues the answer `kept` to samples float32 [n] -> the whole answer after each token."""
-        tokenizer, tokens = self._parts.tokenizer, list[int]()
+        tokenizer, text, tokens = self._parts.tokenizer, kept, list[int]()
         sound = self._encoder.encode(self._mel.of(samples))
         ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
         seconds = len(samples) / self._parts.constants.sample_rate
         limit = PROMPT_ROWS + round(seconds * TOKENS_PER_SECOND) - len(tokenizer.encode_answer(kept))
         for token in islice(self._recogniser.answer(ids, sound), max(0, limit)):  # a loop ends there
             tokens.append(token)
-            yield kept + tokenizer.decode(tokens)
+            end = tokenizer.decode(tokens)
+            yield text + end
+            if not end.endswith(REPLACEMENT):  # no later token belongs to its last character
+                text, tokens = text + end, []
 
     def has_room(self, samples: int, kept: str) -> bool:
         """Whether a prompt for so many samples, `kept` and some more text fit the caches."""
@@ -79,20 +82,20 @@ class RecordingTranscription:
     def __init__(self, stream: Stream, parts: Parts, request: Request):
         self._stream, self._parts, self._request = stream, parts, request
         self._longest_s, self._answer = parts.longest_s(request), Answer(request.language)
-        self._samples, self._before = np.zeros(0, np.float32), 0  # samples of finished pieces
+        self._samples, self._before = Samples(), 0  # samples of finished pieces
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
         rate = self._parts.constants.sample_rate
         check_samples(samples, rate, self._before + len(self._samples))
-        self._samples = np.concatenate((self._samples, samples))
+        self._samples.add(samples)
         while len(self._samples) > (self._longest_s + SEARCH_S) * rate:
-            first = split(self._samples, self._longest_s, rate)[0]
-            self._samples, self._before = self._samples[len(first) :], self._before + len(first)
+            first = split(self._samples.all, self._longest_s, rate)[0]
+            self._samples, self._before = Samples(self._samples.all[len(first) :]), self._before + len(first)
             yield from self._transcribe(first)
 
     def finish(self) -> Iterator[TranscriptDelta]:
         rate = self._parts.constants.sample_rate
-        for piece in split(self._samples, self._longest_s, rate, is_rest=self._before > 0):
+        for piece in split(self._samples.all, self._longest_s, rate, is_rest=self._before > 0):
             yield from self._transcribe(piece)
 
     def _transcribe(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
@@ -118,7 +121,7 @@ class LiveTranscription:
 
     def _begin(self) -> None:
         self._segment = Segment(self._stream, self._parts, self._request)
-        self._samples, self._chunks = np.zeros(0, np.float32), 0
+        self._samples, self._chunks = Samples(), 0
         self._raw = self._kept = ""
 
     def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
@@ -146,7 +149,7 @@ class LiveTranscription:
         kept = kept_answer(self._parts.tokenizer, self._raw, self._chunks, self._settings, is_last)
         if len(kept) > len(self._kept):  # what was kept once was given out, and stays
             self._kept = kept
-        self._samples = np.concatenate((self._samples, chunk))
-        self._raw = [self._kept, *self._segment.answer(self._samples, self._kept)][-1]
+        self._samples.add(chunk)
+        self._raw = [self._kept, *self._segment.answer(self._samples.all, self._kept)][-1]
         self._chunks += 1
         yield from self._answer.more(self._kept)

@@ -21,10 +21,10 @@ from voxport.runtime.serve.http.responses import ClientLeft
 from voxport.runtime.serve.models import Models, Worker
 from voxport.runtime.serve.realtime.routes import realtime_router
 from voxport.runtime.serve.speech.api import speech_router
-from voxport.runtime.serve.speech.worker import SpeechWorker
 from voxport.runtime.serve.transcription.api import transcription_router
 from voxport.runtime.serve.voices.api import voice_router
 
+SPEAKS, TRANSCRIBES = "text-to-speech", "automatic-speech-recognition"  # tasks of models
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 INDEX = "index.html"
 TYPES = {  # by the ends of names; other files are not served
@@ -95,39 +95,40 @@ def _add_listings(app: FastAPI, models: Models) -> None:
         standard = SPEECH_MODELS * bool(models.speech_workers)
         standard += TRANSCRIPTION_MODELS * bool(models.transcription_workers)
         names = dict.fromkeys((*models.names, *models.aliases.models, *standard))
-        return {"object": "list", "data": [_model(name, _worker_of(name, models)) for name in names]}
+        return {"object": "list", "data": [_model(name, models) for name in names]}
 
     @app.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Json:
-        worker = _worker_of(name, models)
-        entry = _model(name, worker)
-        if isinstance(worker, SpeechWorker):
+        entry = _model(name, models)
+        if entry["task"] == SPEAKS:
+            worker = models.speech_worker(name)
             stored = models.voices.of(worker.name) if models.voices else ()
             names = [*worker.task.bundle_voices(), *(voice.id for voice in stored)]
             entry["voices"] = [{"name": each} for each in names]
         return entry
 
 
-def _worker_of(name: str, models: Models) -> Worker:
-    """Raises ApiError."""
-    try:
-        return models.speech_worker(name)
-    except ApiError:
-        return models.transcription_worker(name)
-
-
-def _model(name: str, worker: Worker) -> Json:
-    """`alias_of` is the bundle, if the name is another one."""
-    speaks = isinstance(worker, SpeechWorker)
+def _model(name: str, models: Models) -> Json:
+    """`alias_of` is the bundle, if the name is another one. Raises ApiError."""
+    bundle = models.bundle_of(name) or ""
+    if bundle in models.aligners:
+        task, opened_at = "forced-alignment", models.aligners[bundle]
+    else:
+        try:
+            worker: Worker = models.speech_worker(name)
+            task = SPEAKS
+        except ApiError:
+            worker, task = models.transcription_worker(name), TRANSCRIBES
+        bundle, opened_at = worker.name, worker.opened_at
     return {
         "id": name,
         "object": "model",
-        "created": worker.opened_at,
+        "created": opened_at,
         "owned_by": "voxport",
         "type": "base",
-        "task": "text-to-speech" if speaks else "automatic-speech-recognition",
-        "capabilities": {"audio_speech": speaks, "audio_transcription": not speaks},
-        **({} if name == worker.name else {"alias_of": worker.name}),
+        "task": task,
+        "capabilities": {"audio_speech": task == SPEAKS, "audio_transcription": task == TRANSCRIBES},
+        **({} if name == bundle else {"alias_of": bundle}),
     }
 
 

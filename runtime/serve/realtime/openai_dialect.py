@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import timed_fields
 from voxport.runtime.audio.turns import KEPT_S, TurnAudio, TurnSettings
-from voxport.runtime.serve.errors import ApiError
+from voxport.runtime.serve.errors import ApiError, from_exception
 from voxport.runtime.serve.fields import HINT, UNSUPPORTED, RequestFields, only
 from voxport.runtime.serve.realtime.connection import Message
 from voxport.runtime.serve.realtime.input_audio import InputAudio
@@ -179,6 +180,11 @@ class OpenAiSession(Session):
             if prompt is not None and not worker.task.has_hints:
                 update.ignore(f"{HINTS}.prompt")
                 prompt = None
+            try:
+                worker.task.check_context(prompt or "")
+            except UsageError as error:
+                refusal = from_exception(error)
+                raise ApiError(400, refusal.message, refusal.code, f"{HINTS}.prompt") from None
             hints = TranscriptionOptions(language=worker.check_language(language), context=prompt or "")
         if model is not None:
             self.use(model)

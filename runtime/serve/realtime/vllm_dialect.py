@@ -2,7 +2,6 @@
 
 from typing import Annotated, ClassVar
 
-from voxport.bundle.bounds import FRAME_RATE
 from voxport.bundle.json_types import Json
 from voxport.runtime.serve.errors import ApiError
 from voxport.runtime.serve.fields import UNSUPPORTED, RequestFields, only
@@ -57,9 +56,9 @@ class VllmSession(Session):
             await self.connection.send({"type": "transcription.delta", "delta": delta.text})
 
     async def on_end(self, audio: InputAudio) -> None:
-        # the model generates a token for each 80 ms, most of them padding
-        tokens = round(audio.seconds * FRAME_RATE)
-        usage: Json = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": 2 * tokens}
+        assert self.worker is not None
+        heard, written = self.worker.task.count_tokens(audio.job.transcript, audio.seconds)
+        usage: Json = {"prompt_tokens": heard, "completion_tokens": written, "total_tokens": heard + written}
         done: Json = {"type": "transcription.done", "text": audio.job.transcript, "usage": usage}
         await self.connection.send(done)
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import UploadFile
 
-from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.json_types import Json
 from voxport.runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from voxport.runtime.audio.gain import amplified, recording_gain_db
@@ -64,7 +63,7 @@ def transcription_router(models: Models) -> APIRouter:
             feeding.cancel()
             job.cancel()
 
-        answer = Answer(job, body, worker.name, language)
+        answer = Answer(job, body, worker, language)
         headers = ignored_headers(body.ignored, request.headers.get("user-agent", ""))
         if body.stream:
             streamed = StreamedResponse(answer.events(), "text/event-stream", end, "error")
@@ -184,11 +183,18 @@ async def _read_all(job: TranscriptionJob) -> None:
 class Answer:
     """The text of a job in the form that a request asks for.
 
-    `model` is the name of the bundle; `language` an ISO 639 code, or None if it is not known.
+    `language` is an ISO 639 code, or None if it is not known.
     """
 
-    def __init__(self, job: TranscriptionJob, body: TranscriptionBody, model: str, language: str | None):
-        self._job, self._body, self._model, self._language = job, body, model, language
+    def __init__(
+        self,
+        job: TranscriptionJob,
+        body: TranscriptionBody,
+        worker: TranscriptionWorker,
+        language: str | None,
+    ):
+        self._job, self._body, self._language = job, body, language
+        self._model, self._task = worker.name, worker.task
 
     def response(self) -> Response:
         """The answer, once the job has ended."""
@@ -197,9 +203,9 @@ class Answer:
             case "text":
                 return PlainTextResponse(f"{job.transcript}\n")
             case "srt":
-                return PlainTextResponse(as_srt(job.words))
+                return PlainTextResponse(as_srt(job.words, job.seconds))
             case "vtt":
-                return PlainTextResponse(as_vtt(job.words), media_type="text/vtt")
+                return PlainTextResponse(as_vtt(job.words, job.seconds), media_type="text/vtt")
             case "json":
                 return JSONResponse(self._content() | self._captions())
         wanted = self._body.timestamp_granularities or ("segment",)
@@ -244,9 +250,9 @@ class Answer:
         ]
 
     def _tokens(self, heard: str, written: str) -> Json:
-        """Numbers of tokens, one per 80 ms of audio and one per word, by the names of a dialect."""
-        audio, words = round(self._job.seconds / FRAME_SECONDS), len(self._job.transcript.split())
-        return {heard: audio, written: words, "total_tokens": audio + words}
+        """Numbers of tokens by the names of a dialect."""
+        audio, text = self._task.count_tokens(self._job.transcript, self._job.seconds)
+        return {heard: audio, written: text, "total_tokens": audio + text}
 
     async def events(self) -> AsyncIterator[bytes]:
         """Server-sent events while the job runs."""

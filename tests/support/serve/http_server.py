@@ -15,13 +15,11 @@ from voxport.runtime.serve.http.access import Keys
 from voxport.runtime.serve.http.app import build_app
 from voxport.runtime.serve.http.server import Server, configuration
 from voxport.runtime.serve.limits import Limits
-from voxport.runtime.serve.models import NO_ALIASES, Models
+from voxport.runtime.serve.models import NO_ALIASES, Models, Task
 from voxport.runtime.serve.voices.store import VoiceStore
-from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.text_to_speech import TextToSpeech
 
 DEFAULT = Limits()
-Tasks = Mapping[str, TextToSpeech | SpeechToText]  # by name
+Tasks = Mapping[str, Task]  # by name
 
 
 @dataclass
