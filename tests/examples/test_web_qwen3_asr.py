@@ -20,7 +20,7 @@ from voxport.runtime.engines import open_engine
 from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.families.qwen3_asr.text import parse_answer
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.vectors import Vectors, choices_of, encoded, read_vectors, values_of
+from voxport.runtime.vectors import Values, Vectors, choices_of, encoded, read_vectors, values_of
 
 RATE = 16_000
 SECONDS = 4.94  # windows of 2, 2 and 0.94 s in the bundle; the last one has 94 frames, which give 12 rows
@@ -64,7 +64,7 @@ const found = JSON.parse(process.argv[1]).map(([answer, language]) => {
 });
 console.log(JSON.stringify(found));
 """
-ANSWERS = (
+ANSWERS: tuple[tuple[str, str | None], ...] = (
     ("language English<asr_text>Hello there.", None),
     ("\nlanguage Chinese\n<asr_text> \u4f60\u597d ", None),
     ("language None<asr_text>", None),
@@ -104,7 +104,7 @@ def longer(bundle: Path, samples: np.ndarray, tmp_path_factory: pytest.TempPathF
     assert workload
     request = {"recording": encoded(samples), "rate": RATE}
     computed = workload.run(open_engine(opened), opened, constants, request)
-    values = []
+    values = list[Values]()
     for known in kept.values:
         array = computed[known.name]
         if known.tolerance:
