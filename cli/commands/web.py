@@ -19,7 +19,7 @@ from voxport.cli.arguments import add_json, embedded_bundle, folder
 
 PAGE = Path(__file__).parents[2] / "web"  # a link to examples/web in a clone
 TARGET, STANDARD = "onnx", "standard"
-FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime")  # that runner.js has
+FAMILIES = ("voxtral_tts", "qwen3_tts", "voxtral_realtime", "qwen3_asr")  # that runner.js has
 SUFFIXES = (".js", ".html", ".json", ".md")  # what the page consists of
 BUNDLES = '<datalist id="bundles"></datalist>'  # in index.html; the page opens its first option
 # Threads need memory that threads may share, which browsers allow isolated pages only.
@@ -81,6 +81,12 @@ def _checked(bundle: Bundle) -> Bundle:
         raise UsageError(
             f"{bundle.folder}: the page neither clones voices nor runs graphs of another split; "
             "export a CustomVoice or VoiceDesign checkpoint",
+            field="bundles",
+        )
+    if constants.get("kind") == "aligner":
+        raise UsageError(
+            f"{bundle.folder}: the page gives no times to words, which is what an aligner does; "
+            "export a recogniser, such as Qwen3-ASR-0.6B",
             field="bundles",
         )
     bundle.check_hashes()

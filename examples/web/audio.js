@@ -33,6 +33,16 @@ export async function readSound(file, rate) {
   return channels[0].map((_, i) => channels.reduce((sum, each) => sum + each[i], 0) / channels.length);
 }
 
+// A recording without its offset, as loud as the models expect
+export function amplified(recording) {
+  const mean = recording.reduce((sum, each) => sum + each, 0) / recording.length;
+  const samples = recording.map(each => each - mean);
+  const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0);
+  const isQuiet = peak >= 10 ** (-60 / 20) && peak < 10 ** (-6 / 20);
+  const factor = isQuiet ? Math.min(10 ** (40 / 20), 10 ** (-1 / 20) / peak) : 1;
+  return samples.map(each => Math.min(Math.max(factor * each, -1), 1));
+}
+
 // Yields samples of the microphone until `signal` aborts
 export async function* microphone(rate, signal) {
   const stream = await navigator.mediaDevices.getUserMedia({audio: {channelCount: 1}});

@@ -2,10 +2,11 @@
 const SCHEMA_VERSION = 3;
 // The least and the most of some constants. Beyond them a loop may never end, or memory be short.
 const LIMITS = {
-  acoustic_levels: [2, 65536], dim: [1, 65536], euler_steps: [1, 256], first_codes: [1, 2 ** 20],
-  flush_tokens: [0, 256], hop_length: [32, 1024], left_pad_tokens: [0, 256], n_codebooks: [2, 256],
-  n_mels: [1, 1024], other_codes: [1, 65536], sample_rate: [1000, 384000], samples_per_token: [1024, 8192],
-  semantic_codes: [1, 2 ** 20], vocab_size: [1, 2 ** 20], window_size: [32, 1024],
+  acoustic_levels: [2, 65536], chunk_frames: [1, 4096], chunk_rows: [1, 4096], dim: [1, 65536],
+  euler_steps: [1, 256], first_codes: [1, 2 ** 20], flush_tokens: [0, 256], hop_length: [32, 1024],
+  left_pad_tokens: [0, 256], n_codebooks: [2, 256], n_mels: [1, 1024], other_codes: [1, 65536],
+  sample_rate: [1000, 384000], samples_per_token: [1024, 8192], semantic_codes: [1, 2 ** 20],
+  vocab_size: [1, 2 ** 20], window_chunks: [1, 1024], window_size: [32, 1024],
 };
 
 export class Bundle {

@@ -1,4 +1,6 @@
-// Log-mel frames of sound that arrives.
+// Log-mel frames of sound that arrives, and of whole recordings.
+const RANGE = 2; // of the values of a recording below its loudest one: 8 decades, divided by 4
+
 // Triangular filters on Slaney's mel scale: band -> [bin, weight] pairs
 function melFilters(bins, bands, highest, rate) {
   const mel = f => (f < 1000 ? (3 * f) / 200 : 15 + (27 * Math.log(f / 1000)) / Math.log(6.4));
@@ -51,4 +53,20 @@ export class LogMel {
       return (Math.max(Math.log10(Math.max(sum, 1e-10)), this.least) + 4) / 4;
     });
   }
+}
+
+// The frames of a recording, which is reflected at both ends
+export async function melOfRecording(samples, constants) {
+  const {window_size: size, hop_length: hop, sample_rate: rate} = constants, half = size / 2;
+  if (samples.length <= half) throw new Error(`recording: has ${samples.length} samples, too few for a word`);
+  const mel = new LogMel({...constants, log_mel_least: -Infinity}), frames = [];
+  mel.rest = samples.slice(1, half + 1).reverse();
+  for (let at = 0; at < samples.length; at += rate) {
+    frames.push(...mel.feed(samples.subarray(at, at + rate)));
+    await new Promise(resolve => setTimeout(resolve)); // so that the page stays usable
+  }
+  frames.push(...mel.feed(samples.slice(-half - 1, -1).reverse()));
+  frames.length = Math.floor(samples.length / hop);
+  const most = frames.reduce((before, frame) => Math.max(before, ...frame), -Infinity);
+  return frames.map(frame => frame.map(value => Math.max(value, most - RANGE)));
 }

@@ -1,8 +1,7 @@
 // The page: opens a bundle, and speaks or listens with it.
-import {microphone, play, readSound} from "./audio.js";
+import {amplified, microphone, play, readSound} from "./audio.js";
 import {filesSource, urlSource} from "./bundle.js";
 import {open} from "./runner.js";
-import {amplified} from "./voxtral_realtime.js";
 
 const query = new URLSearchParams(location.search), element = id => document.getElementById(id);
 const onGpu = query.get("engine") === "webgpu", dist = "./node_modules/onnxruntime-web/dist/";
@@ -45,6 +44,7 @@ async function openBundle(source) {
   fill("language", ["auto", ...(runner.languages ?? [])]);
   fill("delay", ["usual", ...(c.delays_ms ?? []).map(delay => `${delay} ms`)]);
   element("instruct").parentElement.hidden = !runner.followsInstructions;
+  element("context").parentElement.hidden = !runner.takesContext;
   const seconds = ((performance.now() - start) / 1000).toFixed(1);
   say(`${job.source.name}, ${job.request.quant}: ready after ${seconds} s`);
   await keepPage().catch(() => {}); // without a network it is kept already
@@ -59,8 +59,9 @@ async function keepPage() {
   }
 }
 
+const value = id => (!element(id).parentElement.hidden && element(id).value) || undefined;
+
 async function speak(signal) {
-  const value = id => (!element(id).parentElement.hidden && element(id).value) || undefined;
   const options = {chunk: 1, voice: value("voice"), language: value("language"), instruct: value("instruct")};
   const {sample_rate: rate} = runner.constants, start = performance.now();
   let first, count = 0;
@@ -76,16 +77,20 @@ async function speak(signal) {
 async function transcribe(parts, signal, isLive) {
   const start = performance.now(), shown = element("transcript");
   shown.textContent = "";
-  const delay = [undefined, ...runner.constants.delays.keys()][element("delay").selectedIndex];
-  await runner.begin({delay, isLive});
-  for await (const samples of parts) {
-    const text = await runner.feed(samples);
-    if (text) shown.textContent += text;
+  if (isLive && runner.textComesLast) say("recording; its text comes after Stop");
+  const delay = [undefined, ...(runner.constants.delays?.keys() ?? [])][element("delay").selectedIndex];
+  const options = {delay, isLive, language: value("language"), context: value("context")};
+  for await (const text of runner.transcribe(parts, options)) {
+    if (text !== shown.textContent) shown.textContent = text;
     if (signal.aborted && !isLive) return;
+    if (signal.aborted && signal === stop.signal) {
+      [isLive, stop] = [false, new AbortController()]; // the microphone has ended, and the next stop ends all
+      signal = stop.signal;
+    }
   }
-  shown.textContent += await runner.finish();
   const seconds = runner.samples / runner.constants.sample_rate, taken = (performance.now() - start) / 1000;
-  say(`${seconds.toFixed(1)} s of sound in ${taken.toFixed(1)} s`);
+  const found = runner.language ? `${runner.language}: ` : "";
+  say(`${found}${seconds.toFixed(1)} s of sound in ${taken.toFixed(1)} s`);
 }
 
 async function* file(sound) {

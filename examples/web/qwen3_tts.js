@@ -1,6 +1,7 @@
 // Text to speech with Qwen3-TTS: speakers of the model, and voices by description.
-import {Speaker, argmax, gumbel, mostFrames} from "./speech.js";
-import {QwenTokenizer} from "./tokenizer.js";
+import {argmax, named} from "./decoder.js";
+import {Speaker, gumbel, mostFrames} from "./speech.js";
+import {openQwen} from "./tokenizer.js";
 
 const FRAMES_PER_CHARACTER = 0.83, FRAMES_PER_WIDE = 2.8, MIN_FRAMES = 2;
 const SMALL = "0b6"; // the size whose CustomVoice model follows no instruction
@@ -9,15 +10,10 @@ export class QwenTTS extends Speaker {
   async prepare() {
     const {bundle, constants: c} = this;
     if (c.kind === "base") throw new Error("a Base model clones voices, this example does not");
-    const vocabulary = JSON.parse(await bundle.text("vocab.json"));
-    this.tokenizer = new QwenTokenizer(vocabulary, await bundle.text("merges.txt"));
+    this.tokenizer = await openQwen(bundle);
     this.followsInstructions = !(c.kind === "custom_voice" && c.size === SMALL);
     [this.voices, this.languages] = [c.speakers, c.codec_language_id, c.dialects].map(Object.keys);
-    this.padding = await this.textRows([c.tts_pad_id]);
-  }
-
-  async textRows(ids) {
-    return (await this.engine.run("embed_text", {ids: [ids, [1, ids.length]]})).embeddings.data;
+    this.padding = await this.embed("embed_text", [c.tts_pad_id]);
   }
 
   // frames: lists of codes; a code below 0 adds nothing
@@ -28,21 +24,16 @@ export class QwenTTS extends Speaker {
 
   // Ids of the talker's vocabulary that say who speaks, and in which language
   controls(voice, language) {
-    const {constants: c} = this, speaker = c.speakers[voice];
-    if (this.voices.length && speaker === undefined) {
-      throw new Error(`voice ${voice}: unknown, this bundle has ${this.voices.join(", ")}`);
-    }
-    const name = (["auto", "chinese"].includes(language) && c.dialects[voice]) || language;
-    const id = c.codec_language_id[name];
-    if (id === undefined && name !== "auto") {
-      throw new Error(`language ${language}: unknown, this bundle has ${this.languages.join(", ")}`);
-    }
+    const {constants: c} = this, speaker = this.voices.length && named("voice", voice, this.voices);
+    const name = (["auto", "chinese"].includes(language) && c.dialects[speaker]) || language;
+    const id = name === "auto" ? undefined : c.codec_language_id[named("language", name, this.languages)];
     const head = id === undefined ? [c.codec_nothink_id] : [c.codec_think_id];
     const spoken = [c.codec_think_bos_id, ...(id === undefined ? [] : [id]), c.codec_think_eos_id];
-    return [...head, ...spoken, ...(this.voices.length ? [speaker] : []), c.codec_pad_id, c.codec_bos_id];
+    return [...head, ...spoken, ...(speaker ? [c.speakers[speaker]] : []), c.codec_pad_id, c.codec_bos_id];
   }
 
-  async start(text, {voice = this.voices[0], language = "auto", instruct, sampling}) {
+  // The rows that the decoder reads before the first frame
+  async promptOf(text, {voice = this.voices[0], language = "auto", instruct, sampling}) {
     const {constants: c, tokenizer} = this, [newline] = tokenizer.encode("\n");
     this.sampling = {...c.sampling_defaults, ...sampling};
     this.first = []; // codes 0 so far
@@ -52,18 +43,18 @@ export class QwenTTS extends Speaker {
     const follows = instruct && this.followsInstructions;
     const asked = follows ? [...tokenizer.encode("user\n"), ...tokenizer.encode(instruct)] : [];
     const user = follows ? [c.im_start_id, ...asked, c.im_end_id, newline] : [];
-    const controls = this.controls(voice?.toLowerCase(), language.toLowerCase());
+    const controls = this.controls(voice, language.toLowerCase());
     const codes = await this.codeRows(controls.map(id => [id, ...Array(c.n_codebooks - 1).fill(-1)]));
     const [pad, bos] = [codes.slice(-2 * c.dim, -c.dim), codes.slice(-c.dim)];
-    const beside = await this.textRows([...Array(controls.length - 2).fill(c.tts_pad_id), c.tts_bos_id]);
-    const body = await this.textRows([...this.ids, c.tts_eos_id]);
-    this.prompt = Float32Array.from([
-      ...(await this.textRows([...user, c.im_start_id, c.assistant_id, newline])),
+    const embed = ids => this.embed("embed_text", ids);
+    const beside = await embed([...Array(controls.length - 2).fill(c.tts_pad_id), c.tts_bos_id]);
+    const body = await embed([...this.ids, c.tts_eos_id]);
+    return Float32Array.from([
+      ...(await embed([...user, c.im_start_id, c.assistant_id, newline])),
       ...beside.map((value, i) => value + codes[i]),
       ...body.map((value, i) => value + pad[i % c.dim]),
       ...bos.map((value, i) => value + this.padding[i]),
     ]);
-    await this.read("prefill", this.prompt);
   }
 
   // The codes of the next frame; null if the model ends the speech. draw: gives one value of noise

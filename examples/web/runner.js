@@ -1,11 +1,14 @@
 // Opens a bundle of one of these families.
 import {Bundle} from "./bundle.js";
 import {Engine} from "./engine.js";
+import {QwenASR} from "./qwen3_asr.js";
 import {QwenTTS} from "./qwen3_tts.js";
-import {Listener} from "./voxtral_realtime.js";
+import {VoxtralRealtime} from "./voxtral_realtime.js";
 import {VoxtralTTS} from "./voxtral_tts.js";
 
-const FAMILIES = {voxtral_tts: VoxtralTTS, qwen3_tts: QwenTTS, voxtral_realtime: Listener};
+const FAMILIES = {
+  voxtral_tts: VoxtralTTS, qwen3_tts: QwenTTS, voxtral_realtime: VoxtralRealtime, qwen3_asr: QwenASR,
+};
 
 // ort: the module onnxruntime-web. options: of its sessions.
 export async function open(ort, source, options) {

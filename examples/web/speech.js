@@ -1,9 +1,5 @@
 // What the two families that speak have in common.
-export function argmax(values, isAllowed = () => true) {
-  let best = -1;
-  values.forEach((value, i) => (best = isAllowed(i) && (best < 0 || value > values[best]) ? i : best));
-  return best;
-}
+import {Decoder} from "./decoder.js";
 
 const uniform = () => 1 - Math.random(); // above 0
 export const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
@@ -28,15 +24,8 @@ export function mostFrames(text, usual) {
   return Math.ceil(3 * usual) + Math.min(40, 10 + 4 * words + Math.round(usual));
 }
 
-// Subclasses have prepare(), start(text, options), frame() and step(codes).
-export class Speaker {
-  static async open(bundle, engine) {
-    const rows = bundle.number("rows", bundle.component("prefill").signature.states[0]?.shape[2], 1, 2 ** 24);
-    const speaker = Object.assign(new this(), {bundle, engine, constants: bundle.constants, rows});
-    await speaker.prepare();
-    return speaker;
-  }
-
+// Subclasses have prepare(), promptOf(text, options), frame() and step(codes).
+export class Speaker extends Decoder {
   // Yields samples float32, those of `chunk` frames at a time.
   async *speak(text, {chunk = 5, ...options} = {}) {
     const parts = sentences(text, this.leastCharacters ?? 60);
@@ -54,14 +43,11 @@ export class Speaker {
     }
   }
 
-  // Reads rows of the width of the model: `outputs` are those of the last one
-  async read(component, values) {
-    const rows = values.length / this.constants.dim;
-    if (component === "prefill") this.position = this.frames = 0; // rows of the caches, and frames
-    if (this.position + rows > this.rows) throw new Error("text: too long for the caches; divide it");
-    const inputs = {embeddings: [values, [1, rows, this.constants.dim]], position: [[this.position], [1]]};
-    this.outputs = await this.engine.run(component, inputs);
-    this.position += rows;
+  // Begins to speak a text
+  async start(text, options) {
+    this.position = this.frames = 0;
+    this.prompt = await this.promptOf(text, options);
+    await this.read("prefill", this.prompt);
   }
 
   // The samples of the next frames. How frames are divided into calls changes roundings only.

@@ -1,8 +1,4 @@
-// Byte-level BPE: text to ids with the files of a bundle.
-// A regular expression of the published tokenizers: `\s` has other members in JavaScript
-const pattern = source =>
-  new RegExp(source.replaceAll("\\s", "\\p{White_Space}").replaceAll("\\S", "\\P{White_Space}"), "gu");
-
+// Byte-level BPE: text to ids with the files of a bundle, and ids to bytes.
 // Joins the two neighbours with the lowest rank, the leftmost first, until no pair has one
 function merge(symbols, rank) {
   for (;;) {
@@ -16,48 +12,56 @@ function merge(symbols, rank) {
   }
 }
 
-export class Tekken {
-  constructor({config, vocab, special_tokens: special}) {
-    this.first = config.default_num_special_tokens;
-    this.pattern = pattern(config.pattern);
-    const used = vocab.filter(each => each.rank < config.default_vocab_size - this.first);
-    this.pieces = new Map(used.map(each => [each.rank, atob(each.token_bytes)]));
-    this.ranks = new Map(Array.from(this.pieces, ([rank, piece]) => [piece, rank]));
-    this.special = new Map(special.map(each => [each.token_str, each.rank]));
+class Tokenizer {
+  // letters: of the 256 bytes. ids: of symbols, which have a letter for each byte. rank: of a pair of symbols
+  constructor({letters, ids, pattern, rank, normalized = text => text}) {
+    Object.assign(this, {letters, ids, rank, normalized});
+    this.symbols = new Map(Array.from(ids, ([symbol, id]) => [id, symbol]));
+    const portable = pattern.replaceAll("\\s", "\\p{White_Space}").replaceAll("\\S", "\\P{White_Space}");
+    this.pattern = new RegExp(portable, "gu"); // `\s` has other members in JavaScript
   }
 
   encode(text) {
-    return [...text.matchAll(this.pattern)].flatMap(([piece]) => {
-      const symbols = Array.from(new TextEncoder().encode(piece), byte => String.fromCharCode(byte));
-      return merge(symbols, (a, b) => this.ranks.get(a + b)).map(each => this.ranks.get(each) + this.first);
+    return [...this.normalized(text).matchAll(this.pattern)].flatMap(([piece]) => {
+      const symbols = Array.from(new TextEncoder().encode(piece), byte => this.letters[byte]);
+      return merge(symbols, this.rank).map(symbol => this.ids.get(symbol));
     });
   }
 
+  // None of an id without a symbol
   bytes(id) {
-    return Uint8Array.from(this.pieces.get(id - this.first) ?? "", each => each.charCodeAt(0));
+    return Uint8Array.from(this.symbols.get(id) ?? "", letter => this.letters.indexOf(letter));
   }
+}
+
+export async function openTekken(bundle) {
+  const {config, vocab, special_tokens: special} = JSON.parse(await bundle.text("tekken.json"));
+  const {default_num_special_tokens: first, default_vocab_size: size, pattern} = config;
+  const used = vocab.filter(each => each.rank < size - first);
+  const ids = new Map(used.map(each => [atob(each.token_bytes), first + each.rank]));
+  const letters = Array.from({length: 256}, (_, byte) => String.fromCharCode(byte));
+  const tokenizer = new Tokenizer({letters, ids, pattern, rank: (a, b) => ids.get(a + b)});
+  return Object.assign(tokenizer, {special: new Map(special.map(each => [each.token_str, each.rank]))});
 }
 
 const QWEN =
   "'(?:[sSſ]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" +
   "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// vocab.json and merges.txt of Qwen, whose bytes are letters: those that print stand for themselves
-export class QwenTokenizer {
-  constructor(vocabulary, merges) {
-    const prints = byte => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
-    let next = 256;
-    this.letters = Array.from({length: 256}, (_, byte) => String.fromCharCode(prints(byte) ? byte : next++));
-    this.ids = new Map(Object.entries(vocabulary));
-    const pairs = merges.split("\n").filter(line => line && !line.startsWith("#version"));
-    this.ranks = new Map(pairs.map((pair, index) => [pair.trimEnd(), index]));
-    this.pattern = pattern(QWEN);
+// vocab.json and merges.txt of Qwen, or tokenizer.json. Bytes that print stand for themselves.
+export async function openQwen(bundle) {
+  let vocab, merges;
+  if ("vocab.json" in bundle.manifest.files) {
+    vocab = JSON.parse(await bundle.text("vocab.json"));
+    merges = (await bundle.text("merges.txt")).split("\n").filter(line => !line.startsWith("#version"));
+  } else {
+    ({vocab, merges} = JSON.parse(await bundle.text("tokenizer.json")).model);
   }
-
-  encode(text) {
-    return [...text.normalize("NFC").matchAll(this.pattern)].flatMap(([piece]) => {
-      const symbols = Array.from(new TextEncoder().encode(piece), byte => this.letters[byte]);
-      return merge(symbols, (a, b) => this.ranks.get(`${a} ${b}`)).map(each => this.ids.get(each));
-    });
-  }
+  const prints = byte => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+  let next = 256;
+  const letters = Array.from({length: 256}, (_, byte) => String.fromCharCode(prints(byte) ? byte : next++));
+  const ranks = new Map(merges.map((pair, i) => [Array.isArray(pair) ? pair.join(" ") : pair.trimEnd(), i]));
+  const rank = (a, b) => ranks.get(`${a} ${b}`);
+  const ids = new Map(Object.entries(vocab)), normalized = text => text.normalize("NFC");
+  return new Tokenizer({letters, ids, pattern: QWEN, rank, normalized});
 }

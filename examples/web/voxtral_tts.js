@@ -1,6 +1,7 @@
 // Text to speech with Voxtral-TTS.
-import {Speaker, argmax, mostFrames, normal} from "./speech.js";
-import {Tekken} from "./tokenizer.js";
+import {argmax, named} from "./decoder.js";
+import {Speaker, mostFrames, normal} from "./speech.js";
+import {openTekken} from "./tokenizer.js";
 
 const END = 1, FIRST = 2; // codes: the end of the speech, and the first with a sound
 const FRAMES_PER_CHARACTER = 0.68, SMALL = 10_000; // a vocabulary below it: trained on single sentences
@@ -8,7 +9,7 @@ const FRAMES_PER_CHARACTER = 0.68, SMALL = 10_000; // a vocabulary below it: tra
 export class VoxtralTTS extends Speaker {
   async prepare() {
     const {bundle} = this;
-    this.tokenizer = new Tekken(JSON.parse(await bundle.text("tekken.json")));
+    this.tokenizer = await openTekken(bundle);
     this.embeddings = new Map(); // by voice
     for (const [name, path] of Object.entries(bundle.manifest.voices)) {
       this.embeddings.set(name, readEmbedding(path, await bundle.read(path), bundle.constants.dim));
@@ -18,20 +19,18 @@ export class VoxtralTTS extends Speaker {
     this.voice = this.voices.find(name => name === "neutral_female") ?? this.voices[0];
   }
 
-  async start(text, {voice = this.voice}) {
-    const {constants: c, tokenizer} = this, rows = this.embeddings.get(voice);
-    if (!rows) throw new Error(`voice ${voice}: unknown, this bundle has ${this.voices.join(", ")}`);
+  // The rows that the decoder reads before the first frame
+  async promptOf(text, {voice = this.voice}) {
+    const {constants: c, tokenizer} = this, rows = this.embeddings.get(named("voice", voice, this.voices));
     const [next, repeat] = ["NEXT", "REPEAT"].map(each => tokenizer.special.get(`[${each}_AUDIO_TEXT]`));
     const head = [c.bos_id, c.begin_audio_id, ...Array(rows.length / c.dim).fill(c.audio_id), next];
     const ids = (this.ids = [...head, ...tokenizer.encode(text), repeat, c.begin_audio_id]);
     this.limit = mostFrames(text, FRAMES_PER_CHARACTER * text.length);
     const given = c.first_frame === "audio_token" ? [...ids, c.audio_id] : ids;
-    const {embeddings} = await this.engine.run("embed_text", {ids: [given, [1, given.length]]});
-    const whole = embeddings.data.slice(), width = embeddings.dims[2];
-    this.bundle.number("dim", c.dim, width, width);
+    const whole = await this.embed("embed_text", given);
     whole.set(rows, 2 * c.dim);
-    await this.read("prefill", whole);
     this.isFirst = true;
+    return whole;
   }
 
   // The codes of the next frame; null if the model ends the speech. draw: gives one value of noise

@@ -1,15 +1,27 @@
-"""Bundles for the runners of `examples`, one of each family, with `vectors.json`, and hostile ones."""
+"""Bundles for the runners of `examples`, one of each family, with `vectors.json`, and hostile ones. The page
+with these bundles, in a browser that hears speech.
+"""
 
 import hashlib
 import json
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
+import soxr
 from support.export.cache import ExportCache
 from support.export.short_verification import few_calls
+from support.programs import need
+from support.runners import PAGE_FAMILIES, TEXT
+from support.serve.browser import chromium
+from support.serve.static_folder import served
 
+from voxport.__main__ import main
 from voxport.bundle.manifest import Bundle
 from voxport.model.synthetic.checkpoint import write_checkpoint
 
@@ -18,13 +30,58 @@ from voxport.model.synthetic.checkpoint import write_checkpoint
 def family_bundles(
     trained_bundles: dict[str, Path], exports: ExportCache, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """Folders by family: the embedded models, and a Qwen3-TTS with speakers."""
-    made = tmp_path_factory.mktemp("qwen")
-    write_checkpoint(made / "checkpoint", "micro-custom-voice", key="qwen3_tts")
-    options = ["--target", "onnx", "--checkpoint", str(made / "checkpoint"), "--quant", "w8"]
-    qwen = exports.export(made / "bundle", *options, checks=few_calls)
+    """Folders by family: the embedded models, a Qwen3-TTS with speakers, and a Qwen3-ASR."""
     found = {Bundle(folder).job.family: folder for folder in trained_bundles.values()}
-    return {**found, "qwen3_tts": qwen}
+    for family, size in (("qwen3_tts", "micro-custom-voice"), ("qwen3_asr", "micro")):
+        made = tmp_path_factory.mktemp(family)
+        write_checkpoint(made / "checkpoint", size, key=family)
+        options = ["--target", "onnx", "--checkpoint", str(made / "checkpoint"), "--quant", "w8"]
+        found[family] = exports.export(made / family, *options, checks=few_calls)
+    return found
+
+
+@pytest.fixture(scope="session")
+def folder(family_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `voxport web` writes, with its packages, and the modules of these tests."""
+    npm = need("npm")
+    out = tmp_path_factory.mktemp("web") / "page"
+    assert main(["web", *(str(family_bundles[family]) for family in PAGE_FAMILIES), str(out)]) == 0
+    subprocess.run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=out, check=True)
+    for path in Path(__file__).parent.glob("*.js"):
+        shutil.copy(path, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def url(folder: Path) -> Iterator[str]:
+    with served(folder) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def speech(family_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The words, at the rate of a microphone."""
+    made = tmp_path_factory.mktemp("speech") / "spoken.wav"
+    bundle = str(family_bundles["voxtral_tts"])
+    assert main(["say", TEXT, "--bundle", bundle, "--seed", "0", "-q", "-o", str(made)]) == 0
+    samples, rate = soundfile.read(made)
+    path = made.with_name("microphone.wav")
+    soundfile.write(path, np.pad(soxr.resample(samples, rate, 48_000), (48_000, 96_000)), 48_000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(speech: Path) -> Iterator[Any]:
+    with chromium(speech, "--autoplay-policy=no-user-gesture-required") as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page()
+    page.set_default_timeout(120_000)  # milliseconds; WebAssembly on a busy machine
+    yield page
+    page.close()
 
 
 def voice(first: int, end: int, length: int | None = None) -> bytes:

@@ -1,5 +1,11 @@
 // What vectors.json has for a request of a family, computed by the modules of examples/web, as flat arrays.
+import {melOfRecording} from "./mel.js";
 import {Generator} from "./random.js";
+
+function samplesOf(recording) {
+  const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
+  return Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768);
+}
 
 const VECTORS = {
   async voxtral_tts(speaker, {text, voice, seed, codes: given}) {
@@ -39,12 +45,25 @@ const VECTORS = {
       if (listener.tokens.length === 0) logits = outputs.logits ?? logits;
       return outputs;
     };
-    await listener.begin({delay, tokens});
-    const bytes = Uint8Array.from(atob(recording), each => each.charCodeAt(0));
-    await listener.feed(Float32Array.from(new Int16Array(bytes.buffer), each => each / 32768));
-    await listener.finish();
-    const last_logits = Array.from(listener.logits.data);
+    for await (const text of listener.transcribe([samplesOf(recording)], {delay, tokens})) text;
+    const last_logits = Array.from(listener.outputs.logits.data);
     return {...values, prefill_logits: Array.from(logits.data), tokens: listener.tokens, last_logits};
+  },
+
+  async qwen3_asr(recogniser, {recording, tokens: given}) {
+    const samples = samplesOf(recording), sound = [];
+    const logits = () => Array.from(recogniser.outputs.logits.data);
+    const mel = (await melOfRecording(samples, recogniser.constants)).flatMap(frame => Array.from(frame));
+    for await (const rows of recogniser.encode(samples)) sound.push(...rows);
+    const prompt = recogniser.prompt(sound.length);
+    await recogniser.readIds("prefill", prompt, sound);
+    const prefill_logits = logits(), tokens = [recogniser.next()];
+    for (const token of given.slice(0, -1)) {
+      await recogniser.readIds("decode_step", [token]);
+      tokens.push(recogniser.next());
+    }
+    const audio_embeds = sound.flatMap(row => Array.from(row));
+    return {mel, audio_embeds, prompt, prefill_logits, tokens, last_logits: logits()};
   },
 };
 
