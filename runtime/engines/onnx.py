@@ -251,6 +251,7 @@ class OnnxStream(Stream):
                 if (cache := state.cache) and cache.window:
                     first = int(inputs["position"][slot]) * cache.rows_per_position
                     states.move_into_history(state.name, first, rows * cache.rows_per_position)
+        self._states.wait()  # once, because a wait takes as long as the copies of all states
 
 
 class _SessionBinding:
