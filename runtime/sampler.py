@@ -93,8 +93,7 @@ def _penalized(logits: np.ndarray, previous: Sequence[np.ndarray], penalty: floa
     logits = logits.astype(np.float64)
     for row, ids in zip(logits, previous, strict=True):
         if len(ids):
-            present = np.unique(ids)
-            row[present] = np.where(row[present] > 0, row[present] / penalty, row[present] * penalty)
+            row[ids] = np.where(row[ids] > 0, row[ids] / penalty, row[ids] * penalty)  # once per id
     return logits
 
 

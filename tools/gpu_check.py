@@ -44,6 +44,7 @@ class Check:
     seconds: int
     started: float = field(default_factory=time.monotonic)
     phases: list[Json] = field(default_factory=list)
+    plan: list[Json] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     def run(self, name: str, *command: str, limit: int = 120) -> bool:
@@ -75,7 +76,7 @@ class Check:
         with self._lock:
             self.phases.append(row)
             total = round(time.monotonic() - self.started, 1)
-            content = {"device": self.device, "seconds": total, "phases": self.phases}
+            content = {"device": self.device, "seconds": total, "plan": self.plan, "phases": self.phases}
             self.out.write_text(json.dumps(content, indent=1) + "\n")
         return passed
 

@@ -153,6 +153,8 @@ class DeviceStates(States):
 
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
         self._copy_rows(name, self._row_address(name, target), self._row_address(name, source), count)
+
+    def wait(self) -> None:
         self._device.wait()
 
     def _row_address(self, name: str, row: int = 0) -> RowAddress:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -97,7 +97,8 @@ class OnnxEngine(Engine):
         self._threads = options.thread_count(bundle)
         self._sessions: dict[str, Future[ort.InferenceSession]] = {}
         self._openers = ThreadPoolExecutor(os.cpu_count(), "session opener")
-        finalize(self, self._openers.shutdown, wait=False, cancel_futures=True)
+        self._options: list[ort.SessionOptions] = []
+        finalize(self, _end_openings, self._openers, self._options)
 
     def open_ahead(self, components: Collection[str] = ()) -> None:
         for entry in self.bundle.components:
@@ -118,26 +119,18 @@ class OnnxEngine(Engine):
     def _opening(self, file: str) -> Future[ort.InferenceSession]:
         with self.lock:
             if file not in self._sessions:
-                self._sessions[file] = self._openers.submit(self._open, file)
+                entries = [entry for entry in self.bundle.components if entry.file == file]
+                largest = max((entry.weight_bytes for entry in entries), default=0)
+                options = self.session_options(1 if largest < LEAST_BYTES_FOR_THREADS else self._threads)
+                self._options.append(options)
+                providers = [CUDA, CPU] if self._device else [CPU]
+                # no reference to the engine: it may end while sessions open
+                work = (self.read_graph, self.bundle.folder / file, options, providers, entries)
+                self._sessions[file] = self._openers.submit(_open_session, *work)
             return self._sessions[file]
 
-    def _open(self, file: str) -> ort.InferenceSession:
-        path = self.bundle.folder / file
-        entries = [entry for entry in self.bundle.components if entry.file == file]
-        is_small = max((entry.weight_bytes for entry in entries), default=0) < LEAST_BYTES_FOR_THREADS
-        try:
-            session = ort.InferenceSession(
-                self.read_graph(path),
-                self.session_options(1 if is_small else self._threads),
-                providers=[CUDA, CPU] if self._device else [CPU],
-                enable_fallback=False,  # it prints to stdout, where samples may go
-            )
-        except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
-            raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
-        check_session(session, path, entries)
-        return session
-
-    def read_graph(self, path: Path) -> Path | bytes:
+    @staticmethod
+    def read_graph(path: Path) -> Path | bytes:
         """The graph of a session: its file, or its content."""
         return path
 
@@ -167,6 +160,29 @@ class OnnxEngine(Engine):
 
     def bandwidth(self, threads: int | None) -> float:
         return self._device.bandwidth() if self._device else super().bandwidth(threads)
+
+
+def _end_openings(openers: ThreadPoolExecutor, options: Collection[ort.SessionOptions]) -> None:
+    """Sessions that are being opened end with an error, and the process need not wait for them."""
+    openers.shutdown(wait=False, cancel_futures=True)
+    for each in options:
+        each.set_load_cancellation_flag(True)
+
+
+def _open_session(
+    read_graph: Callable[[Path], Path | bytes],
+    path: Path,
+    options: ort.SessionOptions,
+    providers: list[str],
+    entries: Collection[ComponentEntry],
+) -> ort.InferenceSession:
+    try:
+        # the fallback prints to stdout, where samples may go
+        session = ort.InferenceSession(read_graph(path), options, providers=providers, enable_fallback=False)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
+        raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
+    check_session(session, path, entries)
+    return session
 
 
 class OnnxStream(Stream):
@@ -235,6 +251,7 @@ class OnnxStream(Stream):
                 if (cache := state.cache) and cache.window:
                     first = int(inputs["position"][slot]) * cache.rows_per_position
                     states.move_into_history(state.name, first, rows * cache.rows_per_position)
+        self._states.wait()  # once, because a wait takes as long as the copies of all states
 
 
 class _SessionBinding:

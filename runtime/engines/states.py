@@ -120,7 +120,10 @@ class States(ABC):
 
     @abstractmethod
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
-        """Copies rows of a cache to other rows of it that do not overlap them."""
+        """Copies rows of a cache to other rows of it that do not overlap them. `wait` waits for it."""
+
+    def wait(self) -> None:  # noqa: B027  optional
+        """Returns when rows that were moved are in place."""
 
     @abstractmethod
     def part(self, first: int, count: int) -> "States":

@@ -1,18 +1,21 @@
 """Checks of text, and the clean-up of a sentence: markup, addresses, symbols, quotes, amounts."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import emoji
-import ftfy
 import regex
-from markdown_it import MarkdownIt
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.text.markup import HANGUL, MARK, WIDE
 from voxport.runtime.text.numbers import english_groups, spell_amounts
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 # Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
 MAX_TEXT_CHARACTERS = 500_000
@@ -43,6 +46,7 @@ EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 WORDY = re.compile(r"[^\W\d_]{1,24}(?:[-_.][^\W\d_]{1,24})*")  # a part of a path that can be read as words
 
 PRODUCT = re.compile(r"(?<=\w)\*(?=\w)")  # 2*3*4 is no emphasis
+MARKUP = re.compile(r"[\\`*_~\[<&\r\n]")  # without these, inline Markdown is its own text
 INSIDE_WORD = ("text", "em_open", "em_close", "strong_open", "strong_close")  # **N**atural is one word
 KEYCAP = re.compile("\ufe0f?\u20e3")  # frame of a digit in a box, which stays as a digit
 SPACE = re.compile(r"\s+")
@@ -118,12 +122,10 @@ def clean_sentence(text: str, language: str) -> str:
     """
     is_cjk = _is_cjk(text, language)
     text = LINE_END_IN_CJK.sub("\u3001" if language == "ja" else "\uff0c", text)
-    cleaned = ftfy.fix_text(text, fix_character_width=not is_cjk, uncurl_quotes=not is_cjk)
-    cleaned = _inline_text(PRODUCT.sub(r"\*", cleaned))
+    cleaned = _inline_text(PRODUCT.sub(r"\*", _repaired(text, is_cjk)))
     cleaned = URL.sub(lambda found: _read_url(found[0], language), cleaned)
     cleaned = EMAIL.sub(lambda found: _read_host(found[0], language), cleaned)
-    cleaned = emoji.replace_emoji(KEYCAP.sub("", cleaned), GAP)
-    cleaned = "".join(GAP if _is_pictograph(character) else character for character in cleaned)
+    cleaned = _without_pictographs(cleaned)
     cleaned = GAPS_IN_CJK.sub("", cleaned).replace(GAP, " ")
     if language == "en":
         cleaned = english_groups(cleaned)
@@ -145,13 +147,37 @@ def is_blank(text: str) -> bool:
     return all(character.isspace() or unicodedata.category(character)[0] == "C" for character in text)
 
 
+# The packages below take 0.1 s to import, so plain English does without them.
+
+
+def _repaired(text: str, is_cjk: bool) -> str:
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return text
+    import ftfy
+
+    return ftfy.fix_text(text, fix_character_width=not is_cjk, uncurl_quotes=not is_cjk)
+
+
+def _without_pictographs(text: str) -> str:
+    if text.isascii():
+        return text
+    import emoji
+
+    text = emoji.replace_emoji(KEYCAP.sub("", text), GAP)
+    return "".join(GAP if _is_pictograph(character) else character for character in text)
+
+
 @cache
 def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
     return MarkdownIt("commonmark").enable("strikethrough")
 
 
 def _inline_text(text: str) -> str:
     """The text of inline Markdown, without emphasis, targets of links, and tags that were escaped."""
+    if not MARKUP.search(text):
+        return text
     found, is_apart = "", False
     for token in _markdown().parseInline(text)[0].children or []:
         is_tag = token.type == "html_inline" and MARK.match(token.content)

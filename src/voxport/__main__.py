@@ -1,5 +1,6 @@
 """`voxport` or `python -m voxport`: the command line."""
 
+import gc
 import os
 import signal
 import sys
@@ -18,7 +19,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "voxport", default: str 
         from voxport.cli.commands.completion import answer_shell
 
         answer_shell(prog)
-    return run_command_line(sys.argv[1:] if argv is None else argv, prog, default)
+    code = run_command_line(sys.argv[1:] if argv is None else argv, prog, default)
+    if code:
+        gc.collect()  # frees engines, which then stop opening sessions that Python would wait for
+    return code
 
 
 if __name__ == "__main__":

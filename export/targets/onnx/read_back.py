@@ -122,7 +122,8 @@ class FloatActivationsEngine(OnnxEngine):
     rounding the artifact is as near to eager as float32 allows, so a much smaller fault shows.
     """
 
-    def read_graph(self, path: Path) -> bytes:
+    @staticmethod
+    def read_graph(path: Path) -> bytes:
         model = onnx.load(path, load_external_data=False)
         unrounded: dict[str, str] = {}
         nodes: list[onnx.NodeProto] = []

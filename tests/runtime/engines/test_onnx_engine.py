@@ -151,7 +151,8 @@ def test_a_session_that_was_opened_ahead_is_opened_once_and_alone(tmp_path: Path
     may_read, opened = Event(), list[str]()
 
     class Slow(OnnxEngine):
-        def read_graph(self, path: Path) -> Path:
+        @staticmethod
+        def read_graph(path: Path) -> Path:
             opened.append(path.name)
             assert may_read.wait(10)
             return path
@@ -167,3 +168,28 @@ def test_a_session_that_was_opened_ahead_is_opened_once_and_alone(tmp_path: Path
     assert sorted(opened) == ["a.onnx", "damaged.onnx"]
     onnx.save(model, tmp_path / "damaged.onnx")
     assert engine.session("damaged.onnx")  # a failure is not kept
+
+
+def test_an_engine_that_ends_does_not_wait_for_sessions(tmp_path: Path) -> None:
+    may_read, options = Event(), list[ort.SessionOptions]()
+
+    class Slow(OnnxEngine):
+        @staticmethod
+        def read_graph(path: Path) -> Path:
+            assert may_read.wait(10)
+            return path
+
+        def session_options(self, threads: int) -> ort.SessionOptions:
+            options.append(super().session_options(threads))
+            return options[-1]
+
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [X], [Y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "a.onnx")
+    entries = [stand_in(name="a", file="a.onnx", signature=entry().signature, weight_bytes=0)]
+    engine = Slow(stand_in(job=FLOAT32, folder=tmp_path, components=entries), EngineOptions(threads=1))
+    engine.open_ahead()
+    del engine
+    with pytest.raises(Exception, match="CANCELED"):
+        ort.InferenceSession(tmp_path / "a.onnx", options[0], providers=[CPU])
+    may_read.set()

@@ -5,9 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.export.cache import SharedBundles
 from support.runtime.host_device import HostDevice
 
+import voxport.runtime.engines.onnx
+from voxport.bundle.manifest import Bundle
 from voxport.bundle.spec import CacheSpec, StateSpec
+from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.cuda import DeviceStates
 from voxport.runtime.engines.states import HostStates, States
 
@@ -130,3 +134,15 @@ def test_the_first_slots_share_the_memory_of_the_whole() -> None:
         part.clear()
         assert not states.read("whole")[:2].any() and states.read("whole")[2].all()
         assert {part.address(name) == states.address(name) for name in SPECS} == {True}
+
+
+def test_a_call_waits_once_for_its_states_and_once_for_the_rows_of_all_caches(
+    qwen_bundles: SharedBundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, bundle = HostDevice(), Bundle(qwen_bundles / "onnx")
+    monkeypatch.setattr(voxport.runtime.engines.onnx, "open_device", lambda job, name: device)
+    stream = open_engine(bundle).stream()
+    codes = np.zeros((1, 1, stream.signatures["codec_step"].inputs[0].shape[-1]), np.int64)
+    before = device.waits
+    stream.run("codec_step", {"codes": codes, "position": np.zeros(1, np.int64)})
+    assert device.waits - before == 2

@@ -1,14 +1,17 @@
 """The clean-up of sentences, rule by rule and in nine languages, and the check of text."""
 
 import logging
+import re
 import time
 from contextlib import suppress
 
+import ftfy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxport.bundle.errors import UsageError
+from voxport.runtime.text import cleanup
 from voxport.runtime.text.cleanup import (
     FINAL_MARKS,
     OTHER_MARKS,
@@ -26,6 +29,18 @@ from voxport.runtime.text.preparation import check_speakable, prepare, sentences
 @example("- **not** `cleaned` &amp; $5")
 def test_a_valid_text_is_returned_unchanged(text: str) -> None:
     assert check_text(text) == text
+
+
+@given(text=st.text(st.characters(min_codepoint=10, max_codepoint=127)))
+@example("a <b> &lt; `c` *d* [e](f) ~~g~~ \\h ![i](j)\x1b[0m")
+@example("2 <b>bold</b> words")
+@example("a [link](target)")
+def test_plain_text_is_the_same_without_the_packages(text: str) -> None:
+    found = clean_sentence(text, "en")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleanup, "MARKUP", re.compile(""))
+        patch.setattr(cleanup, "_repaired", lambda text, _: ftfy.fix_text(text))
+        assert clean_sentence(text, "en") == found
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\x07\x1b", "\u200b\ufeff \u200d", "\x85"])

@@ -9,6 +9,7 @@ class HostDevice:
     def __init__(self) -> None:
         self.blocks: dict[int, np.ndarray] = {}
         self.allocations = 0
+        self.waits = 0
 
     def allocate(self, size: int) -> int:
         block = np.zeros(size, np.uint8)
@@ -26,7 +27,8 @@ class HostDevice:
         assert height == 1 or min(target[1], source[1]) >= width  # as CUDA demands
         _rows(*target, width, height)[:] = _rows(*source, width, height)
 
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        self.waits += 1
 
     def bandwidth(self) -> float:
         return 1e9
