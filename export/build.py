@@ -196,7 +196,7 @@ def check_calibration_there(folder: Path, job: ExportJob, chooses: bool) -> None
     if not (folder / MANIFEST).exists():
         return
     found = read_manifest(folder).job
-    known = {"calibration": found.calibration}
+    known: dict[str, object] = {"calibration": found.calibration}
     if chooses:
         known |= {"request": found.request, "recipes": found.recipes, "components": found.components}
     expected = job.model_copy(update=known)

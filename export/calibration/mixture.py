@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod, sqrt
 
 import torch
+from torch import nn
 
 from voxport.bundle.errors import RecipeError
 from voxport.export.calibration.graph import GraphReplay, weights_of
@@ -200,7 +201,10 @@ def _choices(
     times = prod(count for below, count in replay.reads.items() if is_below(path, (below,)))
     sampled, plain, found = weight[:SAMPLED], 0.0, list[Choice]()
     expected = rows.held_out @ sampled.mT
-    error_of = lambda module: float(((module(rows.held_out) - expected).norm() / expected.norm()).square())
+
+    def error_of(module: nn.Module) -> float:
+        return float(((module(rows.held_out) - expected).norm() / expected.norm()).square())
+
     for name in RECIPES:
         scheme = _scheme(name)
         if scheme and scheme.reason_not_storable(weight.shape, False) is None:

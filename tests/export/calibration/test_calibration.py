@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 from safetensors.torch import save_file
-from support.export.calibrations import DATA, SENTENCES, TARGET, of_family, recorded
+from support.export.calibrations import DATA, SENTENCES, TARGET, job_of, of_family, recorded
 from torch import nn
 
 from voxport.bundle.errors import UsageError
@@ -24,10 +24,12 @@ from voxport.export.calibration.record import Call
 from voxport.export.calibration.replay import Collector, QuantizingCollector
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 from voxport.export.model import Model
-from voxport.export.resolve import Resolved, resolve
+from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration, quantize
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedModule
@@ -71,14 +73,17 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
 
 
 def test_the_rows_of_a_linear_are_what_it_meets_in_the_exported_model(tmp_path: Path) -> None:
-    """To the rounding of bfloat16: the same layer, the same columns, behind quantised linears."""
-    resolved, job = of_family("voxtral_tts")
-    calls = recorded(resolved, job)
+    """To the rounding of bfloat16: the same layer, the same columns, scaled, behind quantised linears."""
+    write_checkpoint(tmp_path / "checkpoint", "micro", key="voxtral_tts", plant=Outliers)
+    resolved = resolve(Source(tmp_path / "checkpoint"), ExportRequest(quant="w4"))
+    calls = recorded(resolved, job_of(resolved))
     statistics = Calibration(run.write_statistics(resolved, calls, tmp_path))
+    assert statistics.exponents
     scales = ChannelScales(resolved.source.root(), statistics.exponents)
     checkpoint = resolved.source.checkpoint.changed(scales)
     replay = GraphReplay(resolved, "backbone", calls)
-    rows, floats = replay.quantized(checkpoint).rows_by_path(), replay.in_floats()
+    rows, floats = replay.quantized(checkpoint).rows_by_path(), Collector(replay.weights_of(checkpoint))
+    replay.run(floats, checkpoint)
     met = dict[str, list[torch.Tensor]]()
 
     def keep(linear: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -88,10 +93,11 @@ def test_the_rows_of_a_linear_are_what_it_meets_in_the_exported_model(tmp_path: 
     with nn.modules.module.register_module_forward_pre_hook(keep):
         outputs_of(replace(resolved, calibration=statistics), calls, "backbone")
     first, *others = ("attention.wq", "attention.wo", "feed_forward.w1", "feed_forward.w2")  # of one input
-    for name in (first, *others):
-        expected = torch.cat(met[f"layers.0.{name}"])
-        assert distance(rows[f"layers.0.{name}"].float(), expected) < 2**-8, name
-        assert name == first or distance(floats[f"layers.0.{name}"].float(), expected) > 2**-6, name
+    in_floats = floats.rows_by_path()
+    for path in (f"layers.0.{name}" for name in (first, *others)):
+        expected = torch.cat(met[path])
+        assert distance(rows[path].float(), expected) < 2**-8, path
+        assert path.endswith(first) or distance(in_floats[path].float(), expected) > 2**-6, path
 
 
 @pytest.mark.parametrize(("family", "graph"), [("qwen3_asr", "decoder"), ("voxtral_tts", "backbone")])
