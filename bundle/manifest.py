@@ -134,7 +134,8 @@ class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
     Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
-    are all options of the family. `cache_length` is in rows of the cache, `calibration` as in the request.
+    are all options of the family. `cache_length` is in rows of the cache, `calibration` as in the request;
+    `calibration_data` is the hash of what the model spoke or heard then.
     """
 
     family: str
@@ -147,6 +148,7 @@ class ExportJob(ManifestRecord):
     recipes: dict[str, RecipeEntry]
     cache_length: Size
     calibration: str | None = None
+    calibration_data: str | None = None
     components: tuple[ComponentEntry, ...]
     licence: str
     languages: tuple[str, ...]  # codes of ISO 639

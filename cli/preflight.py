@@ -100,7 +100,7 @@ def check_export(
             folder /= target.name
         check_output(folder)
         if not arguments.dry_run:
-            resolved = _calibrated(arguments, resolved, target)
+            resolved = _calibrated(arguments, resolved, target, folder)
         outputs.append((resolved, target, folder))
     _warn_of_missing_parts(source)
     return outputs
@@ -123,14 +123,21 @@ def _bundle_name(arguments: argparse.Namespace, resolved: Resolved, target: Targ
     return bundle_name(resolved, model_name(arguments, resolved), target, "-".join(parts))
 
 
-def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Resolved:
+def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target, folder: Path) -> Resolved:
     """With the statistics of `--calibrate`, and the rules of `--quant auto`, if they are asked for."""
     is_auto, given = arguments.quant == AUTO, calibration_data(arguments)
     if given is None:
         return resolved
+    from voxport.export.build import check_calibration_there
+    from voxport.export.calibration.data import data_of
     from voxport.export.calibration.mixture import Budget
     from voxport.export.calibration.run import calibrated
+    from voxport.export.job import make_job
 
+    if not arguments.force:
+        job = make_job(resolved, target, model_name(arguments, resolved))
+        data = {"calibration_data": data_of(resolved, given).sha256}
+        check_calibration_there(folder, job.model_copy(update=data), is_auto)
     bits = None if arguments.frame_mb else arguments.bits or AUTO_BITS
     budget = Budget(bits, arguments.frame_mb) if is_auto else None
     return calibrated(resolved, target, given, budget)

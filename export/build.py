@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from safetensors.torch import save
 
@@ -183,7 +184,28 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         raise IntegrityError(f"{error} (a forced export replaces it)") from None
     if is_equal:
         return not verified or found.verification.status == "passed"  # otherwise it is exported again
-    different = "; ".join(differences(found.job, job)[:MAX_DIFFERENCES])
+    _refuse_another(folder, found.job, job)
+
+
+def check_calibration_there(folder: Path, job: ExportJob, chooses: bool) -> None:
+    """Before a calibration: whether the bundle of the folder, if any, may be this one when it is calibrated.
+
+    `job` is without statistics, but for the hash of their data. `chooses`: they choose recipes as well.
+    Raises UsageError or IntegrityError.
+    """
+    if not (folder / MANIFEST).exists():
+        return
+    found = read_manifest(folder).job
+    known: dict[str, object] = {"calibration": found.calibration}
+    if chooses:
+        known |= {"request": found.request, "recipes": found.recipes, "components": found.components}
+    expected = job.model_copy(update=known)
+    if described_as(found, expected) != expected:
+        _refuse_another(folder, found, expected)
+
+
+def _refuse_another(folder: Path, found: ExportJob, job: ExportJob) -> NoReturn:
+    different = "; ".join(differences(found, job)[:MAX_DIFFERENCES])
     raise UsageError(
         f"{folder}: holds another bundle: {different}; use another output folder, or force the export to "
         "replace it",

@@ -102,9 +102,12 @@ def bundle_readme(
     states = [state for entry in job.components for state in entry.signature.states]
     adapter = job.source.files.get(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
     merged = f" A LoRA adapter is merged into them (sha256 {adapter.sha256})." if adapter else ""
+    statistics = f"data {job.calibration_data}, statistics {job.calibration}"
+    calibrated = f"A calibration chose the integers (sha256: {statistics}).\n" * bool(job.calibration)
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
         f"Made by voxport. Licence of the weights: {job.licence}.{merged}\n"
+        f"{calibrated}"
         "`manifest.json` has files, names, shapes and numbers for programs; `FORMAT.md` describes it. The\n"
         "order of calls and the use of each value are described here only. A verified bundle has\n"
         "`vectors.json`: values of a short run, for a runner to compare itself with.\n",

@@ -23,6 +23,9 @@ LOADING_BYTES = 6  # bytes for each weight of the largest tensor while it is rea
 CACHE_COPIES = 3  # sets of caches that verification holds at once: two streams and a snapshot
 HASHED_PER_SECOND = 0.3e9  # bytes of the source that are hashed per second
 QUANTISED, READ = 60e6, 400e6  # weights that are quantised, and weights that are only read, per second
+# Calibration: seconds of a frame beside its weights, weights per second of its frames in eager PyTorch and of
+# the choice of integers, and bytes of the largest products of inputs.
+FRAME, EAGER, CALIBRATED, SOLVING_BYTES = 0.08, 2e9, 2e6, 0.4e9
 PROBE_WEIGHTS = 2**20  # weights that `speed` quantises at a time
 REFERENCE_SPEED = 100e6  # weights that the reference machine quantises per second
 MIN_SPEED = 0.2  # least result of `speed`
@@ -139,6 +142,25 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
         memory_bytes=int(TOOLS_BYTES + peak),
         reference_seconds=seconds,
     )
+
+
+@dataclass(frozen=True)
+class CalibrationEstimate:
+    """What a calibration needs before the export: the most `rows` (frames that the model speaks or hears),
+    peak memory, and seconds on the reference machine.
+    """
+
+    rows: int
+    memory_bytes: int
+    reference_seconds: float
+
+
+def calibration_estimate(resolved: Resolved, rows: int) -> CalibrationEstimate:
+    """The estimate for so many rows."""
+    weights = graph_weights(resolved, 4).values()
+    loaded, count = sum(found.loaded for found in weights), sum(found.count for found in weights)
+    seconds = rows * (FRAME + count / EAGER) + count / CALIBRATED
+    return CalibrationEstimate(rows, int(TOOLS_BYTES + SOLVING_BYTES + loaded), seconds)
 
 
 def speed(seconds: float = 1.0) -> float:

@@ -78,6 +78,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         recipes={graph: recipe.to_entry() for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
         calibration=resolved.request.calibration,
+        calibration_data=resolved.calibration.data if resolved.calibration else None,
         components=tuple(
             _entry(target, component, recipes[component.graph].name, weights[component.graph])
             for component in resolved.components(target.layout)
@@ -109,7 +110,7 @@ def graph_key(job: ExportJob, graph: str) -> str:
     """Hash of everything that decides the artifact of one graph: what a resumed export may reuse."""
     components = tuple(entry for entry in job.components if entry.graph == graph)
     part = job.model_copy(update={"recipes": {graph: job.recipes[graph]}, "components": components})
-    content = part.model_dump(mode="json", exclude={"request", "languages"})
+    content = part.model_dump(mode="json", exclude={"request", "languages", "calibration_data"})
     del content["source"]["origin"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -226,6 +227,7 @@ def _choices(job: ExportJob) -> dict[str, JsonValue]:
         "rules": list(job.request.rules),
         **job.options,
         "cache_length": job.cache_length,
+        "data of the calibration": job.calibration_data,
         "calibration": job.calibration,
         "compute_precision": job.compute_precision,
         **{

@@ -10,7 +10,7 @@ from voxport.bundle.spec import LayoutName
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Graph
 from voxport.model.checkpoint import materialize
-from voxport.model.layers.channels import changes_of
+from voxport.model.layers.channels import ChannelChanges
 from voxport.quantize.modules import pack_modules
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.quantizer import Quantizer
@@ -39,7 +39,7 @@ class Model:
         calibration, checkpoint = resolved.calibration, source.checkpoint
         quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded, calibration)
         if calibration:
-            merge = changes_of(source.root(), calibration.exponents, calibration.rotations)
+            merge = ChannelChanges(source.root(), calibration.exponents, calibration.rotations)
             checkpoint = checkpoint.changed(merge)
         materialize(root, checkpoint, spec.weights, quantizer)
         with one_thread():  # constants are folded; the order of sums depends on the number of threads

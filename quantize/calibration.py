@@ -7,6 +7,7 @@ saw.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -48,10 +49,10 @@ class Share(NamedTuple):
 
 def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -> QuantizedWeight:
     """The nearest of the scheme's ways to store a linear's weight [N, K]."""
-    weighted = scheme.quantize(weight, path, False, rows.importance)
-    ways = [scheme.quantize(weight, path, False), weighted]
+    plain, weighted = (scheme.quantize(weight, path, False, each) for each in (None, rows.importance))
+    ways = [plain._replace(method="plain scales"), weighted._replace(method="importance of columns")]
     if (compensated := scheme.compensate(weighted.module, weight, rows)) is not None:
-        ways.append(QuantizedWeight(compensated, weighted.errors))
+        ways.append(QuantizedWeight(compensated, weighted.errors, "error compensation (GPTQ)"))
     with one_thread(), torch.no_grad():  # the order of sums decides between ways that are nearly equal
         expected = rows.held_out @ weight.float().mT
         errors = [float((way.module(rows.held_out) - expected).norm()) for way in ways]
@@ -65,6 +66,7 @@ class StoredWeights:
         self.tensors: dict[str, torch.Tensor] = {}
         self.schemes: dict[str, SchemeEntry] = {}
         self.digests: dict[str, str] = {}
+        self.methods = Counter[str]()
 
     def add(self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight) -> None:
         """Nothing for a module that is not made of tensors with rows."""
@@ -75,6 +77,7 @@ class StoredWeights:
         tensors["errors"] = torch.tensor(astuple(found.errors), dtype=torch.float64)
         self.tensors |= {f"{path}.{name}": _packed(value, scheme.bits) for name, value in tensors.items()}
         self.schemes[path], self.digests[path] = scheme.to_entry(), _digest(weight)
+        self.methods[found.method] += 1
 
 
 def _digest(weight: torch.Tensor) -> str:
@@ -101,6 +104,7 @@ class Calibration:
     """What a calibration found, in a file, so that an export reads one weight at a time.
 
     mixture: of `--quant auto`.
+    data: the hash of what the model spoke or heard.
     exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """
 
@@ -122,6 +126,7 @@ class Calibration:
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
         self.digests: dict[str, str] = about.get("digests", {})
         self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
+        self.data: str = about.get("data", "")
 
     def rows(self, path: str) -> InputRows | None:
         """None if the weight met fewer than `LEAST_ROWS` inputs."""
@@ -181,11 +186,12 @@ def save_calibration(
     exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     rotations: Mapping[str, torch.Tensor] = MappingProxyType({}),
     mixture: Sequence[Share] = (),
+    data: str = "",
 ) -> None:
     """A file for `Calibration`."""
     tensors = {WEIGHTS + name: value for name, value in weights.tensors.items()}
     tensors |= {EXPONENTS + name: value.to(torch.int8) for name, value in exponents.items()}
     tensors |= {ROTATIONS + name: value for name, value in rotations.items()}
     schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
-    about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture}
+    about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture, "data": data}
     save_file(tensors, path, {ABOUT: json.dumps(about)})

@@ -82,10 +82,11 @@ class QuantizedModule(nn.Module):
 
 
 class QuantizedWeight(NamedTuple):
-    """What `Scheme.quantize` returns."""
+    """What `Scheme.quantize` returns. `method`: how a calibration chose the integers."""
 
     module: QuantizedModule
     errors: SquaredErrors
+    method: str = ""
 
 
 def _multiply_by_rows(

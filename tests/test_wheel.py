@@ -47,6 +47,7 @@ DATA = (  # one of each kind of file that is no module
     "web/package.json",
     "export/evaluation/held_out/held-out.trans.txt",
     "export/evaluation/held_out/held-out-000.opus",
+    "export/calibration/recordings/recordings-000.opus",
     "runtime/audio/silero_vad.safetensors",
     "runtime/audio/silero_vad.license",
 )

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.calibration.data import data_of
 from voxport.export.calibration.free_run import record_run
+from voxport.export.calibration.mixture import Budget, mixture, rules_of
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.run import write_statistics
 from voxport.export.job import make_job
@@ -36,7 +38,7 @@ from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration
 from voxport.quantize.parallel import one_thread
-from voxport.quantize.recipe import Recipe
+from voxport.quantize.recipe import AUTO, AUTO_BASE, Recipe
 from voxport.runtime.families import open_family
 from voxport.runtime.families.workload import ForcedRun
 from voxport.runtime.machine import describe_machine
@@ -47,11 +49,19 @@ Calls = Sequence[tuple[str, Call]]
 log = logging.getLogger(__name__)
 
 
-def measured(resolved: Resolved, calls: Calls, full: ForcedRun, folder: Path) -> Json:
-    """Shares of equal codes of a recipe. `folder` may have steps of the calibration."""
+def measured(
+    resolved: Resolved, calls: Calls, full: ForcedRun, folder: Path, bits: float | None = None
+) -> Json:
+    """Shares of equal codes of a recipe, or of a mixture of so many bits. `folder` may have steps of the
+    calibration.
+    """
+    choose = partial(mixture, budget=Budget(bits), target=TARGET) if bits else None
     with one_thread():
-        statistics = write_statistics(resolved, calls, folder)
-    calibrated = replace(resolved, calibration=Calibration(statistics))
+        found = Calibration(write_statistics(resolved, calls, folder, choose))
+    rules = (*resolved.request.rules, *rules_of(found.mixture))
+    resolved = resolve(resolved.source, resolved.request.model_copy(update={"rules": rules}))
+    log.info("rules: %s", " ".join(rules))
+    calibrated = replace(resolved, calibration=found)
     return {
         "plain": _equal(forced(resolved, full), full),
         "calibrated": _equal(forced(calibrated, full), full),
@@ -59,12 +69,21 @@ def measured(resolved: Resolved, calls: Calls, full: ForcedRun, folder: Path) ->
 
 
 def request_of(recipe: str) -> ExportRequest:
-    """`RECIPE`, `RECIPE,COMPONENT=RECIPE` or, with a pattern of paths, `RECIPE,*.wv=RECIPE`."""
+    """`RECIPE`, `RECIPE,COMPONENT=RECIPE` or, with a pattern of paths, `RECIPE,*.wv=RECIPE`. `auto@BITS` is a
+    mixture.
+    """
     name, *others = recipe.split(",")
     rules = tuple(other for other in others if "*" in other)
     pairs = (other.partition("=") for other in others if other not in rules)
     quant_for = tuple((component, own) for component, _, own in pairs)
+    name = AUTO_BASE if bits_of(recipe) else name
     return ExportRequest(quant=name, quant_for=quant_for, rules=rules)
+
+
+def bits_of(recipe: str) -> float | None:
+    """The bits of a mixture."""
+    name, _, bits = recipe.partition(",")[0].partition("@")
+    return float(bits) if name == AUTO else None
 
 
 def forced(resolved: Resolved, full: ForcedRun | None = None) -> ForcedRun:
@@ -109,7 +128,7 @@ def measure_checkpoint(arguments: argparse.Namespace, folder: Path) -> None:
             for step in earlier[graph, other].glob(f"{graph}.*") if (graph, other) in earlier else ():
                 shutil.copy(step, own)
             earlier[graph, other] = own
-        found = measured(resolved, calls, full, own)
+        found = measured(resolved, calls, full, own, bits_of(recipe))
         log.info("%s: %s", path.stem, found)
         conditions = {"seed": arguments.seed, "frames": STEPS, "machine": describe_machine(None, "torch")}
         path.write_text(json.dumps({**conditions, **found}) + "\n")

@@ -95,15 +95,18 @@ def _estimate(
     from voxport.export.estimate import speed
 
     figures = asdict(expected)
-    seconds = figures.pop("reference_seconds")
+    seconds, rate = figures.pop("reference_seconds"), speed()
+    calibration = _calibration(arguments, resolved)
+    for each in calibration.values():
+        each["seconds"] = round(each.pop("reference_seconds", 0) / rate, 1)
     return {
         "target": target.name,
         "out": str(folder),
         "exists": folder.exists(),
         **figures,
         "verifies": not arguments.no_verify,
-        **_calibration(arguments, resolved),
-        "seconds": round(seconds / speed(), 1),
+        **calibration,
+        "seconds": round(seconds / rate, 1),
     }
 
 
@@ -112,14 +115,20 @@ def _calibration(arguments: argparse.Namespace, resolved: Resolved) -> Json:
     if given is None:
         return {}
     from voxport.export.calibration.data import data_of
+    from voxport.export.calibration.free_run import frames_of
+    from voxport.export.estimate import calibration_estimate
 
-    return {"calibration": data_of(resolved, given).to_json()}
+    data, costs = data_of(resolved, given), Json()
+    if data.sentences:  # stored statistics cost nothing
+        frames = frames_of(data.sentences, resolved.source.is_large)
+        costs = asdict(calibration_estimate(resolved, frames))
+    return {"calibration": {**data.to_json(), **costs}}
 
 
 def _estimate_text(result: Json) -> str:
     exists = "exists: would be checked, and replaced with --force"
     steps = "with verification" if result["verifies"] else "without verification"
-    steps += ", calibration left out" if "calibration" in result else ""
+    steps += ", after the calibration" if "rows" in result.get("calibration", {}) else ""
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [
         f"  {graph:<18} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "
@@ -129,7 +138,12 @@ def _estimate_text(result: Json) -> str:
     calibration = result.get("calibration", {"sentences": []})
     data = [f"    {name}: {text}" for name, text in calibration["sentences"]]
     if data:
-        data.insert(0, f"  calibration with {len(data)} sentences, sha256 {calibration['sha256']}:")
+        costs = (
+            f"up to {calibration['rows']} rows, estimated {calibration['memory_bytes'] / 1e9:.1f} GB of "
+            f"memory and {calibration['seconds']:.0f} s, unless it was made before"
+        )
+        head = f"  calibration with {len(data)} sentences, sha256 {calibration['sha256']}: {costs}"
+        data.insert(0, head)
     return "\n".join(
         (
             f"{result['out']}: {exists if result['exists'] else 'would be written'}; for {result['target']}",

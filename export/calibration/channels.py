@@ -45,7 +45,6 @@ class _Readers:
         of_columns = (self.channels.of_columns(each, columns) for each in options)
         errors = [output_error(self.schemes, self.weights, inputs, each) for each in of_columns]
         best = min(range(len(errors)), key=errors.__getitem__)
-        log.info("%s: %s", self.channels.writer, [f"{error:.2e}" for error in errors])
         return errors[best], options[best]
 
 
@@ -80,10 +79,13 @@ def choose_changes(resolved: Resolved, rows_of: RowsOf) -> Changes:
             rotation = principal_axes(inputs.fit, channels.heads, channels.width // channels.heads)
             turned_values, turned = _turned(root, values, readers, rotation)
             turned_error, turned_exponents = turned.exponents()
-            if turned_error + turned_values.error(turned) < error + values.error(readers):
-                log.info("%s: rotated", channels.writer)
+            unturned, after = error + values.error(readers), turned_error + turned_values.error(turned)
+            if after < unturned:
+                text = "calibration: %s: values rotated, which leaves %.0f %% of the squared error"
+                log.info(text, channels.writer, 100 * after / unturned)
                 found.rotations[channels.writer], exponents = rotation, turned_exponents
         if exponents.any():
+            log.info("calibration: %s: channels scaled", channels.writer)
             found.exponents[channels.writer] = -exponents
     return found
 
@@ -94,7 +96,7 @@ def _turned(
     """Both with rotated channels."""
     writer, [reader], inputs = readers.channels.writer, readers.channels.readers, readers.inputs
     turn = ValueRotations(root, {writer: rotation})
-    of_reader = partial(turn, f"{reader}.weight")
+    of_reader = partial(turn.of_columns, f"{reader}.weight")
     return (
         replace(values, weight=turn(f"{writer}.weight", values.weight)),
         replace(

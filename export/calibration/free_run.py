@@ -8,8 +8,9 @@ from pathlib import Path
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
 from voxport.export.build import with_tokenizer_and_voices
+from voxport.export.calibration.data import RATE, RECORDINGS
 from voxport.export.calibration.record import Call, RecordingEngine
-from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+from voxport.export.evaluation.sentences import Sentence, read_sentences
 from voxport.export.evaluation.speech import speak_text
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved
@@ -21,6 +22,7 @@ from voxport.runtime.text.languages import ScriptCheck
 from voxport.runtime.text_to_speech import TextToSpeech
 
 FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
+FRAME_SECONDS = 0.08
 CLONED = 4  # built-in recordings that voices are made from
 
 
@@ -48,13 +50,20 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
     return engine.calls
 
 
+def frames_of(sentences: Sequence[Sentence], is_large: bool) -> int:
+    """The most frames that are spoken, or the frames that are heard."""
+    if all(sentence.recording is None for sentence in sentences):
+        return len(sentences) * (LARGE_FRAMES if is_large else FRAMES)
+    return round(sum(len(sentence.samples(RATE)) for sentence in sentences) / RATE / FRAME_SECONDS)
+
+
 def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) -> str | None:
     """The voice of the sentence's recording, or one of the model that reads its script, in turn. A model
     without voices gets them from built-in recordings. Raises UsageError if no voice fits.
     """
     voices = task.bundle_voices()
     if task.voice_checkpoint() and (sentence.recording or not voices):
-        built_in = read_sentences(HELD_OUT, CLONED)[number % CLONED]
+        built_in = read_sentences(RECORDINGS, CLONED)[number % CLONED]
         recording = sentence.recording or built_in.check_recording()
         path = folder / f"{recording.stem}.safetensors"
         if not path.exists():

@@ -69,11 +69,10 @@ class GraphReplay:
             self.run(repeating, checkpoint)
         return repeating
 
-    def loss_of(self, part: frozenset[str]) -> float:
+    def loss_of(self, part: frozenset[str], checkpoint: Checkpoint) -> float:
         """The mean squared relative error of some rows of the graph's output if the linears of `part` are
         quantised, and nothing else is; for the output that moves most.
         """
-        checkpoint = self._resolved.source.checkpoint
         collector = PartCollector(self.weights_of(checkpoint), part=part)
         if not self._outputs:
             plain = PartCollector(self.weights_of(checkpoint))

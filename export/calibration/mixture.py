@@ -1,32 +1,39 @@
 """`--quant auto`: which linears get how many bits, from what each of them does to the output of its graph.
 
 The error of a linear in a scheme is measured at its own output, on rows of the calibration that no search
-saw. What an error does to the output of the graph is measured once for each layer: all its linears are
-quantised, nothing else is, and the squared error of the output is divided by the sum of theirs. If errors of
-different linears are not correlated, their squares add up: the expected loss of a mixture is the sum over its
-linears.
+saw, with channels as changed for `AUTO_BASE`. What an error does to the output of the graph is measured for
+each layer, and for each kind of linear, such as all that project values: these are quantised, nothing else
+is, from weights alone, and the squared error of the output is theirs. A linear's share is its own error times
+a factor of its layer and one of its kind. The kind matters: linears behind it may cancel most of its output,
+but not its errors. If
+errors of different linears are not correlated, their squares add up: the expected loss of a mixture is the
+sum over its linears.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import prod, sqrt
 
 import torch
+from torch import nn
 
 from voxport.bundle.errors import RecipeError
 from voxport.export.calibration.graph import GraphReplay, weights_of
-from voxport.export.evaluation.sweep import ALL, parts_to_sweep
+from voxport.export.evaluation.sweep import quantised_paths
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
-from voxport.model.checkpoint import is_below
-from voxport.quantize.calibration import Share
+from voxport.model.checkpoint import is_below, layer_of
+from voxport.model.layers.channels import ChannelChanges
+from voxport.quantize.calibration import Share, quantize
 from voxport.quantize.inputs import InputRows
-from voxport.quantize.migration import output_error
+from voxport.quantize.migration import SAMPLED
 from voxport.quantize.recipe import AUTO_BASE, find_recipe
 from voxport.quantize.schemes import Scheme
 
 RECIPES = ("w4g128", AUTO_BASE, "w8")
+ROUNDS = 20  # of fitting to losses
+Group = tuple[Sequence[str], float]  # paths of linears, and their loss together
 RowsOf = Callable[[str], InputRows | None]
 log = logging.getLogger(__name__)
 
@@ -90,8 +97,8 @@ def mixture(choices: Iterable[Choice], budget: Budget, target: Target) -> list[S
             f"{budget.describe(limit, weights)}"
         )
     plain = sum(each.loss for some in options.values() for each in some if each.recipe == AUTO_BASE)
-    text = "auto: %s, expected loss %.2e; all %s: %.2e"
-    log.info(text, budget.describe(cost, weights), loss, AUTO_BASE, plain)
+    text = "auto: %s, with %.0f %% of the expected squared error of %s everywhere"
+    log.info(text, budget.describe(cost, weights), 100 * loss / plain, AUTO_BASE)
     return [Share(each.path, each.recipe, each.weights, each.loss / loss) for each in found]
 
 
@@ -125,49 +132,85 @@ def rules_of(found: Iterable[Share]) -> tuple[str, ...]:
 
 
 def expected_losses(
-    resolved: Resolved, replays: Mapping[str, GraphReplay], rows_of: RowsOf
+    resolved: Resolved, replays: Mapping[str, GraphReplay], rows_of: RowsOf, changes: ChannelChanges
 ) -> Iterator[Choice]:
-    """All choices for the linears of a checkpoint that `AUTO_BASE` quantises.
+    """All choices for the linears of a checkpoint that `AUTO_BASE` quantises, with their channels changed.
 
     `rows_of(path)` are the inputs of a linear in floats, if they are known.
     """
-    weight_of = weights_of(resolved.source.checkpoint, resolved.source.root())
-    for part, graph, paths in _parts(resolved):
-        replay = replays[graph]
-        found = [
-            choice
-            for path in paths
+    checkpoint = resolved.source.checkpoint.changed(changes)
+    weight_of = weights_of(checkpoint, resolved.source.root())
+    for graph, replay in replays.items():
+        found = {
+            path: _choices(path, weight_of(path).float(), _changed(rows, changes, path), replay)
+            for path in _linears(resolved, graph)
             if (rows := rows_of(path))
-            for choice in _choices(path, weight_of(path).float(), rows, replay)
-        ]
-        if found:
-            loss = replay.loss_of(frozenset(paths))
-            unit = loss / sum(each.loss for each in found if each.recipe == AUTO_BASE)
-            log.info("%s: loss %.2e", part, loss)
-            yield from (replace(each, loss=each.loss * unit) for each in found)
+        }
+        layers, kinds = dict[str, list[str]](), dict[str, list[str]]()
+        for path in found:
+            layer = layer_of(path)
+            layers.setdefault(layer, []).append(path)
+            if path != layer:
+                kinds.setdefault(path.removeprefix(layer), []).append(path)
+        groups: list[list[Group]] = [[], []]
+        for place, named in enumerate((kinds, layers)):
+            for name, paths in named.items():
+                loss = replay.loss_of(frozenset(paths), checkpoint)
+                text = "auto: %s%s in %s moves the outputs of %s by %.1f %%"
+                log.info(text, "all " * (place == 0), name.lstrip("."), AUTO_BASE, graph, 100 * sqrt(loss))
+                groups[place].append((paths, loss))
+        errors = {path: plain for path, (plain, _) in found.items()}
+        losses = fitted(errors, *groups)
+        for path, (plain, some) in found.items():
+            yield from (replace(each, loss=each.loss * losses[path] / plain) for each in some)
 
 
-def _parts(resolved: Resolved) -> Iterator[tuple[str, str, list[str]]]:
-    """Name, graph and linears of each layer, and of each linear outside of layers, without linears that
-    another rule names.
+def fitted(errors: Mapping[str, float], kinds: Sequence[Group], layers: Sequence[Group]) -> dict[str, float]:
+    """Errors of linears by path, each times a factor of its layer and one of its kind, so that the sum over
+    each layer is the layer's loss. The kinds' losses only say how they compare with each other.
     """
-    base = _scheme(AUTO_BASE)
-    for part in parts_to_sweep(resolved, layers=True):
-        if part.name not in {*resolved.graphs, ALL}:
-            for graph, paths in part.paths.items():
-                recipe = resolved.recipes[graph]
-                yield part.name, graph, [path for path in paths if recipe.scheme_for(path, False) == base]
+    found, of_kinds = dict(errors), {path for paths, _ in kinds for path in paths}
+    whole = sum(loss for paths, loss in layers if of_kinds.issuperset(paths))
+    scale = whole / (sum(loss for _, loss in kinds) or 1)
+    for _ in range(ROUNDS):  # iterative proportional fitting
+        for paths, loss in (*((paths, scale * loss) for paths, loss in kinds), *layers):
+            if total := sum(found[path] for path in paths):
+                found |= {path: found[path] * loss / total for path in paths}
+    return found
 
 
-def _choices(path: str, weight: torch.Tensor, rows: InputRows, replay: GraphReplay) -> Iterator[Choice]:
-    """With errors of its own output in place of losses."""
+def _linears(resolved: Resolved, graph: str) -> list[str]:
+    """Linears of a graph that no rule gives another scheme."""
+    recipe, base = resolved.recipes[graph], _scheme(AUTO_BASE)
+    return [path for path in quantised_paths(resolved, graph) if recipe.scheme_for(path, False) == base]
+
+
+def _changed(rows: InputRows, changes: ChannelChanges, path: str) -> InputRows:
+    return InputRows(*(changes.of_inputs(path, part) for part in (rows.fit, rows.held_out)))
+
+
+def _choices(
+    path: str, weight: torch.Tensor, rows: InputRows, replay: GraphReplay
+) -> tuple[float, list[Choice]]:
+    """The error of `AUTO_BASE` from weights alone, and choices with the errors that calibration leaves; all
+    squared and relative, at the output of the linear.
+    """
     times = prod(count for below, count in replay.reads.items() if is_below(path, (below,)))
+    sampled, plain, found = weight[:SAMPLED], 0.0, list[Choice]()
+    expected = rows.held_out @ sampled.mT
+
+    def error_of(module: nn.Module) -> float:
+        return float(((module(rows.held_out) - expected).norm() / expected.norm()).square())
+
     for name in RECIPES:
         scheme = _scheme(name)
         if scheme and scheme.reason_not_storable(weight.shape, False) is None:
-            error = output_error([scheme], [weight], rows, torch.zeros(weight.shape[1], dtype=torch.long))
             size, reads = scheme.storage(weight.shape).artifact, times * replay.calls_per_frame
-            yield Choice(path, name, weight.numel(), size, reads, error)
+            error = error_of(quantize(scheme, sampled, path, rows).module)
+            found.append(Choice(path, name, weight.numel(), size, reads, error))
+            if name == AUTO_BASE:
+                plain = error_of(scheme.quantize(sampled, path, False).module)
+    return plain, found
 
 
 def _scheme(name: str) -> Scheme | None:

@@ -83,12 +83,15 @@ class PartCollector(Collector):
     _kept: dict[str, nn.Module] = field(default_factory=dict)
 
     def multiply(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> list[torch.Tensor]:
-        if not self.is_open or not self.part.intersection(linears):
-            return self._in_floats(x, linears)
-        for path in linears:
-            if path not in self._kept:
-                self._kept[path] = scheme.quantize(self.weight_of(path), path, False).module
-        return [self._kept[path](x) for path in linears]
+        return [self._multiply(x, path, scheme) for path in linears]
+
+    def _multiply(self, x: torch.Tensor, path: str, scheme: Scheme) -> torch.Tensor:
+        if not self.is_open or path not in self.part:
+            return _product(x, self.weight_of(path))
+        if path not in self._kept:
+            self._kept[path] = scheme.quantize(self.weight_of(path), path, False).module
+        found: torch.Tensor = self._kept[path](x)
+        return found
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from voxport.export.calibration.channels import choose_changes
 from voxport.export.calibration.data import STATISTICS, CalibrationData, data_of
 from voxport.export.calibration.free_run import record_run
 from voxport.export.calibration.graph import GraphReplay
-from voxport.export.calibration.mixture import Budget, Choice, RowsOf, expected_losses, mixture, rules_of
+from voxport.export.calibration.mixture import Budget, Choice, expected_losses, mixture, rules_of
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.store import (
     FOLDER,
@@ -30,11 +30,11 @@ from voxport.export.calibration.store import (
     made_before,
     read_calibration,
 )
-from voxport.export.evaluation.sentences import Sentence
 from voxport.export.job import lowering_key, make_job
 from voxport.export.resolve import Resolved, resolve
 from voxport.export.targets.base import Target
-from voxport.model.layers.channels import changes_of
+from voxport.model.checkpoint import Checkpoint
+from voxport.model.layers.channels import ChannelChanges
 from voxport.quantize.calibration import (
     LEAST_ROWS,
     Calibration,
@@ -88,7 +88,7 @@ def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None
         if other != steps and other.stat().st_mtime < time.time() - EXPIRY:
             shutil.rmtree(other)
     steps.mkdir(exist_ok=True)
-    found = keep(calibrate(resolved, job, data.sentences, steps, choose), key)
+    found = keep(calibrate(resolved, job, data, steps, choose), key)
     shutil.rmtree(steps)
     return found
 
@@ -115,57 +115,68 @@ def _digest(parts: Sequence[object]) -> str:
 def calibrate(
     resolved: Resolved,
     job: ExportJob,
-    sentences: Sequence[Sentence],
+    data: CalibrationData,
     folder: Path,
     choose: Chooser | None = None,
 ) -> Path:
-    """A file for `quantize.calibration.Calibration`. The model speaks or hears the sentences.
+    """A file for `quantize.calibration.Calibration`. The model speaks or hears the data.
 
     `choose` makes a mixture. The steps of an interrupted calibration stay in `folder`, and are not made
     again.
     """
-    log.info("calibration: %d sentences", len(sentences))
+    log.info("calibration: the model speaks or hears %d sentences", len(data.sentences))
     with one_thread():  # sums of several threads differ in their last bits
-        record = lambda path: torch.save(record_run(resolved, job, sentences), path)
+        record = lambda path: torch.save(record_run(resolved, job, data.sentences), path)
         calls = torch.load(_step(folder / "calls", record))
-        return write_statistics(resolved, calls, folder, choose)
+        return write_statistics(resolved, calls, folder, choose, data.sha256)
 
 
 def write_statistics(
-    resolved: Resolved, calls: Sequence[tuple[str, Call]], folder: Path, choose: Chooser | None = None
+    resolved: Resolved,
+    calls: Sequence[tuple[str, Call]],
+    folder: Path,
+    choose: Chooser | None = None,
+    data: str = "",
 ) -> Path:
-    """The same, from recorded calls."""
+    """The same, from recorded calls. `data` is the hash of what the model spoke or heard."""
     replays = _replays(resolved, calls)
     in_floats = [_rows(folder / f"{name}.floats", each) for name, each in replays.items()]
     rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)
     chosen: Sequence[Share] = ()
     if choose:
-        chosen = choose(_losses(folder / "losses", resolved, replays, rows_of))
+        changes = ChannelChanges(resolved.source.root(), *choose_changes(resolved, rows_of))
+        losses = lambda: expected_losses(resolved, replays, rows_of, changes)
+        chosen = choose(_losses(folder / "losses", losses))
         resolved = _resolved(resolved, chosen)
         replays = _replays(resolved, calls)
-    changes = choose_changes(resolved, rows_of)
-    changed = resolved.source.checkpoint.changed(changes_of(resolved.source.root(), *changes))
+    chosen_changes = choose_changes(resolved, rows_of)
+    changed = resolved.source.checkpoint.changed(ChannelChanges(resolved.source.root(), *chosen_changes))
     weights, suffix = StoredWeights(), f"weights-{_digest(resolved.request.rules)}"
     for name, each in replays.items():
-        write = lambda path, each=each: save_calibration(path, each.quantized(changed).stored)
+        write = partial(_write_weights, replay=each, checkpoint=changed)
         found = Calibration(_step(folder / f"{name}.{suffix}", write))
-        log.info("%s: %d linears", name, len(found.schemes))
         weights.tensors |= found.tensors()
         weights.schemes |= found.schemes
         weights.digests |= found.digests
-    save_calibration(folder / "statistics", weights, *changes, chosen)
+    save_calibration(folder / "statistics", weights, *chosen_changes, chosen, data)
     return folder / "statistics"
+
+
+def _write_weights(path: Path, replay: GraphReplay, checkpoint: Checkpoint) -> None:
+    stored = replay.quantized(checkpoint).stored
+    if stored.schemes:
+        methods = ", ".join(f"{count} with {name}" for name, count in sorted(stored.methods.items()))
+        log.info("calibration: %s: %d linears quantised, %s", replay.name, len(stored.schemes), methods)
+    save_calibration(path, stored)
 
 
 def _replays(resolved: Resolved, calls: Sequence[tuple[str, Call]]) -> dict[str, GraphReplay]:
     return {name: GraphReplay(resolved, name, calls) for name in resolved.graphs}
 
 
-def _losses(
-    path: Path, resolved: Resolved, replays: Mapping[str, GraphReplay], rows_of: RowsOf
-) -> list[Choice]:
+def _losses(path: Path, losses: Callable[[], Iterable[Choice]]) -> list[Choice]:
     def write(written: Path) -> None:
-        written.write_text(json.dumps([asdict(each) for each in expected_losses(resolved, replays, rows_of)]))
+        written.write_text(json.dumps([asdict(each) for each in losses()]))
 
     return [Choice(**each) for each in json.loads(_step(path, write).read_text())]
 

@@ -39,7 +39,7 @@ def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
 
     Raises UsageError if the recipe quantises nothing.
     """
-    paths = {graph: _quantised(resolved, graph) for graph in resolved.recipes}
+    paths = {graph: quantised_paths(resolved, graph) for graph in resolved.recipes}
     found = [_part(resolved, graph, {graph: below}) for graph, below in paths.items() if below]
     if not found:
         raise UsageError("sweep: no weight of this bundle is quantised; give a bundle of another recipe")
@@ -51,7 +51,8 @@ def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
     return [*found, _part(resolved, ALL, paths)]
 
 
-def _quantised(resolved: Resolved, graph: str) -> tuple[str, ...]:
+def quantised_paths(resolved: Resolved, graph: str) -> tuple[str, ...]:
+    """Linears and tables of a graph that its recipe quantises."""
     source, recipe = resolved.source, resolved.recipes[graph]
     prefixes = resolved.graphs[graph].weights
     return tuple(

@@ -9,7 +9,7 @@ Values of a head can be rotated as well, because attention mixes rows and not ch
 values becomes R W_v, the linear behind attention W_o R^T (R2 of SpinQuant, Liu et al. 2024).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -132,19 +132,38 @@ class ValueRotations:
         """The tensor, rotated; of the same dtype. Values are rounded to bfloat16, so that all machines have
         the same, although sums in float64 differ in their last bits.
         """
-        rotated = tensor
         if (rows := self.rows.get(name)) is not None:
             heads = tensor.double().reshape(*rows.shape[:2], *tensor.shape[1:])
-            rotated = torch.einsum("hij,hj...->hi...", rows, heads)
-        if (columns := self.columns.get(name)) is not None:
-            heads = tensor.double().reshape(len(tensor), *columns.shape[:2])
-            rotated = torch.einsum("hij,nhj->nhi", columns, heads)
-        return tensor if rotated is tensor else rotated.reshape(tensor.shape).bfloat16().to(tensor.dtype)
+            tensor = _rounded(torch.einsum("hij,hj...->hi...", rows, heads), tensor)
+        return self.of_columns(name, tensor)
+
+    def of_columns(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for columns alone: of a reader's weight, or of rows that it meets."""
+        if (columns := self.columns.get(name)) is None:
+            return tensor
+        heads = tensor.double().reshape(len(tensor), *columns.shape[:2])
+        return _rounded(torch.einsum("hij,nhj->nhi", columns, heads), tensor)
 
 
-def changes_of(
-    root: nn.Module, exponents: Mapping[str, torch.Tensor], rotations: Mapping[str, torch.Tensor]
-) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    """What changes each tensor of a checkpoint, given its name: rotations, then powers of two."""
-    scales, turned = ChannelScales(root, exponents), ValueRotations(root, rotations)
-    return lambda name, tensor: scales(name, turned(name, tensor))
+def _rounded(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(like.shape).bfloat16().to(like.dtype)
+
+
+class ChannelChanges:
+    """All changes of a checkpoint's channels: rotations, then powers of two."""
+
+    def __init__(
+        self, root: nn.Module, exponents: Mapping[str, torch.Tensor], rotations: Mapping[str, torch.Tensor]
+    ):
+        self._scales, self._rotations = ChannelScales(root, exponents), ValueRotations(root, rotations)
+
+    def __call__(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor of this name, changed; of the same dtype."""
+        return self._scales(name, self._rotations(name, tensor))
+
+    def of_inputs(self, path: str, rows: torch.Tensor) -> torch.Tensor:
+        """rows [R, K] that the linear at `path` meets, as it meets them after the changes"""
+        name = f"{path}.weight"
+        found = self._rotations.of_columns(name, rows)
+        exponents = self._scales.columns.get(name)
+        return found if exponents is None else torch.ldexp(found, -exponents)

@@ -60,6 +60,13 @@ def test_what_holds_for_the_fitted_rows_only_is_not_chosen(scheme: Scheme) -> No
     assert torch.equal(quantize(scheme, weight(), "", InputRows(fit, other)).module.weight, plain.weight)
 
 
+def test_rows_to_choose_with_are_not_rows_to_fit_with() -> None:
+    rows = torch.arange(100.0)[:, None]
+    found = InputRows.of(rows)
+    assert torch.equal(torch.cat((found.fit, found.held_out)).sort(0).values, rows)
+    assert len(found.held_out) == 25 and found.held_out.diff(dim=0).max() < 5  # from everywhere
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_integers_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     before = torch.get_num_threads()

@@ -11,7 +11,8 @@ import pytest
 import soundfile
 import torch
 from safetensors.torch import save_file
-from support.export.calibrations import SENTENCES, TARGET, of_family, recorded
+from support.export.calibrations import DATA, SENTENCES, TARGET, job_of, of_family, recorded
+from torch import nn
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
@@ -21,14 +22,17 @@ from voxport.export.calibration.data import built_in, from_folder
 from voxport.export.calibration.graph import GraphReplay
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.replay import Collector, QuantizingCollector
-from voxport.export.evaluation.sentences import Sentence
+from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
 from voxport.export.model import Model
-from voxport.export.resolve import Resolved, resolve
+from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
-from voxport.model.layers.channels import changes_of
+from voxport.model.layers.channels import ChannelChanges
+from voxport.model.synthetic.checkpoint import write_checkpoint
+from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration, quantize
 from voxport.quantize.inputs import InputRows
+from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.schemes import IntegerScheme
 
 
@@ -44,7 +48,7 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
     everything = recorded(resolved, job)
     statistics = Calibration(run.write_statistics(resolved, everything, tmp_path))
     calibrated = replace(resolved, calibration=statistics)
-    merge = changes_of(resolved.source.root(), statistics.exponents, statistics.rotations)
+    merge = ChannelChanges(resolved.source.root(), statistics.exponents, statistics.rotations)
     checkpoint = resolved.source.checkpoint.changed(merge)
     compared = 0
     for name in resolved.graphs:
@@ -66,6 +70,34 @@ def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_exp
         assert distance(found, expected) < 1e-4 < distance(expected, in_floats), name
         compared += 1
     assert compared
+
+
+def test_the_rows_of_a_linear_are_what_it_meets_in_the_exported_model(tmp_path: Path) -> None:
+    """To the rounding of bfloat16: the same layer, the same columns, scaled, behind quantised linears."""
+    write_checkpoint(tmp_path / "checkpoint", "micro", key="voxtral_tts", plant=Outliers)
+    resolved = resolve(Source(tmp_path / "checkpoint"), ExportRequest(quant="w4"))
+    calls = recorded(resolved, job_of(resolved))
+    statistics = Calibration(run.write_statistics(resolved, calls, tmp_path))
+    assert statistics.exponents and statistics.rotations
+    changes = ChannelChanges(resolved.source.root(), statistics.exponents, statistics.rotations)
+    checkpoint = resolved.source.checkpoint.changed(changes)
+    replay = GraphReplay(resolved, "backbone", calls)
+    rows, floats = replay.quantized(checkpoint).rows_by_path(), Collector(replay.weights_of(checkpoint))
+    replay.run(floats, checkpoint)
+    met = dict[str, list[torch.Tensor]]()
+
+    def keep(linear: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if isinstance(linear, QuantizedModule):
+            met.setdefault(linear.paths[0], []).append(inputs[0].flatten(0, -2))
+
+    with nn.modules.module.register_module_forward_pre_hook(keep):
+        outputs_of(replace(resolved, calibration=statistics), calls, "backbone")
+    first, *others = ("attention.wq", "attention.wo", "feed_forward.w1", "feed_forward.w2")  # of one input
+    in_floats = floats.rows_by_path()
+    for path in (f"layers.0.{name}" for name in (first, *others)):
+        expected = torch.cat(met[path])
+        assert distance(rows[path].float(), expected) < 2**-8, path
+        assert path.endswith(first) or distance(in_floats[path].float(), expected) > 2**-6, path
 
 
 @pytest.mark.parametrize(("family", "graph"), [("qwen3_asr", "decoder"), ("voxtral_tts", "backbone")])
@@ -144,9 +176,9 @@ def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
             if threads == 1:
                 stop = patch.object(GraphReplay, "quantized", side_effect=KeyboardInterrupt)
                 with stop, pytest.raises(KeyboardInterrupt):
-                    run.calibrate(resolved, job, SENTENCES, folder)
+                    run.calibrate(resolved, job, DATA, folder)
                 monkeypatch.setattr(run, "record_run", None)  # is not needed again
-            found.append(run.calibrate(resolved, job, SENTENCES, folder).read_bytes())
+            found.append(run.calibrate(resolved, job, DATA, folder).read_bytes())
         finally:
             torch.set_num_threads(before)
             monkeypatch.setattr(run, "record_run", free_run.record_run)
@@ -188,14 +220,14 @@ def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) ->
     """Each holds what was quantised, whatever the number of bits; nothing is searched again."""
     resolved, job = of_family("voxtral_tts")
     calls = recorded(resolved, job)
-    path = "layers.0.feed_forward.w2"
-    for quant in ("w4", "w8", "lut4"):
+    for quant, name in (("w4", "w1"), ("w8", "w2"), ("lut4", "w2")):
+        path = f"layers.0.feed_forward.{name}"
         given = resolve(resolved.source, ExportRequest(quant=quant))
         folder = tmp_path / quant
         folder.mkdir()
         statistics = Calibration(run.write_statistics(given, calls, folder))
         replay = GraphReplay(given, "backbone", calls)
-        merge = changes_of(given.source.root(), statistics.exponents, statistics.rotations)
+        merge = ChannelChanges(given.source.root(), statistics.exponents, statistics.rotations)
         changed = given.source.checkpoint.changed(merge)
         scheme = given.recipes["backbone"].scheme_for(path, False)
         assert scheme
@@ -218,28 +250,32 @@ def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) ->
 def test_built_in_data_is_for_the_languages_of_the_model() -> None:
     assert {sentence.name for sentence in built_in(False, ["de", "fr"]).sentences} == {"de", "fr"}
     assert {sentence.name for sentence in built_in(False, ["xx"]).sentences} == {"en"}
-    assert all(sentence.recording for sentence in built_in(True, ["en"]).sentences)
+    heard, evaluated = built_in(True, ["en"]).sentences, read_sentences(HELD_OUT)
+    assert all(sentence.recording for sentence in heard)
+    assert not {each.text for each in heard} & {each.text for each in evaluated}
 
 
 def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> None:
-    one = tmp_path / "one.txt"
-    one.write_text("One sentence.\n")
-    with pytest.raises(UsageError, match="too few rows; expected at least 2"):
-        from_folder(one, listens=False)
-    with pytest.raises(UsageError, match="holds no sentence"):
-        from_folder(tmp_path, listens=False)
-    two = tmp_path / "two.txt"
-    two.write_text("One sentence.\nAnother one.\n")
-    with pytest.raises(UsageError, match="expected a folder of recordings"):
-        from_folder(two, listens=True)
-    folder = tmp_path / "silent"
-    folder.mkdir()
+    def refused(path: Path, listens: bool = False) -> str:
+        with pytest.raises(UsageError) as found:
+            from_folder(path, listens)
+        assert found.value.field == "calibrate" and "\n" not in str(found.value)
+        return str(found.value)
+
+    (one := tmp_path / "one.txt").write_text("One sentence.\n")
+    assert "too few rows; expected at least 2" in refused(one)
+    assert "holds no sentence" in refused(tmp_path)
+    (two := tmp_path / "two.txt").write_text("One sentence.\nAnother one.\n")
+    assert "expected a folder of recordings" in refused(two, listens=True)
+    (folder := tmp_path / "silent").mkdir()
     (folder / "a.trans.txt").write_text("a One sentence.\nb Another one.\n")
+    assert "a: has no recording" in refused(folder, listens=True)
     for name in "ab":
-        silence = np.zeros(16_000, np.float32)
-        soundfile.write(folder / f"{name}.wav", silence, 16_000)
-    with pytest.raises(UsageError, match=r"a\.wav: is silent"):
-        from_folder(folder, listens=True)
+        (folder / f"{name}.wav").write_text("no sound")
+    assert "a.wav" in refused(folder, listens=True)
+    for name in "ab":
+        soundfile.write(folder / f"{name}.wav", np.zeros(16_000, np.float32), 16_000)
+    assert "a.wav: is silent" in refused(folder, listens=True)
     resolved, job = of_family("voxtral_tts")
     with pytest.raises(UsageError, match=r"line 1: .*script"):
         free_run.record_run(resolved, job, [Sentence("line 1", "\u4f60\u597d\uff0c\u4e16\u754c")])

@@ -6,8 +6,9 @@ from support.model.micro import micro_checkpoint
 
 from voxport.bundle.manifest import ExportJob, ExportRequest
 from voxport.export.calibration import free_run
+from voxport.export.calibration.data import RECORDINGS, CalibrationData
 from voxport.export.calibration.record import Call
-from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
+from voxport.export.evaluation.sentences import Sentence, read_sentences
 from voxport.export.job import make_job
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
@@ -16,6 +17,7 @@ from voxport.runtime.speech_to_text import SpeechToText
 
 FRAMES = 20  # for each sentence
 SENTENCES = [Sentence("en", "Seven geese."), Sentence("en", "No, on Friday!")]
+DATA = CalibrationData(SENTENCES, "0" * 64)
 TARGET = open_target("onnx", "float32")
 
 
@@ -32,4 +34,4 @@ def job_of(resolved: Resolved) -> ExportJob:
 def recorded(resolved: Resolved, job: ExportJob) -> list[tuple[str, Call]]:
     listens = issubclass(open_family(job.family).task, SpeechToText)
     with patch.object(free_run, "FRAMES", FRAMES):
-        return free_run.record_run(resolved, job, read_sentences(HELD_OUT, 1) if listens else SENTENCES)
+        return free_run.record_run(resolved, job, read_sentences(RECORDINGS, 1) if listens else SENTENCES)

@@ -1,0 +1,53 @@
+"""`voxport export --calibrate`: what it says of itself, and when it looks at its output folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.model.micro import micro_checkpoint
+
+from voxport.__main__ import main as voxport
+from voxport.export.calibration import free_run, run
+from voxport.export.calibration.data import from_folder
+
+
+def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder with another bundle is refused before anything is recorded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(free_run, "FRAMES", 16)
+    texts, out = tmp_path / "texts.txt", tmp_path / "out"
+    texts.write_text("Seven geese.\nNo, on Friday!\n")
+    checkpoint = str(micro_checkpoint("voxtral_tts"))
+    data = from_folder(texts, listens=False).sha256
+
+    def export(*more: object) -> int:
+        command = ["--checkpoint", checkpoint, "--target", "onnx", "--quant", "w4", "--no-verify", "-q"]
+        return voxport(["export", *command, *map(str, more)])
+
+    assert export("--calibrate", texts, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"calibration with 2 sentences, sha256 {data}: up to 32 rows, estimated 0.9 GB" in said
+    assert "after the calibration" in said and not out.exists()
+    assert export("--calibrate", texts, "--out", out) == 0
+    capsys.readouterr()
+    assert voxport(["info", str(out)]) == 0
+    assert f"calibrated with data {data}\n" in capsys.readouterr().out
+    manifest = json.loads((out / "manifest.json").read_text())
+    statistics, readme = manifest["job"]["calibration"], (out / "README.md").read_text()
+    assert f"chose the integers (sha256: data {data}, statistics {statistics})" in readme
+
+    monkeypatch.setattr(run, "record_run", None)
+    other = tmp_path / "other.txt"
+    other.write_text("Another text.\nAnd one more.\n")
+    for more in (("--calibrate", other), ("--calibrate", texts, "--cache-length", 128)):
+        assert export(*more, "--out", out) == 2
+        said = capsys.readouterr().err
+        assert "holds another bundle" in said and said.count("\n") == 1
+    stored = next((tmp_path / "cache").rglob(f"*{statistics}.safetensors"))
+    given = stored.rename(tmp_path / "given.safetensors")
+    again = tmp_path / "again"
+    assert export("--calibrate", given, "--out", again) == 0
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    assert files and all((out / name).read_bytes() == (again / name).read_bytes() for name in files)
