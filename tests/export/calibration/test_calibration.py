@@ -190,7 +190,7 @@ def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
         return run.calibrated(resolved, TARGET, given).request.calibration
 
     first, data = calibrated(texts), from_folder(texts, listens=False)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, run.log.name):
         assert calibrated(texts) == first and "made before" in caplog.text
     stored = next(tmp_path.rglob(f"*{first}.safetensors"))
     given = tmp_path / "given.safetensors"

@@ -55,13 +55,17 @@ def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
 
 
 def choices_of(resolved: Resolved, calls: list[tuple[str, Call]]) -> tuple[list[Choice], Losses]:
-    """Choices, and the measured loss if one linear of a graph is quantised, and nothing else is."""
+    """Choices, and the measured loss if one linear of a graph is quantised, and nothing else is. Values are not
+    rotated, so that kinds of linears differ.
+    """
     replays, rows = dict[str, GraphReplay](), Rows()
     for name in resolved.graphs:
         replays[name] = GraphReplay(resolved, name, calls)
         rows |= replays[name].in_floats()
     rows_of = lambda path: InputRows.of(rows[path]) if path in rows else None
-    changes = ChannelChanges(resolved.source.root(), *choose_changes(resolved, rows_of))
+    changes = ChannelChanges(
+        resolved.source.root(), *choose_changes(resolved, rows_of)._replace(rotations={})
+    )
     choices = list(expected_losses(resolved, replays, rows_of, changes))
     checkpoint = resolved.source.checkpoint.changed(changes)
     return choices, lambda graph, path: replays[graph].loss_of(frozenset([path]), checkpoint)
