@@ -133,9 +133,7 @@ class ComponentEntry(ManifestRecord):
 class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
-    Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
-    are all options of the family. `cache_length` is in rows of the cache, `calibration` as in the request;
-    `calibration_data` is the hash of what the model spoke or heard then.
+    `constants` are what a runner needs beside shapes, `calibration_data` the hash of what was heard or said.
     """
 
     family: str
