@@ -55,8 +55,8 @@ def test_the_choice_is_nearly_as_good_as_the_best_of_all_mixtures() -> None:
 
 
 def choices_of(resolved: Resolved, calls: list[tuple[str, Call]]) -> tuple[list[Choice], Losses]:
-    """Choices, and the measured loss if one linear of a graph is quantised, and nothing else is. Values are not
-    rotated, so that kinds of linears differ.
+    """Choices, and the measured loss if one linear of a graph is quantised, and nothing else is. Values are
+    not rotated, so that kinds of linears differ.
     """
     replays, rows = dict[str, GraphReplay](), Rows()
     for name in resolved.graphs:
