@@ -137,8 +137,7 @@ def as_a_trainer_saves(folder: Path, head: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("head", ["absent", "stored"])
-@pytest.mark.parametrize("layout", ["published", "hf"])
+@pytest.mark.parametrize(("layout", "head"), [("published", "absent"), ("hf", "stored")])
 def test_a_fine_tuned_folder_has_its_own_weights(
     exports: ExportCache, tmp_path: Path, layout: str, head: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
