@@ -15,6 +15,7 @@ from support.runners import DONE, READY, bundle_url, check_refused, check_vector
 
 import voxport
 from voxport.bundle.constants.qwen3_asr import CODES
+from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import VECTORS, Bundle
 from voxport.runtime.engines import open_engine
 from voxport.runtime.families import open_family, read_constants
@@ -102,7 +103,7 @@ def longer(bundle: Path, samples: np.ndarray, tmp_path_factory: pytest.TempPathF
     opened, kept = Bundle(copy), read_vectors(Bundle(copy))
     workload, constants = open_family(opened.job.family).vectors, read_constants(opened.job)
     assert workload
-    request = {"recording": encoded(samples), "rate": RATE}
+    request: Json = {"recording": encoded(samples), "rate": RATE}
     computed = workload.run(open_engine(opened), opened, constants, request)
     values = list[Values]()
     for known in kept.values:
