@@ -11,12 +11,12 @@ from support.export.cache import SharedBundles
 from tools.gpu.frames import Frames
 from tools.gpu.graphs import TOTAL, set_total
 from tools.gpu.memory import Host
+from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 from voxport.bundle.manifest import Bundle
 from voxport.runtime.engines import open_engine
 from voxport.runtime.engines.base import Stream
 from voxport.runtime.families import read_constants
 from voxport.runtime.families.voxtral_tts.decoder import (
-    FIRST_CODE,
     acoustic_values,
     quantize_levels,
     semantic_codes,

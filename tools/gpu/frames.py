@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, parser
 
 from tools.gpu.chains import CHAINS, Call
@@ -39,7 +38,7 @@ from voxport.bundle.manifest import Bundle, ComponentEntry
 from voxport.bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature, TensorSpec
 from voxport.runtime.engines.base import unique_states
 from voxport.runtime.engines.cuda import DeviceStates
-from voxport.runtime.engines.onnx import CPU, CUDA
+from voxport.runtime.engines.onnx import CPU, CUDA, ort
 from voxport.runtime.families import read_constants
 
 OPTIONS = ("captured", "intb", "bfloat16")

@@ -3,10 +3,8 @@
 import ctypes
 from typing import Any
 
-import onnxruntime as ort
-
 from voxport.runtime.engines.cuda import Cuda
-from voxport.runtime.engines.onnx import load_cuda
+from voxport.runtime.engines.onnx import load_cuda, ort
 
 
 class Stream(Cuda):

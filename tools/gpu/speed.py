@@ -49,8 +49,8 @@ Phase = tuple[str, int, tuple[str, ...]]  # its name, its limit, and the argumen
 def make(check: Check, model: Model, size: str) -> None:
     checkpoint = f"checkpoint-{model.name}"
     if not (check.folder / checkpoint).exists():
-        command = ("synth", checkpoint, "--model", model.name, "--size", size)
-        check.voxport(f"write {checkpoint}", *command, limit=MAKE_S)
+        options: tuple[str, ...] = ("--model", model.name, "--size", size)
+        check.voxport(f"write {checkpoint}", "synth", checkpoint, *options, limit=MAKE_S)
     if not (check.folder / model.name / "manifest.json").exists():
         options = ("--target", "onnx", "--compute-precision", "float16", "--quant", "w4g128", "--no-verify")
         command = ("export", "--checkpoint", checkpoint, *options, *model.options, "--out", model.name)
@@ -62,15 +62,14 @@ def plan(models: tuple[Model, ...], device: str, frames: int) -> list[Phase]:
     rows: list[Phase] = []
     options = ("--device", device, "--frames", str(frames))
     for model in models:
-        bench = ("-m", "voxport", "bench", model.name, *options, "--streams", "1,8", "--json")
-        if model.name == "qwen3-asr":
-            bench = bench[:-3] + bench[-1:]
+        batches: tuple[str, ...] = () if model.name == "qwen3-asr" else ("--streams", "1,8")
+        bench = ("-m", "voxport", "bench", model.name, *options, *batches, "--json")
         rows.append((f"{model.name} bench", BENCH_S, bench))
     for place in range(len(ALL)):
         for model in models:
             for variant in model.variants[place : place + 1]:
-                command = ("-m", "tools.gpu.frames", model.name, variant, *options, "--batch", "1,16")
-                rows.append((f"{model.name} {variant}", model.seconds, command))
+                frames_of = ("-m", "tools.gpu.frames", model.name, variant, *options, "--batch", "1,16")
+                rows.append((f"{model.name} {variant}", model.seconds, frames_of))
     imports = "import json, pathlib; from tools.serve_figures import measure"
     for name in ("qwen3-tts", "voxtral-tts"):
         code = f"{imports}; print(json.dumps(measure(pathlib.Path({name!r}), {frames})))"

@@ -142,7 +142,7 @@ def test_a_call_waits_once_for_its_states_and_once_for_the_rows_of_all_caches(
     device, bundle = HostDevice(), Bundle(qwen_bundles / "onnx")
     monkeypatch.setattr(voxport.runtime.engines.onnx, "open_device", lambda job, name: device)
     stream = open_engine(bundle).stream()
-    codes = np.zeros((1, 1, stream.signatures["codec_step"].inputs[0].shape[-1]), np.int64)
+    codes = np.zeros((1, 1, int(stream.signatures["codec_step"].inputs[0].shape[-1])), np.int64)
     before = device.waits
     stream.run("codec_step", {"codes": codes, "position": np.zeros(1, np.int64)})
     assert device.waits - before == 2
