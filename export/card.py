@@ -102,7 +102,8 @@ def bundle_readme(
     states = [state for entry in job.components for state in entry.signature.states]
     adapter = job.source.files.get(f"{ADAPTER}/{ADAPTER_WEIGHTS}")
     merged = f" A LoRA adapter is merged into them (sha256 {adapter.sha256})." if adapter else ""
-    statistics = f"data {job.calibration_data}, statistics {job.calibration}"
+    data = f"data {job.calibration_data}, " if job.calibration_data else ""
+    statistics = f"{data}statistics {job.calibration}"
     calibrated = f"A calibration chose the integers (sha256: {statistics}).\n" * bool(job.calibration)
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",

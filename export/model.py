@@ -39,8 +39,8 @@ class Model:
         calibration, checkpoint = resolved.calibration, source.checkpoint
         quantizer = Quantizer(resolved.recipes[graph], source.family.is_folded, calibration)
         if calibration:
-            merge = ChannelChanges(source.root(), calibration.exponents, calibration.rotations)
-            checkpoint = checkpoint.changed(merge)
+            changes = ChannelChanges(source.root(), calibration.exponents, calibration.rotations)
+            checkpoint = checkpoint.changed(changes)
         materialize(root, checkpoint, spec.weights, quantizer)
         with one_thread():  # constants are folded; the order of sums depends on the number of threads
             module = spec.build(root, resolved.model())

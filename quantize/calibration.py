@@ -104,7 +104,7 @@ class Calibration:
     """What a calibration found, in a file, so that an export reads one weight at a time.
 
     mixture: of `--quant auto`.
-    data: the hash of what the model spoke or heard.
+    data: SHA-256 of the texts or recordings that they were made from; None if it is not known.
     exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """
 
@@ -126,7 +126,7 @@ class Calibration:
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
         self.digests: dict[str, str] = about.get("digests", {})
         self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
-        self.data: str = about.get("data", "")
+        self.data: str | None = about.get("data")
 
     def rows(self, path: str) -> InputRows | None:
         """None if the weight met fewer than `LEAST_ROWS` inputs."""
@@ -186,7 +186,7 @@ def save_calibration(
     exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     rotations: Mapping[str, torch.Tensor] = MappingProxyType({}),
     mixture: Sequence[Share] = (),
-    data: str = "",
+    data: str | None = None,
 ) -> None:
     """A file for `Calibration`."""
     tensors = {WEIGHTS + name: value for name, value in weights.tensors.items()}

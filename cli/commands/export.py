@@ -114,13 +114,13 @@ def _calibration(arguments: argparse.Namespace, resolved: Resolved) -> Json:
     given = calibration_data(arguments)
     if given is None:
         return {}
-    from voxport.export.calibration.data import data_of
+    from voxport.export.calibration.data import data_of, is_listener
     from voxport.export.calibration.free_run import frames_of
     from voxport.export.estimate import calibration_estimate
 
     data, costs = data_of(resolved, given), Json()
     if data.sentences:  # stored statistics cost nothing
-        frames = frames_of(data.sentences, resolved.source.is_large)
+        frames = frames_of(data.sentences, is_listener(resolved), resolved.source.is_large)
         costs = asdict(calibration_estimate(resolved, frames))
     return {"calibration": {**data.to_json(), **costs}}
 

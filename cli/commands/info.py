@@ -35,7 +35,11 @@ def _text(bundle: Bundle) -> str:
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
         "files: all hashes match",
-        *([f"calibrated with data {job.calibration_data}"] if job.calibration else ()),
+        *(
+            [f"calibrated with data {job.calibration_data or 'of an older version'}"]
+            if job.calibration
+            else ()
+        ),
         f"compute precision: {job.compute_precision}{_machine(bundle)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",

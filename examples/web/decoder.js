@@ -7,7 +7,7 @@ export function argmax(values, isAllowed = () => true) {
 
 // The one of `names` that is meant, in any case
 export function named(kind, name, names) {
-  const found = names.find(each => each.toLowerCase() === name.toLowerCase());
+  const found = names.find(each => each.toLowerCase() === name?.toLowerCase());
   if (found === undefined) throw new Error(`${kind} ${name}: unknown, this bundle has ${names.join(", ")}`);
   return found;
 }
@@ -16,9 +16,9 @@ export function named(kind, name, names) {
 export class Decoder {
   static async open(bundle, engine) {
     const decoder = Object.assign(new this(), {bundle, engine, constants: bundle.constants, position: 0});
+    await decoder.prepare();
     const {cache, shape} = bundle.component("prefill").signature.states[0] ?? {};
     decoder.rows = cache?.window ? Infinity : bundle.number("rows", shape?.[2], 1, 2 ** 24);
-    await decoder.prepare();
     return decoder;
   }
 

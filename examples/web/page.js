@@ -82,8 +82,8 @@ async function transcribe(parts, signal, isLive) {
   const options = {delay, isLive, language: value("language"), context: value("context")};
   for await (const text of runner.transcribe(parts, options)) {
     if (text !== shown.textContent) shown.textContent = text;
-    if (signal.aborted && !isLive) return;
-    if (signal.aborted && signal === stop.signal) {
+    if (signal.aborted && (!isLive || signal !== stop.signal)) return; // another action stops this one
+    if (signal.aborted) {
       [isLive, stop] = [false, new AbortController()]; // the microphone has ended, and the next stop ends all
       signal = stop.signal;
     }

@@ -80,28 +80,28 @@ def choose_changes(resolved: Resolved, rows_of: RowsOf) -> Changes:
         if channels.heads and channels.writer in schemes and before:
             values = _Values(schemes[channels.writer], weight_of(channels.writer).float(), before)
             rotation = principal_axes(inputs.fit, channels.heads, channels.width // channels.heads)
-            turned_values, turned = _turned(root, values, readers, rotation)
-            turned_error, turned_exponents = turned.exponents()
-            unturned, after = error + values.error(readers), turned_error + turned_values.error(turned)
-            if after < CLEAR * unturned:
+            rotated_values, rotated = _rotated(root, values, readers, rotation)
+            rotated_error, rotated_exponents = rotated.exponents()
+            unrotated, after = error + values.error(readers), rotated_error + rotated_values.error(rotated)
+            if after < CLEAR * unrotated:
                 text = "calibration: %s: values rotated, which leaves %.0f %% of the squared error"
-                log.info(text, channels.writer, 100 * after / unturned)
-                found.rotations[channels.writer], exponents = rotation, turned_exponents
+                log.info(text, channels.writer, 100 * after / unrotated)
+                found.rotations[channels.writer], exponents = rotation, rotated_exponents
         if exponents.any():
             log.info("calibration: %s: channels scaled", channels.writer)
             found.exponents[channels.writer] = -exponents
     return found
 
 
-def _turned(
+def _rotated(
     root: torch.nn.Module, values: _Values, readers: _Readers, rotation: torch.Tensor
 ) -> tuple[_Values, _Readers]:
     """Both with rotated channels."""
     writer, [reader], inputs = readers.channels.writer, readers.channels.readers, readers.inputs
-    turn = ValueRotations(root, {writer: rotation})
-    of_reader = partial(turn.of_columns, f"{reader}.weight")
+    rotations = ValueRotations(root, {writer: rotation})
+    of_reader = partial(rotations.of_columns, f"{reader}.weight")
     return (
-        replace(values, weight=turn(f"{writer}.weight", values.weight)),
+        replace(values, weight=rotations(f"{writer}.weight", values.weight)),
         replace(
             readers,
             weights=list(map(of_reader, readers.weights)),

@@ -65,12 +65,16 @@ def data_of(resolved: Resolved, given: Path) -> CalibrationData:
     Statistics of an earlier calibration have no sentences.
     """
     if given.suffix == STATISTICS:
-        return CalibrationData([], read_calibration(given).data)
+        return CalibrationData([], read_calibration(given).sha256)
     source = resolved.source
-    listens = issubclass(open_family(source.family.name).task, SpeechToText)
     if given != Path():
-        return from_folder(given, listens)
-    return built_in(listens, source.languages, source.is_large)
+        return from_folder(given, is_listener(resolved))
+    return built_in(is_listener(resolved), source.languages, source.is_large)
+
+
+def is_listener(resolved: Resolved) -> bool:
+    """Whether the model has recordings as its input, and not texts."""
+    return issubclass(open_family(resolved.source.family.name).task, SpeechToText)
 
 
 def built_in(listens: bool, languages: Sequence[str], is_large: bool = False) -> CalibrationData:

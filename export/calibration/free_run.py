@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from voxport.bundle.bounds import FRAME_SECONDS
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
 from voxport.export.build import with_tokenizer_and_voices
@@ -22,7 +23,6 @@ from voxport.runtime.text.languages import ScriptCheck
 from voxport.runtime.text_to_speech import TextToSpeech
 
 FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
-FRAME_SECONDS = 0.08
 CLONED = 4  # built-in recordings that voices are made from
 
 
@@ -50,9 +50,9 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
     return engine.calls
 
 
-def frames_of(sentences: Sequence[Sentence], is_large: bool) -> int:
-    """The most frames that are spoken, or the frames that are heard."""
-    if all(sentence.recording is None for sentence in sentences):
+def frames_of(sentences: Sequence[Sentence], listens: bool, is_large: bool) -> int:
+    """The most frames that are spoken, or the frames of the recordings if the model `listens`."""
+    if not listens:
         return len(sentences) * (LARGE_FRAMES if is_large else FRAMES)
     return round(sum(len(sentence.samples(RATE)) for sentence in sentences) / RATE / FRAME_SECONDS)
 

@@ -4,10 +4,9 @@ The error of a linear in a scheme is measured at its own output, on rows of the 
 saw, with channels as changed for `AUTO_BASE`. What an error does to the output of the graph is measured for
 each layer, and for each kind of linear, such as all that project values: these are quantised, nothing else
 is, from weights alone, and the squared error of the output is theirs. A linear's share is its own error times
-a factor of its layer and one of its kind. The kind matters: linears behind it may cancel most of its output,
-but not its errors. If
-errors of different linears are not correlated, their squares add up: the expected loss of a mixture is the
-sum over its linears.
+a factor of its layer and one of its kind. The kind matters, because the next linears may cancel most of what
+a linear gives, and not its errors. If errors of different linears are not correlated, their squares add up:
+the expected loss of a mixture is the sum over its linears.
 """
 
 import logging
@@ -33,6 +32,7 @@ from voxport.quantize.schemes import Scheme
 
 RECIPES = ("w4g128", AUTO_BASE, "w8")
 ROUNDS = 20  # of fitting to losses
+LEAST = 1e-12  # errors and outputs of a linear whose weights are zero
 Group = tuple[Sequence[str], float]  # paths of linears, and their loss together
 RowsOf = Callable[[str], InputRows | None]
 log = logging.getLogger(__name__)
@@ -198,9 +198,10 @@ def _choices(
     times = prod(count for below, count in replay.reads.items() if is_below(path, (below,)))
     sampled, plain, found = weight[:SAMPLED], 0.0, list[Choice]()
     expected = rows.held_out @ sampled.mT
+    norm = expected.norm().clamp_min(LEAST)
 
     def error_of(module: nn.Module) -> float:
-        return float(((module(rows.held_out) - expected).norm() / expected.norm()).square())
+        return float(((module(rows.held_out) - expected).norm() / norm).square())
 
     for name in RECIPES:
         scheme = _scheme(name)
@@ -210,7 +211,7 @@ def _choices(
             found.append(Choice(path, name, weight.numel(), size, reads, error))
             if name == AUTO_BASE:
                 plain = error_of(scheme.quantize(sampled, path, False).module)
-    return plain, found
+    return max(plain, LEAST), found
 
 
 def _scheme(name: str) -> Scheme | None:

@@ -136,9 +136,9 @@ def write_statistics(
     calls: Sequence[tuple[str, Call]],
     folder: Path,
     choose: Chooser | None = None,
-    data: str = "",
+    data: str | None = None,
 ) -> Path:
-    """The same, from recorded calls. `data` is the hash of what the model spoke or heard."""
+    """The same, from recorded calls. `data` is the hash of its texts or recordings."""
     replays = _replays(resolved, calls)
     in_floats = [_rows(folder / f"{name}.floats", each) for name, each in replays.items()]
     rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)

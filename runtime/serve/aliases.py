@@ -70,11 +70,11 @@ class Aliases:
     models: Mapping[str, str] = field(default_factory=dict)
     voices: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self, bundles: Iterable[str]) -> None:
-        """Raises UsageError on an alias of a bundle that is not served."""
+    def check(self, bundles: Iterable[str], aligners: Collection[str] = ()) -> None:
+        """Raises UsageError on an alias of a bundle that is not served, or that is the name of one."""
         known = list(bundles)
         for alias, bundle in self.models.items():
-            if bundle not in known or alias in known:
+            if bundle not in known or alias in (*known, *aligners):
                 reason = f"expected another name, and one of {', '.join(known)} behind it"
                 raise UsageError(f"alias: {alias}={bundle}: {reason}", field="alias")
 

@@ -61,7 +61,7 @@ class Models:
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
         self.aliases, self.is_strict = aliases, is_strict
         self.aligners = {name: int(time.time()) for name, task in tasks.items() if isinstance(task, Aligner)}
-        aliases.check(name for name in tasks if name not in self.aligners)
+        aliases.check((name for name in tasks if name not in self.aligners), self.aligners)
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
         self.transcription_workers: dict[str, TranscriptionWorker] = {}
