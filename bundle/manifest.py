@@ -133,7 +133,7 @@ class ComponentEntry(ManifestRecord):
 class ExportJob(ManifestRecord):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
-    `constants` are what a runner needs beside shapes, `calibration_data` the hash of what was heard or said.
+    `constants` are what a runner needs beside shapes; `calibration_data` is the hash of texts or recordings.
     """
 
     family: str
