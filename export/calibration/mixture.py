@@ -1,12 +1,12 @@
 """`--quant auto`: which linears get how many bits, from what each of them does to the output of its graph.
 
 The error of a linear in a scheme is measured at its own output, on rows of the calibration that no search
-saw, with channels as changed for `AUTO_BASE`. What an error does to the output of the graph is measured for
-each layer, and for each kind of linear, such as all that project values: these are quantised, nothing else
-is, from weights alone, and the squared error of the output is theirs. A linear's share is its own error times
-a factor of its layer and one of its kind. The kind matters, because the next linears may cancel most of what
-a linear gives, and not its errors. If errors of different linears are not correlated, their squares add up:
-the expected loss of a mixture is the sum over its linears.
+saw, with channels as changed for `AUTO_BASE`. Its effect on the output of the graph is measured for groups:
+each layer, and each kind of linear, such as all that project values. Only the linears of one group are
+quantised at a time, from weights alone; the group's loss is the squared error of the output. A linear's share
+is its own error times a factor of its layer and one of its kind. The kind matters, because the next linears
+may cancel most of what a linear gives, and not its errors. If errors of different linears are not correlated,
+their squares add up: the expected loss of a mixture is the sum over its linears.
 """
 
 import logging

@@ -5,6 +5,7 @@ from typing import Any
 
 from voxport.runtime.engines.cuda import Cuda
 from voxport.runtime.engines.onnx import load_cuda, ort
+from voxport.runtime.machine import measure_bandwidth
 
 
 class Stream(Cuda):
@@ -51,4 +52,4 @@ class Host:
     def finish(self) -> None: ...
 
     def bandwidth(self) -> float:
-        raise NotImplementedError
+        return measure_bandwidth()
