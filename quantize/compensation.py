@@ -26,7 +26,9 @@ from voxport.quantize.search import nearest_value, search_scales
 
 SHRINKAGE = 0.03  # rows of a sequence are not independent
 SMALLEST = 1e-12  # of the mean diagonal: columns of zeros are divided by something
-WIDEST = 3072  # columns of one H; wider weights have several, which do not make up for each other
+# Columns of one H; wider weights have several, which do not make up for each other. For 3,072 columns, one H
+# takes twice the time of three, and leaves 0.5 % less error (normal weights, 1,536 rows).
+WIDEST = 1024
 WIDEST_GROUP = 128  # columns
 LAZY = 32  # columns after which the changes of all later columns are added; they divide every group
 ROWS = 512  # rows of the weight that are rounded together; a multiple of the rows of every palette

@@ -119,6 +119,9 @@ class SpeechToText(ABC):
     def sample_rate(self) -> int:
         """Sample rate of the audio in Hz."""
 
+    def open_files(self) -> None:  # noqa: B027  optional
+        """Opens all files of the bundle and waits. Raises VoxportError."""
+
     @property
     @abstractmethod
     def delays_ms(self) -> tuple[int, ...]:

@@ -159,6 +159,9 @@ class TextToSpeech(ABC):
     def max_slots(self) -> int:
         """Requests that one call of the engine can serve; 1 if the engine does not batch."""
 
+    def open_files(self) -> None:  # noqa: B027  optional
+        """Opens all files of the bundle and waits. Raises VoxportError."""
+
     @abstractmethod
     def voices(self) -> dict[str, int]:
         """Names of the voices, the bundle's and the user's, and the prompt rows of each."""
@@ -234,9 +237,7 @@ class TextToSpeech(ABC):
         return check_language(language, self.languages)
 
     def voice_checkpoint(self) -> str | None:
-        """Names the checkpoint whose voices the model takes, whatever its target and recipe; None if it makes
-        none. Voice files have the name in their metadata, with the key `CHECKPOINT`.
-        """
+        """The checkpoint whose voices the model takes, as in a voice file's metadata; None without voices."""
         return None
 
     def check_cloning(self) -> None:

@@ -66,6 +66,12 @@ class Engine(ABC):
         An engine that does not do this opens a component when it is first called.
         """
 
+    def open_files(self) -> None:  # noqa: B027  optional
+        """Opens all components and waits. Raises VoxportError on one that cannot be opened.
+
+        An engine that does not do this opens a component when it is first called.
+        """
+
     def batched(self, size: int) -> "Stream":
         """A stream with `size` slots. Its batchable components serve all slots in one call.
 

@@ -63,6 +63,11 @@ class CoreMLEngine(PackageEngine):
         self._units = coremltools.ComputeUnit[UNIT_NAMES[compute_units]]
         self._models: dict[tuple[str, str], Any] = {}  # MLModel; coremltools has no types
 
+    def open_files(self) -> None:
+        with self.lock:
+            for entry in self.bundle.components:
+                self._model(entry)
+
     def _model(self, entry: ComponentEntry) -> Any:
         key, path = (entry.file, entry.entry_point), str(self.bundle.folder / entry.file)
         if key not in self._models:

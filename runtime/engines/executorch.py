@@ -75,6 +75,12 @@ class ExecuTorchEngine(Engine):
         self._methods: dict[str, Any] = {}
         self.active: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()
 
+    def open_files(self) -> None:
+        with self.lock:
+            for entry in self.bundle.components:
+                if entry.entry_point not in self._methods:
+                    self._load(entry.file, entry.entry_point)
+
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Calls a method of a program file. The outputs are copies. Raises VoxportError."""
         loaded, threads = self._methods.get(method) or self._load(file, method), self._torch.get_num_threads()

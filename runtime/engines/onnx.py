@@ -105,6 +105,11 @@ class OnnxEngine(Engine):
             if not components or entry.name in components:
                 self._opening(entry.file)
 
+    def open_files(self) -> None:
+        self.open_ahead()
+        for file in {entry.file for entry in self.bundle.components}:
+            self.session(file)
+
     def session(self, file: str) -> ort.InferenceSession:
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         opening = self._opening(file)

@@ -15,6 +15,7 @@ import pytest
 from support.export.cache import ExportCache
 from support.paths import GOLDEN
 from support.runtime.recordings import sentences, write_recording
+from support.serve.http_server import wait_until
 
 from voxport.__main__ import main
 from voxport.bundle.errors import UsageError
@@ -34,6 +35,8 @@ from voxport.runtime.families.qwen3_asr.text import LONGEST_UNIT, TAG
 from voxport.runtime.families.qwen3_asr.transcriptions import Segment
 from voxport.runtime.families.qwen3_asr.words import as_written
 from voxport.runtime.opening import open_task
+from voxport.runtime.serve.limits import Limits
+from voxport.runtime.serve.models import Models, open_bundles
 from voxport.runtime.speech_to_text import (
     SpeechToText,
     TranscriptDelta,
@@ -238,6 +241,22 @@ def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: Aligner) -> 
     with patch.object(SoundEncoder, "encode") as encode, pytest.raises(UsageError, match="has 619 rows"):
         aligner.align(np.zeros(16_000, np.float32), "Hello. " * 151)
     assert not encode.called
+
+
+def test_a_server_is_ready_when_all_files_are_open(exports: ExportCache, tmp_path: Path) -> None:
+    """Files that are removed afterwards are not missed, those of the aligner neither."""
+    folders = [exported(exports, kind, tmp_path) for kind in ("asr", "aligner")]
+    tasks = open_bundles(folders)
+    models = Models(tasks, Limits())
+    models.start()
+    wait_until(lambda: models.is_ready, 60)
+    for file in (each for folder in folders for each in folder.glob("*.onnx*")):
+        file.unlink()
+    task = tasks["asr"]
+    assert isinstance(task, AlignedSpeechToText)
+    list(task.transcribe([sentences(1)]))
+    assert task._aligner.align(sentences(1), "Hello.", "en").words
+    models.drain(0)
 
 
 def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCaptureFixture) -> None:

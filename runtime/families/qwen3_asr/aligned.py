@@ -53,6 +53,10 @@ class AlignedSpeechToText(SpeechToText):
     def max_chunk_tokens(self) -> int:
         return self._task.max_chunk_tokens
 
+    def open_files(self) -> None:
+        self._task.open_files()
+        self._aligner.open_files()
+
     def check_live(self) -> None:
         self._task.check_live()
 

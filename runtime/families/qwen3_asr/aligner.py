@@ -56,6 +56,10 @@ class Aligner:
         """Begins to open the model beside the caller, who has other work first."""
         self._engine.open_ahead()
 
+    def open_files(self) -> None:
+        """Opens the model, and waits. Raises VoxportError."""
+        self._engine.open_files()
+
     @property
     def fitting_s(self) -> float:
         """Seconds of sound that fit the model and, with the text of fast speech, the caches."""

@@ -51,6 +51,9 @@ class QwenSpeechToText(SpeechToText):
         constants = self._parts.constants
         return constants.window_chunks * constants.chunk_frames * constants.hop_length // 1280
 
+    def open_files(self) -> None:
+        self._engine.open_files()
+
     def check_live(self) -> None:
         """Every bundle can."""
 

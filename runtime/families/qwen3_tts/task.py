@@ -223,6 +223,9 @@ class QwenTextToSpeech(TextToSpeech):
             )
         return lambda text: len(self._builder.ids(text)) + estimated_frames(text) <= left
 
+    def open_files(self) -> None:
+        self.engine.open_files()
+
     def slot_decoder(self, slots: int) -> "QwenSlots":
         self.engine.open_ahead(CALLS.keys() | SPLIT_CALLS.keys())  # not the encoders of recordings
         stream = standard_stream(self.engine.batched(slots), self._constants)

@@ -155,6 +155,9 @@ class VoxtralSpeechToText(SpeechToText):
     def max_chunk_tokens(self) -> int:
         return self._engine.stream().signatures[ENCODER].dims["T"][1]
 
+    def open_files(self) -> None:
+        self._engine.open_files()
+
     def check_live(self) -> None:
         if not self._is_live:
             raise UsageError("live: this bundle is for recordings; export it with --streaming", field="live")

@@ -266,6 +266,9 @@ class VoxtralTextToSpeech(TextToSpeech):
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.fits_prompt(voice)
 
+    def open_files(self) -> None:
+        self.engine.open_files()
+
     def slot_decoder(self, slots: int) -> "VoxtralSlots":
         self.engine.open_ahead()
         return VoxtralSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)

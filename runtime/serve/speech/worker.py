@@ -118,6 +118,7 @@ class SpeechWorker(Worker[SpeechJob]):
         self._waiting_for_text, self._waiting_for_slot, self._running = [], [], {}
 
     def _warm_up(self) -> None:
+        self.task.open_files()
         with TemporaryDirectory(prefix="voxport-") as folder:
             try:
                 ticket = self._part_threads.submit(self._submit_warm_up, Path(folder)).result()

@@ -118,6 +118,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._live, self._queued_utterances, self._recordings = [], [], []
 
     def _warm_up(self) -> None:
+        self.task.open_files()
         if self.live_slots and self.task.is_steady:  # its steps were measured
             SpeechProbability().feed(np.zeros(CHUNK, np.float32))  # reads its weights
             return

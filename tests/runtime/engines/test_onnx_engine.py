@@ -170,6 +170,24 @@ def test_a_session_that_was_opened_ahead_is_opened_once_and_alone(tmp_path: Path
     assert engine.session("damaged.onnx")  # a failure is not kept
 
 
+def test_opening_all_files_waits_and_fails_on_a_damaged_one(tmp_path: Path) -> None:
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [X], [Y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "a.onnx")
+    (tmp_path / "b.onnx").write_bytes(b"damaged")
+    entries = [
+        stand_in(name=name, file=f"{name}.onnx", signature=entry().signature, weight_bytes=0) for name in "ab"
+    ]
+    engine = OnnxEngine(stand_in(job=FLOAT32, folder=tmp_path, components=entries), EngineOptions(threads=1))
+    with pytest.raises(VoxportError, match=r"b\.onnx: ONNX Runtime cannot open it"):
+        engine.open_files()
+    onnx.save(model, tmp_path / "b.onnx")
+    engine.open_files()
+    for name in "ab":
+        (tmp_path / f"{name}.onnx").unlink()
+        assert engine.session(f"{name}.onnx")
+
+
 def test_an_engine_that_ends_does_not_wait_for_sessions(tmp_path: Path) -> None:
     may_read, options = Event(), list[ort.SessionOptions]()
 
