@@ -14,6 +14,7 @@ from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families import FAMILIES, open_family, read_constants
 
 if TYPE_CHECKING:
+    from voxport.runtime.forced_alignment import ForcedAlignment
     from voxport.runtime.speech_to_text import SpeechToText
     from voxport.runtime.text_to_speech import TextToSpeech
 
@@ -25,29 +26,27 @@ log = logging.getLogger(__name__)
 
 def open_bundle(
     path: Path | str, options: EngineOptions = DEFAULT, check_hashes: bool = True
-) -> TextToSpeech | SpeechToText:
+) -> TextToSpeech | SpeechToText | ForcedAlignment:
     """The task of the bundle's family, on the engine of its target.
 
     `check_hashes` compares the hash of every file; files that are unchanged since it was done before are not
     read again. Core AI bundles need it. Raises UsageError, or IntegrityError that names the damaged file.
     """
-    return cast("TextToSpeech | SpeechToText", open_task(object, path, options, check_hashes))
+    return cast(
+        "TextToSpeech | SpeechToText | ForcedAlignment", open_task(object, path, options, check_hashes)
+    )
 
 
 def open_task(
     task: type[Task], path: Path | str, options: EngineOptions = DEFAULT, check_hashes: bool = True
 ) -> Task:
-    """`open_bundle` for a bundle of one task: `TextToSpeech` or `SpeechToText`.
+    """`open_bundle` for a bundle of one task: `TextToSpeech`, `SpeechToText` or `ForcedAlignment`.
 
     Raises UsageError on any other bundle.
     """
     bundle = Bundle(path)
+    check_task(bundle, task)
     family = open_family(bundle.job.family)
-    if not issubclass(family.task, task):
-        raise UsageError(
-            f"{bundle.folder}: family {family.name} is {_words(family.task)}, "
-            f"expected a bundle for {_words(task)}"
-        )
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
     if not check_hashes and (engine := ENGINES.get(bundle.job.target)) and engine.needs_hashes:
         raise UsageError(
@@ -67,6 +66,18 @@ def open_task(
         log.info("%s: its weights are random, so neither speech nor words mean anything", bundle.folder)
     check_engine(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
+
+
+def task_of(bundle: Bundle) -> type[object]:
+    """The abstract task of a bundle. Raises UsageError if its family is unknown."""
+    family = open_family(bundle.job.family)
+    return family.task_of(bundle.job) if family.task_of else family.task
+
+
+def check_task(bundle: Bundle, task: type[object]) -> None:
+    """Raises UsageError if the bundle has another task."""
+    if not issubclass(found := task_of(bundle), task):
+        raise UsageError(f"{bundle.folder}: is a bundle for {_words(found)}, expected one for {_words(task)}")
 
 
 def open_embedded(task: type[Task], options: EngineOptions = DEFAULT) -> Task:

@@ -39,6 +39,7 @@ class TranscriptionOptions(TypedDict, total=False):
     blank_penalty: makes text likelier after a long run of tokens without text.
     language: code of the language that is spoken; None if the model finds it.
     context: names and words that may be spoken.
+    words: whether times of words are wanted, which an aligner takes time for; they are by default.
     """
 
     delay_ms: int | None
@@ -47,6 +48,7 @@ class TranscriptionOptions(TypedDict, total=False):
     blank_penalty: bool
     language: str | None
     context: str
+    words: bool
 
 
 def check_samples(samples: np.ndarray, rate: int, before: int = 0) -> None:

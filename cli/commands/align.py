@@ -7,14 +7,12 @@ from pathlib import Path
 
 from voxport.bundle.errors import UsageError
 from voxport.bundle.files import write_whole
-from voxport.bundle.manifest import Bundle
-from voxport.cli.arguments import BUNDLE_HELP, add_engine_arguments, engine_options, folder
+from voxport.cli.arguments import add_task_arguments, open_task
 from voxport.runtime.audio.captions import CAPTIONS, as_json
 from voxport.runtime.audio.sources import Recording
 from voxport.runtime.text.languages import AUTO, check_language
 
 FORMATS = ("json", *CAPTIONS)
-HALF = 0.5  # more times that ran backwards, or a lower confidence, let doubt the text
 log = logging.getLogger(__name__)
 
 
@@ -33,30 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, help="(default: by the extension of FILE, else json)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: stdout)")
-    parser.add_argument("--bundle", type=folder, required=True, help=f"{BUNDLE_HELP}; of an aligner")
-    add_engine_arguments(parser)
+    add_task_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from voxport.runtime.families.qwen3_asr.task import open_aligner
+    from voxport.runtime.forced_alignment import ForcedAlignment
 
-    style, text, code = _format(arguments), _read(arguments.text), check_language(arguments.language)
-    aligner = open_aligner(arguments.bundle, engine_options(arguments))
-    if code and code not in (known := Bundle(arguments.bundle).job.languages):
-        log.warning(
-            "--language %s: the aligner was trained on %s; times may be wrong", code, ", ".join(known)
-        )
+    if arguments.text == arguments.audio == Path("-"):
+        raise UsageError("align: text and sound are both stdin; give a file for one of them")
+    style, text, code = _format(arguments), _read(arguments.text), check_language(arguments.language) or ""
+    aligner = open_task(ForcedAlignment, arguments)
+    aligner.warn_of_language(code)
     source = Recording(arguments.audio, aligner.sample_rate)
     source.check_whole()
     samples = np.concatenate([np.zeros(0, np.float32), *source.blocks()])
-    found = aligner.align(samples, text, code or "")
+    found = aligner.align(samples, text, code)
     if not found.words:
         log.warning("%s: has no word, so there are no times", arguments.text)
-    elif found.mended >= HALF or found.confidence < HALF:
-        reason = "%.0f %% of the times ran backwards, and the model gives them a confidence of %.0f %%"
-        log.warning(f"{reason}: is this text what is said?", 100 * found.mended, 100 * found.confidence)
+    elif found.doubt:
+        log.warning("%s", found.doubt)
     if style in CAPTIONS:
         content = CAPTIONS[style](found.words, source.seconds)
     else:

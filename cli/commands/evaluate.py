@@ -59,9 +59,12 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
 
 def _bundle(arguments: argparse.Namespace) -> Bundle:
     """Raises UsageError on an aligner, before a checkpoint is asked for."""
-    from voxport.runtime.families.qwen3_asr.task import check_recogniser
+    from voxport.runtime.forced_alignment import ForcedAlignment
+    from voxport.runtime.opening import task_of
 
-    check_recogniser(bundle := Bundle(arguments.bundle))
+    bundle = Bundle(arguments.bundle)
+    if task_of(bundle) is ForcedAlignment:
+        raise UsageError(f"{bundle.folder}: an aligner gives times to words, which no error rate judges")
     return bundle
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from voxport.bundle.errors import UsageError, VoxportError
 from voxport.bundle.files import StagedFile
 from voxport.cli.arguments import add_task_arguments, engine_options, folder, integer, open_task
-from voxport.cli.live_output import first_interruption, print_cues, print_words
+from voxport.cli.live_output import Timed, first_interruption, print_cues, print_words
 from voxport.cli.terminal import Progress
 from voxport.cli.transcripts import FORMATS, format_of, transcript_files
 from voxport.runtime.audio.captions import CAPTIONS, Word, as_json, as_lines
@@ -159,10 +159,12 @@ def run(arguments: argparse.Namespace) -> int:
     files = [] if arguments.live else transcript_files(arguments)
     task = open_task(SpeechToText, arguments)
     if arguments.aligner:
+        from voxport.runtime import opening
         from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
-        from voxport.runtime.families.qwen3_asr.task import open_aligner
+        from voxport.runtime.forced_alignment import ForcedAlignment
 
-        aligner = open_aligner(arguments.aligner, engine_options(arguments), not arguments.no_check)
+        options = engine_options(arguments)
+        aligner = opening.open_task(ForcedAlignment, arguments.aligner, options, not arguments.no_check)
         task = AlignedSpeechToText(task, aligner)
     _check_task(task, arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -213,9 +215,10 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if given and not task.has_hints:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
+        advice = "" if arguments.live else "give --aligner, or "
         raise UsageError(
-            "transcribe: this model has no times of words; give --aligner, or leave --timestamps, srt, "
-            "vtt and textgrid out"
+            f"transcribe: this model has no times of words; {advice}leave --timestamps, srt, vtt and "
+            "textgrid out"
         )
 
 
@@ -334,10 +337,11 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     with first_interruption(source.end):
         for start_s, part in turns_of(blocks, TurnSettings()) if arguments.turns else [(0.0, blocks)]:
             live = TranscriptionOptions(live=True, chunk_tokens=arguments.chunk)
-            deltas = task.transcribe(part, **(_options(arguments) | live))
+            sound = Timed(part, start_s, task.sample_rate)
+            deltas = task.transcribe(sound, **(_options(arguments) | live))
             if arguments.format in CAPTIONS:
                 has_text = print_cues(deltas, arguments.format, start_s, numbers) or has_text
             else:
-                has_text = print_words(deltas, arguments, start_s) or has_text
+                has_text = print_words(deltas, arguments, sound, task.has_word_times) or has_text
     if not has_text and level.seconds:
         log.warning("no text: %s", reason_without_text(level))

@@ -5,7 +5,7 @@ import {openQwen} from "./tokenizer.js";
 
 const TAG = "<asr_text>"; // between the language and the text of an answer
 const NO_SPACES = ["Chinese", "Cantonese", "Japanese", "Thai"]; // are written without them
-const TOKENS_PER_SECOND = 8, OTHER_ROWS = 64; // of an answer; of a prompt beside sound and context
+const TOKENS_PER_SECOND = 16, OTHER_ROWS = 64; // of an answer; of a prompt beside sound and context
 const SEARCH_S = 10, PAUSE_S = 0.1; // where a long recording is divided
 
 export class QwenASR extends Decoder {
@@ -48,7 +48,7 @@ export class QwenASR extends Decoder {
     }
     this.position = 0;
     await this.readIds("prefill", this.prompt(sound.length, context, forced), sound);
-    const limit = OTHER_ROWS + Math.round((samples.length / c.sample_rate) * TOKENS_PER_SECOND);
+    const limit = Math.round((1 + samples.length / c.sample_rate) * TOKENS_PER_SECOND);
     for (let token = this.next(); !c.end_ids.includes(token); token = this.next()) {
       if (tokens.length === limit || this.position === this.rows) break;
       tokens.push(token);

@@ -69,7 +69,7 @@ def evaluate(
     """Raises UsageError. `resolved` is what the bundle was made from; None without its checkpoint."""
     family, job = open_family(bundle.job.family), bundle.job
     engine = target.open_artifacts(bundle, EngineOptions())
-    task = family.open(bundle, engine, read_constants(job))
+    task = cast("TextToSpeech | SpeechToText", family.open(bundle, engine, read_constants(job)))
     if job.licence == NO_LICENCE_NEEDED:
         log.warning("%s: its weights are random, so neither speech nor words mean anything", job.source.name)
     reference = None
@@ -97,7 +97,8 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
     It has the tokenizer and the voices of the bundle.
     """
     family = open_family(bundle.job.family)
-    return family.open(bundle, eager_engine(bundle, resolved, target), read_constants(bundle.job))
+    engine = eager_engine(bundle, resolved, target)
+    return cast("TextToSpeech | SpeechToText", family.open(bundle, engine, read_constants(bundle.job)))
 
 
 def eager_engine(

@@ -132,7 +132,8 @@ def _published(folder: Path) -> Json:
     rope = text.get("rope_parameters")
     if isinstance(rope, dict) and "rope_theta" in rope:
         text["rope_theta"] = rope["rope_theta"]
-    is_aligner = not any("ConditionalGeneration" in str(each) for each in content.get("architectures") or ())
+    classes = " ".join(map(str, content.get("architectures") or ()))
+    is_aligner = bool(content.get("timestamp_token_id")) and "ConditionalGeneration" not in classes
     found = control_ids(added_tokens([folder / TOKENIZER]), TOKENS)
     thinker = found | {
         "model_type": ALIGNER if is_aligner else RECOGNISER,

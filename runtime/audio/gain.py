@@ -113,8 +113,8 @@ def check_gain(gain: float | str) -> float | str:
 def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     """Decibels to add to a recording with this peak. Warns if it stays quiet."""
     if gain == "auto":
-        is_low = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS
-        added = min(MAX_AUTO_GAIN_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0
+        is_off = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS or peak_dbfs > 0  # floats may be above 1
+        added = min(MAX_AUTO_GAIN_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_off else 0.0
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added >= SILENCE_DBFS:  # an empty transcript says that the sound is silent

@@ -18,6 +18,7 @@ from voxport.bundle.manifest import Bundle, ExportJob, FamilyConstants, first_fa
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import Engine
     from voxport.runtime.families.workload import BenchWorkload, TraceWorkload, VerificationWorkload
+    from voxport.runtime.forced_alignment import ForcedAlignment
     from voxport.runtime.speech_to_text import SpeechToText
     from voxport.runtime.text_to_speech import TextToSpeech
     from voxport.runtime.vectors import VectorWorkload
@@ -53,6 +54,7 @@ class RuntimeFamily(Generic[Constants]):
         raises UsageError if the bundle lacks tokenizer files that the task needs.
     workloads: the module that defines TRACE, VERIFICATION and BENCH. A bundle that runs does not import it.
     server_options: export options of bundles for a server, if they differ from the defaults.
+    task_of(job): the task of a bundle, if bundles of the family differ.
     """
 
     name: str
@@ -60,9 +62,10 @@ class RuntimeFamily(Generic[Constants]):
     calls: Callable[[ExportJob], Mapping[str, Call]]
     constants: type[Constants]
     voices: Callable[[Bundle], dict[str, int]]
-    open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
+    open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText | ForcedAlignment]
     workloads: str
     server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
+    task_of: Callable[[ExportJob], type[object]] | None = None
 
     @property
     def trace(self) -> TraceWorkload[Constants]:

@@ -12,9 +12,8 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.names import find_name
 from voxport.runtime.engines.base import DEFAULT, EngineOptions
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
-from voxport.runtime.families.qwen3_asr.aligner import Aligner
-from voxport.runtime.families.qwen3_asr.task import is_aligner, open_aligner
-from voxport.runtime.opening import open_bundle
+from voxport.runtime.forced_alignment import ForcedAlignment
+from voxport.runtime.opening import open_bundle, task_of
 from voxport.runtime.serve.aliases import (
     SPEECH_MODELS,
     TRANSCRIPTION_MODELS,
@@ -36,7 +35,7 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 Worker = SpeechWorker | TranscriptionWorker
 AnyWorker = TypeVar("AnyWorker", SpeechWorker, TranscriptionWorker)
-Task = TextToSpeech | SpeechToText | Aligner
+Task = TextToSpeech | SpeechToText | ForcedAlignment
 NO_ALIASES = Aliases()
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,8 @@ class Models:
         """
         self.limits, self.metrics, self.voices, self.is_draining = limits, Metrics(), voices, False
         self.aliases, self.is_strict = aliases, is_strict
-        self.aligners = {name: int(time.time()) for name, task in tasks.items() if isinstance(task, Aligner)}
+        aligners = (name for name, task in tasks.items() if isinstance(task, ForcedAlignment))
+        self.aligners = dict.fromkeys(aligners, int(time.time()))
         aliases.check((name for name in tasks if name not in self.aligners), self.aligners)
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speech_workers: dict[str, SpeechWorker] = {}
@@ -157,7 +157,7 @@ def open_bundles(
     """Tasks by the names of their folders, or of links to these. An aligner among the bundles gives times to
     the words of all recordings. Raises UsageError or IntegrityError.
     """
-    aligners = [folder for folder in folders if is_aligner(Bundle(folder))]
+    aligners = [folder for folder in folders if task_of(Bundle(folder)) is ForcedAlignment]
     if len(aligners) > 1:
         raise UsageError("bundle: there are two aligners; leave one out", field="bundle")
     tasks: dict[str, Task] = {}
@@ -166,10 +166,9 @@ def open_bundles(
         if name in tasks:
             raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
         log.info("opening %s", folder)
-        open_one = open_aligner if folder in aligners else open_bundle
-        tasks[name] = open_one(folder, options, check_hashes)
+        tasks[name] = open_bundle(folder, options, check_hashes)
     recognisers = {name: task for name, task in tasks.items() if isinstance(task, SpeechToText)}
-    for aligner in [task for task in tasks.values() if isinstance(task, Aligner)]:
+    for aligner in [task for task in tasks.values() if isinstance(task, ForcedAlignment)]:
         if not recognisers:
             raise UsageError(
                 f"{aligners[0]}: an aligner needs a recogniser; serve its bundle too", field="bundle"

@@ -15,15 +15,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from voxport.runtime.engines.base import EngineOptions
+    from voxport.runtime.forced_alignment import ForcedAlignment
     from voxport.runtime.opening import open_bundle as open
     from voxport.runtime.opening import open_embedded
     from voxport.runtime.speech_request import SpeechRequest
     from voxport.runtime.speech_to_text import SpeechToText
     from voxport.runtime.text_to_speech import TextToSpeech
 
-__all__ = ["EngineOptions", "SpeechRequest", "SpeechToText", "TextToSpeech", "open", "open_embedded"]
+__all__ = [
+    "EngineOptions",
+    "ForcedAlignment",
+    "SpeechRequest",
+    "SpeechToText",
+    "TextToSpeech",
+    "open",
+    "open_embedded",
+]
 _SOURCES = {  # name: the module that defines it and its name there; imported on first use
     "EngineOptions": ("voxport.runtime.engines.base", "EngineOptions"),
+    "ForcedAlignment": ("voxport.runtime.forced_alignment", "ForcedAlignment"),
     "SpeechRequest": ("voxport.runtime.speech_request", "SpeechRequest"),
     "SpeechToText": ("voxport.runtime.speech_to_text", "SpeechToText"),
     "TextToSpeech": ("voxport.runtime.text_to_speech", "TextToSpeech"),

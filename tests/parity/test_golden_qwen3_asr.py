@@ -25,7 +25,7 @@ from voxport.model.qwen3_asr.config import Options
 from voxport.model.qwen3_asr.family import FAMILY
 from voxport.model.qwen3_asr.modules import Encoder, rows_of
 from voxport.runtime.engines.base import Arrays
-from voxport.runtime.families.qwen3_asr.aligner import Aligner
+from voxport.runtime.families.qwen3_asr.aligner import QwenAligner
 from voxport.runtime.families.qwen3_asr.answer import Request
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.features import GrowingMel
@@ -266,15 +266,15 @@ def test_times_and_languages() -> None:
 
 
 @pytest.fixture(scope="module")
-def aligner() -> Aligner:
+def aligner() -> QwenAligner:
     reference = Reference(FOLDER / "aligner")
     engine = cast(Any, SimpleNamespace(stream=lambda: EagerStream(reference)))
-    return Aligner(engine, reference.constants, reference.tokenizer, ROWS)
+    return QwenAligner(engine, reference.constants, reference.tokenizer, ROWS)
 
 
 @pytest.mark.parametrize("name", TEXTS["aligned"])
 def test_times_of_words(
-    aligner: Aligner, golden: dict[str, np.ndarray], name: str, monkeypatch: pytest.MonkeyPatch
+    aligner: QwenAligner, golden: dict[str, np.ndarray], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = TEXTS["aligned"][name]
     # the rules of two languages are of other packages, which need not be installed
@@ -285,7 +285,7 @@ def test_times_of_words(
     assert (found.mended > 0) == (run["mended_ms"] != [80 * slot for slot in run["slots"]])
 
 
-def test_a_text_without_words_and_a_recording_that_is_too_long(aligner: Aligner) -> None:
+def test_a_text_without_words_and_a_recording_that_is_too_long(aligner: QwenAligner) -> None:
     assert not aligner.align(np.zeros(16_000, np.float32), "... !!!").words
     with pytest.raises(UsageError, match="up to 96 s; divide"):
         aligner.align(np.zeros(97 * 16_000, np.float32), "Hello.")

@@ -29,8 +29,8 @@ from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.aligner import time_logits
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.splitting import split
-from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.workload import encoded
+from voxport.runtime.forced_alignment import ForcedAlignment
 from voxport.runtime.opening import open_task
 from voxport.runtime.serve.models import open_bundles
 from voxport.runtime.speech_to_text import SpeechToText
@@ -99,7 +99,7 @@ def test_encoder_and_forced_logits(
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_times(exports: ExportCache, sounds: dict[str, np.ndarray], tmp_path: Path, target: str) -> None:
-    aligner = open_aligner(*exported(exports, "aligner", target, tmp_path))
+    aligner = open_task(ForcedAlignment, *exported(exports, "aligner", target, tmp_path))
     for name in ("english_long", "german", "one_word"):
         run = TEXTS["aligned"][name]
         found = aligner.align(sounds[run["clip"]], run["text"])
@@ -111,7 +111,7 @@ def test_a_long_recording_is_aligned_piece_by_piece(
 ) -> None:
     """Blocks of any size give the words of each piece alone, later by what was before."""
     task = open_task(SpeechToText, *exported(exports, "asr", "onnx", tmp_path))
-    aligner = open_aligner(*exported(exports, "aligner", "onnx", tmp_path))
+    aligner = open_task(ForcedAlignment, *exported(exports, "aligner", "onnx", tmp_path))
     sound = np.concatenate([sounds[clip] for clip in ("odd", "unseen", "odd", "unseen")])
     expected, texts, start = list[Word](), list[str](), 0
     for piece in split(sound, 6.0, task.sample_rate):
@@ -159,7 +159,7 @@ def test_a_server_with_an_aligner_gives_times_of_words(
     assert found.usage
     usage = found.usage.model_dump()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == counts
-    expected = open_aligner(folder, options).align(sounds["odd"], found.text, "en").words
+    expected = open_task(ForcedAlignment, folder, options).align(sounds["odd"], found.text, "en").words
     assert [Word(each.word, each.start, each.end) for each in found.words] == expected
 
 
@@ -176,7 +176,7 @@ def test_bundles_of_both_kinds_are_timed(
         assert main(bench) == 0 and "\n2 s of sound in " in capsys.readouterr().out
         assert main(["info", str(folder)]) == 0 and "options: none;" in capsys.readouterr().out
     for command in (["evaluate"], ["evaluate", "--alone"], ["sweep"]):  # none asks for a checkpoint first
-        assert main([*command, str(folder)]) == 2 and "an aligner gives times" in error_line(capsys)
+        assert main([*command, str(folder)]) == 2 and "an aligner gives times to words" in error_line(capsys)
 
 
 def test_the_commands_transcribe_and_align(
@@ -219,7 +219,7 @@ def test_the_commands_transcribe_and_align(
     assert len(re.findall(r'text = ".+"', out.read_text())) == 8
     assert max(map(float, re.findall(r"xmax = (\S+)", out.read_text()))) == 53_997 / 16_000
     assert main([*aligning, "--language", "da"]) == 0
-    assert "--language da: the aligner was trained on" in capsys.readouterr().err
+    assert "language da: the aligner was trained on" in capsys.readouterr().err
     aligned = [*words, "--language", "en", "--format", "json", "--aligner", str(aligner)]
     assert main([*aligned, "--timestamps"]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == timed
@@ -246,14 +246,18 @@ def test_what_the_commands_refuse_is_one_line(
         ([*words, "--language", "xx"], "--language 'xx': this model does not have it; it has auto, zh, en"),
         ([*words, "--format", "srt"], "no times of words"),
         ([*words, "--context", "word " * 500], "--context: has"),
-        ([*words[:2], "--bundle", str(aligner)], "an aligner gives times"),
-        ([*aligning[:-1], str(asr)], "is no aligner"),
+        ([*words[:2], "--bundle", str(aligner)], "for forced alignment, expected one for speech to text"),
+        ([*aligning[:-1], str(asr)], "for speech to text, expected one for forced alignment"),
         (
             [*aligning, "-o", str(tmp_path / "odd.txt2")],
             "expected the extension json, srt, vtt, textgrid; or",
         ),
         (["transcribe", "-", "--live", "--format", "textgrid"], "--format textgrid is for recordings"),
-        ([*words, "--aligner", str(asr), "--format", "vtt"], "is no aligner"),
+        (["align", "-", "--text", "-", *aligning[4:]], "text and sound are both stdin"),
+        (
+            [*words, "--aligner", str(asr), "--format", "vtt"],
+            "for speech to text, expected one for forced alignment",
+        ),
         (["transcribe", "-", "--live", "--aligner", str(aligner)], "--aligner is for recordings"),
         ([*aligning[:3], str(tmp_path / "none"), *aligning[4:]], "--text"),
     ):

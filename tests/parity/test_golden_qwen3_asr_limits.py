@@ -1,5 +1,6 @@
 """Qwen3-ASR at its limits: text that does not fit, ends of segments, and pieces without a language."""
 
+import io
 import json
 import re
 from argparse import Namespace
@@ -25,15 +26,14 @@ from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word, timed_fields
 from voxport.runtime.audio.turns import TurnSettings, turns_of
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
-from voxport.runtime.families.qwen3_asr.aligner import Aligner, Alignment
 from voxport.runtime.families.qwen3_asr.answer import Answer
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
 from voxport.runtime.families.qwen3_asr.recogniser import Recogniser
 from voxport.runtime.families.qwen3_asr.splitting import Samples
-from voxport.runtime.families.qwen3_asr.task import open_aligner
 from voxport.runtime.families.qwen3_asr.text import LONGEST_UNIT, TAG
 from voxport.runtime.families.qwen3_asr.transcriptions import Segment
 from voxport.runtime.families.qwen3_asr.words import as_written
+from voxport.runtime.forced_alignment import Alignment, ForcedAlignment
 from voxport.runtime.opening import open_task
 from voxport.runtime.serve.limits import Limits
 from voxport.runtime.serve.models import Models, open_bundles
@@ -54,8 +54,8 @@ def exported(exports: ExportCache, kind: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def aligner(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> Aligner:
-    return open_aligner(exported(exports, "aligner", tmp_path_factory.mktemp("bundles")))
+def aligner(exports: ExportCache, tmp_path_factory: pytest.TempPathFactory) -> ForcedAlignment:
+    return open_task(ForcedAlignment, exported(exports, "aligner", tmp_path_factory.mktemp("bundles")))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ class FixedText(SpeechToText):
 
 
 def test_words_that_do_not_fit_the_aligner_are_not_lost(
-    aligner: Aligner, caplog: pytest.LogCaptureFixture
+    aligner: ForcedAlignment, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = "Hello, there. " * 100
     task = AlignedSpeechToText(FixedText(TranscriptDelta(text, [], "en")), aligner)
@@ -104,7 +104,7 @@ def test_an_aligner_times_the_words_of_voxtral_realtime(
     folder = exported(exports, "aligner", tmp_path)
     assert main([*timed, "--aligner", str(folder)]) == 0
     found = json.loads(capsys.readouterr().out)
-    words = open_aligner(folder).align(noise.astype(np.float32), alone["text"], "en").words
+    words = open_task(ForcedAlignment, folder).align(noise.astype(np.float32), alone["text"], "en").words
     assert found["text"] == alone["text"] and len(words) > 1
     assert found["words"] == [timed_fields(word) for word in words] != alone["words"]
     out = tmp_path / "noise.TextGrid"
@@ -120,7 +120,7 @@ def test_sound_that_grows_is_copied_few_times() -> None:
     assert np.array_equal(samples.all, sound) and len({id(memory) for memory in memories}) < 12
 
 
-def test_pieces_fit_the_aligner(aligner: Aligner) -> None:
+def test_pieces_fit_the_aligner(aligner: ForcedAlignment) -> None:
     task = AlignedSpeechToText(FixedText(*[TranscriptDelta("Hello.", [], "en")] * 20), aligner)
     assert aligner.fitting_s == pytest.approx(13.8, abs=0.1)
     with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
@@ -165,7 +165,11 @@ def test_a_live_stream_ends_soon_after_a_new_segment_began(recogniser: SpeechToT
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("text", [" the dog and", " 0 1 2 3 4 5 6 7 8 9 0 2 4 6 8 1 3 5 7 9"])
 def test_a_model_that_loops_ends(
-    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, text: str, live: bool
+    recogniser: SpeechToText,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    live: bool,
 ) -> None:
     def looping(self: Recogniser, ids: Sequence[int], sound: np.ndarray) -> Iterator[int]:
         self.read(ids, sound)
@@ -178,11 +182,67 @@ def test_a_model_that_loops_ends(
     monkeypatch.setattr(Recogniser, "answer", looping)
     deltas = list(recogniser.transcribe(noise(45 * 16_000), live=live, language="en"))
     found = "".join(delta.text for delta in deltas).strip()
-    assert found
-    if (
-        not live and len(text) < LONGEST_UNIT
-    ):  # once in each of three pieces, with less than another behind it
-        assert len(found) <= 3 * 2 * len(text)
+    assert found and "more tokens than speech has; the rest is cut" in caplog.text
+    if not live and len(text) < LONGEST_UNIT:
+        # once in each of three pieces with less than another behind it, and five times in a short rest
+        assert len(found) <= (3 * 2 + 5) * len(text)
+
+
+def test_a_language_with_many_tokens_keeps_its_end(
+    recogniser: SpeechToText, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hindi has 15 tokens a second: a recording of 45 s is read in several pieces, and nothing is cut."""
+    parts = cast(Any, recogniser)._parts
+
+    def talkative(self: Recogniser, ids: Sequence[int], sound: np.ndarray) -> Iterator[int]:
+        self.read(ids, sound)
+        count = round(15 * len(sound) / 13)
+        yield from [*parts.tokenizer.encode(" word" * count)[: count - 1], *parts.tokenizer.encode(" end")]
+
+    monkeypatch.setattr(Recogniser, "answer", talkative)
+    monkeypatch.setattr("voxport.runtime.families.qwen3_asr.answer.without_repetitions", lambda text: text)
+    deltas = list(recogniser.transcribe(noise(45 * 16_000), language="en"))
+    found = "".join(delta.text for delta in deltas)
+    assert found.endswith(" end") and found.count(" end") == 4 and not caplog.messages
+
+
+@pytest.mark.parametrize("options", [["--turns"], ["--turns", "--format", "json"], ["--format", "json"]])
+def test_live_lines_of_a_model_without_times_of_words(
+    exports: ExportCache,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+) -> None:
+    """Two turns are two lines, with the times of the turns in json; without turns, json has lines of text."""
+    asr = exported(exports, "asr", tmp_path)
+    monkeypatch.setattr(Segment, "answer", lambda _, samples, kept: iter([f"{len(samples)} samples"]))
+    samples = (sentences(2) * 32767).astype("<i2").tobytes()
+    monkeypatch.setattr("voxport.cli.commands.transcribe.raw_stdin", lambda: io.BytesIO(samples))
+    assert main(["transcribe", "-", "--live", "--bundle", str(asr), "--language", "en", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    if options == ["--turns"]:
+        assert len(lines) == 2 and all(line.endswith(" samples") for line in lines)
+        return
+    found = [json.loads(line) for line in lines]
+    if "--turns" in options:
+        assert [each.keys() for each in found] == [{"text", "start", "end"}] * 2
+        assert 0.7 < found[0]["start"] < 1 and 4 < found[0]["end"] < 4.5 < found[1]["start"] < found[1]["end"]
+    else:
+        assert found and all(each.keys() == {"text"} for each in found)
+
+
+def test_words_are_aligned_only_if_they_are_wanted_and_doubts_are_told(
+    aligner: ForcedAlignment, caplog: pytest.LogCaptureFixture
+) -> None:
+    silence = np.zeros(16_000, np.float32)
+    with patch.object(aligner, "align", return_value=Alignment([Word("a", 0, 1)], 0.1, 0.3)) as align:
+        plain = AlignedSpeechToText(FixedText(TranscriptDelta("a", [], "hi")), aligner)
+        assert "".join(delta.text for delta in plain.transcribe([silence], words=False)) == "a"
+        assert not align.called and not caplog.messages
+        timed = AlignedSpeechToText(FixedText(TranscriptDelta("a", [], "hi")), aligner)
+        list(timed.transcribe([silence]))
+    assert "language hi: the aligner was trained on" in caplog.text and "a confidence of 30 %" in caplog.text
 
 
 def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> None:
@@ -194,7 +254,7 @@ def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> Non
     assert all(frames.base is None for frames, _ in encoder._windows)
 
 
-def test_a_piece_without_a_language_has_none_of_an_earlier_one(aligner: Aligner) -> None:
+def test_a_piece_without_a_language_has_none_of_an_earlier_one(aligner: ForcedAlignment) -> None:
     deltas = [TranscriptDelta("a b", [], language) for language in ("ko", "", "")]
     with patch.object(aligner, "align", return_value=Alignment([], 0, 0)) as align:
         task = AlignedSpeechToText(FixedText(*deltas), aligner, piece_s=6)
@@ -237,7 +297,7 @@ def test_a_recording_without_speech_has_no_text_and_a_reason(
     assert "no text: the model recognised no speech in 2.0 s of sound" in found.err
 
 
-def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: Aligner) -> None:
+def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: ForcedAlignment) -> None:
     with patch.object(SoundEncoder, "encode") as encode, pytest.raises(UsageError, match="has 619 rows"):
         aligner.align(np.zeros(16_000, np.float32), "Hello. " * 151)
     assert not encode.called

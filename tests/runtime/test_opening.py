@@ -35,7 +35,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         job=stand_in(family="toy", licence="own"), manifest=manifest, folder=tmp_path, is_verified=False
     )
     bundle.remarks = list
-    family = stand_in(name="toy", task=SpeechToText)
+    family = stand_in(name="toy", task=SpeechToText, task_of=None)
     family.open = noting(
         lambda *_: Task(), lambda bundle, engine, constants: calls.append(f"task with {constants}")
     )
@@ -63,9 +63,7 @@ def test_a_bundle_is_read_once_and_its_constants_are_parsed_once(
 def test_a_bundle_for_another_task_is_refused_before_its_hashes_are_computed(
     opened: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UsageError, match="family toy is speech to text, expected a bundle for text to speech"
-    ):
+    with pytest.raises(UsageError, match="is a bundle for speech to text, expected one for text to speech"):
         opening.open_task(TextToSpeech, tmp_path)
     assert opened == ["bundle"]
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from voxport.bundle.errors import UsageError
 from voxport.runtime.audio.captions import Word
-from voxport.runtime.families.qwen3_asr.aligner import Aligner
 from voxport.runtime.families.qwen3_asr.answer import NO_SPACES
 from voxport.runtime.families.qwen3_asr.splitting import SEARCH_S, SHORTEST_S, Samples, split
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
+from voxport.runtime.forced_alignment import ForcedAlignment
 from voxport.runtime.speech_to_text import (
     LiveBatch,
     SpeechToText,
@@ -31,7 +31,7 @@ class AlignedSpeechToText(SpeechToText):
     aligned, because an aligner needs the whole text.
     """
 
-    def __init__(self, task: SpeechToText, aligner: Aligner, piece_s: float = PIECE_S):
+    def __init__(self, task: SpeechToText, aligner: ForcedAlignment, piece_s: float = PIECE_S):
         """Raises UsageError if the two need sound of different rates."""
         if task.sample_rate != aligner.sample_rate:
             raise UsageError(
@@ -67,7 +67,7 @@ class AlignedSpeechToText(SpeechToText):
         return self._task.count_tokens(text, seconds)
 
     def begin(self, **options: Unpack[TranscriptionOptions]) -> Transcription:
-        if options.get("live"):
+        if options.get("live") or not options.get("words", True):
             return self._task.begin(**options)
         self._aligner.open_ahead()
         return _AlignedTranscription(self._task, self._aligner, self._piece_s, options)
@@ -83,12 +83,15 @@ class AlignedSpeechToText(SpeechToText):
 class _AlignedTranscription:
     """A recording. Implements `runtime.speech_to_text.Transcription`."""
 
-    def __init__(self, task: SpeechToText, aligner: Aligner, piece_s: float, options: TranscriptionOptions):
+    def __init__(
+        self, task: SpeechToText, aligner: ForcedAlignment, piece_s: float, options: TranscriptionOptions
+    ):
         self._task, self._aligner, self._piece_s, self._options = task, aligner, piece_s, options
         self._rate = task.sample_rate
         known = check_language(options.get("language") or AUTO)
         self._known = known or (task.languages[0] if len(task.languages) == 1 else "")
         self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
+        self._warned = set[str]()  # languages
         self._start(Samples())
 
     def _start(self, samples: Samples) -> None:
@@ -130,11 +133,18 @@ class _AlignedTranscription:
     def _words(self, piece: np.ndarray, text: str) -> list[Word]:
         """Words of a piece. Those that cannot be aligned are spread evenly, so that none is lost."""
         start = self._before / self._rate
+        if self._language not in self._warned:
+            self._warned.add(self._language)
+            self._aligner.warn_of_language(self._language)
         try:
-            found = self._aligner.align(piece, text, self._language).words
+            alignment = self._aligner.align(piece, text, self._language)
         except UsageError as error:
             log.warning("words from %.0f s on have no exact times, and are spread evenly: %s", start, error)
             found = _spread(text, self._language, len(piece) / self._rate)
+        else:
+            found = alignment.words
+            if alignment.doubt:
+                log.warning("words from %.0f s on: %s", start, alignment.doubt)
         return [Word(w.text, round(start + w.start, 3), round(start + w.end, 3)) for w in found]
 
     def _without_times(self, deltas: Iterator[TranscriptDelta]) -> Iterator[TranscriptDelta]:

@@ -1,7 +1,6 @@
-"""`Aligner`: times of the words of a text that is spoken in a recording."""
+"""`QwenAligner`: times of the words of a text that is spoken in a recording."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -16,62 +15,41 @@ from voxport.runtime.families.qwen3_asr.recogniser import with_sound
 from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
+from voxport.runtime.forced_alignment import Alignment, ForcedAlignment
 
 # Rows of the caches for the text of a second of sound: tokens, and two a word. Fast speech has 14.
 TEXT_ROWS_PER_SECOND = 24
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """Words as they stand in the text. `mended` is the share of times that ran backwards, `confidence` the
-    mean probability of a time or one a step beside it: many run backwards, and few are probable, if the text
-    is not what is said.
-    """
-
-    words: list[Word]
-    mended: float
-    confidence: float
-
-
-class Aligner:
+class QwenAligner(ForcedAlignment):
     """Each alignment uses a stream of its own on the shared engine. Threads take turns."""
 
-    def __init__(self, engine: Engine, constants: Qwen3ASRConstants, tokenizer: Tokenizer, capacity: int):
+    def __init__(
+        self,
+        engine: Engine,
+        constants: Qwen3ASRConstants,
+        tokenizer: Tokenizer,
+        capacity: int,
+        languages: Sequence[str] = (),
+    ):
         """`capacity` is the number of rows of the caches."""
-        assert constants.aligner
+        c, aligner = constants, constants.aligner
+        assert aligner
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
         self._lock, self._capacity = Lock(), capacity
-        self._aligner: AlignerConstants = constants.aligner
-
-    @property
-    def sample_rate(self) -> int:
-        return self._constants.sample_rate
-
-    @property
-    def longest_s(self) -> float:
-        """Seconds of sound up to which the model knows times."""
-        return self._aligner.classes * self._aligner.step_ms / 1000
+        self._aligner: AlignerConstants = aligner
+        self.sample_rate, self.languages = c.sample_rate, tuple(languages)
+        self.longest_s = aligner.classes * aligner.step_ms / 1000  # up to which the model knows times
+        sound_rows = c.chunk_rows * c.sample_rate / (c.chunk_frames * c.hop_length)
+        self.fitting_s = min(self.longest_s, (self._capacity - 2) / (sound_rows + TEXT_ROWS_PER_SECOND))
 
     def open_ahead(self) -> None:
-        """Begins to open the model beside the caller, who has other work first."""
         self._engine.open_ahead()
 
     def open_files(self) -> None:
-        """Opens the model, and waits. Raises VoxportError."""
         self._engine.open_files()
 
-    @property
-    def fitting_s(self) -> float:
-        """Seconds of sound that fit the model and, with the text of fast speech, the caches."""
-        c = self._constants
-        sound_rows = c.chunk_rows * c.sample_rate / (c.chunk_frames * c.hop_length)
-        return min(self.longest_s, (self._capacity - 2) / (sound_rows + TEXT_ROWS_PER_SECOND))
-
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
-        """The words of `text` with their times in samples float32 [n]; `language` is a code.
-
-        Raises UsageError if text and recording do not fit the model or the caches.
-        """
         rate = self.sample_rate
         if len(samples) > self.longest_s * rate:
             raise UsageError(
@@ -109,7 +87,7 @@ class Aligner:
         if len(ids) > self._capacity:
             raise UsageError(
                 f"text: with its recording it has {len(ids)} rows, and the bundle keeps "
-                f"{self._capacity}; divide both, or export with a larger cache"
+                f"{self._capacity}; divide both"
             )
         return ids
 

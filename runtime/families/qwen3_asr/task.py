@@ -1,17 +1,14 @@
 """The Qwen3-ASR family: speech to text in 30 languages."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Unpack
 
 from voxport.bundle.constants.qwen3_asr import ALIGN, CODES, ENCODER, Qwen3ASRConstants
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import Bundle, ExportJob
-from voxport.bundle.passed_checks import check_hashes_once
-from voxport.runtime.engines import open_engine
-from voxport.runtime.engines.base import DEFAULT, Engine, EngineOptions
-from voxport.runtime.families import Call, RuntimeFamily, read_constants, tokenizer_paths
-from voxport.runtime.families.qwen3_asr.aligner import Aligner
+from voxport.runtime.engines.base import Engine
+from voxport.runtime.families import Call, RuntimeFamily, tokenizer_paths
+from voxport.runtime.families.qwen3_asr.aligner import QwenAligner
 from voxport.runtime.families.qwen3_asr.answer import Request
 from voxport.runtime.families.qwen3_asr.encoder import rows_of
 from voxport.runtime.families.qwen3_asr.features import frames_of
@@ -22,7 +19,7 @@ from voxport.runtime.families.qwen3_asr.transcriptions import (
     Parts,
     RecordingTranscription,
 )
-from voxport.runtime.opening import check_engine
+from voxport.runtime.forced_alignment import ForcedAlignment
 from voxport.runtime.single_stream import SingleStreamBatch
 from voxport.runtime.speech_to_text import LiveBatch, SpeechToText, Transcription, TranscriptionOptions
 from voxport.runtime.text.languages import AUTO, check_language
@@ -94,38 +91,15 @@ def _calls(job: ExportJob) -> dict[str, Call]:
     return found | {"prefill": replace(STEP, dims=frozenset({"S"})), "decode_step": STEP}
 
 
-def is_aligner(bundle: Bundle) -> bool:
-    return bundle.job.family == FAMILY.name and bool(bundle.job.constants.get("aligner"))
+def _task(job: ExportJob) -> type[SpeechToText] | type[ForcedAlignment]:
+    return ForcedAlignment if job.constants.get("aligner") else SpeechToText
 
 
-def check_recogniser(bundle: Bundle) -> None:
-    """Raises UsageError on an aligner."""
-    if is_aligner(bundle):
-        raise UsageError(
-            f"{bundle.folder}: an aligner gives times to the words of a text, and writes none; use `voxport "
-            "align`, or give a bundle of a recogniser too"
-        )
-
-
-def open_aligner(folder: Path, options: EngineOptions = DEFAULT, check_hashes: bool = True) -> Aligner:
-    """The aligner of a bundle. Raises UsageError on any other bundle, IntegrityError on a damaged one."""
-    bundle = Bundle(folder)
-    if not is_aligner(bundle):
-        raise UsageError(f"{folder}: is no aligner; export Qwen3-ForcedAligner, and give its bundle")
-    constants: Qwen3ASRConstants = read_constants(bundle.job)
-    if check_hashes:
-        check_hashes_once(bundle)
-    else:
-        bundle.check_unlisted()
-    check_engine(bundle)
-    tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
-    return Aligner(open_engine(bundle, options), constants, tokenizer, bundle.job.cache_length)
-
-
-def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenSpeechToText:
-    check_recogniser(bundle)
-    tokenizer = Tokenizer(tokenizer_paths(bundle), constants)
-    return QwenSpeechToText(engine, Parts(constants, tokenizer, bundle.job.cache_length))
+def _open(bundle: Bundle, engine: Engine, constants: Qwen3ASRConstants) -> QwenSpeechToText | QwenAligner:
+    tokenizer, job = Tokenizer(tokenizer_paths(bundle), constants), bundle.job
+    if constants.aligner:
+        return QwenAligner(engine, constants, tokenizer, job.cache_length, job.languages)
+    return QwenSpeechToText(engine, Parts(constants, tokenizer, job.cache_length))
 
 
 FAMILY = RuntimeFamily[Qwen3ASRConstants](
@@ -136,4 +110,5 @@ FAMILY = RuntimeFamily[Qwen3ASRConstants](
     voices=lambda bundle: {},
     open=_open,
     workloads="voxport.runtime.families.qwen3_asr.workload",
+    task_of=_task,
 )

@@ -1,8 +1,8 @@
 """Transcriptions of recordings and of live sound."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from voxport.runtime.families.qwen3_asr.streaming import REPLACEMENT, StreamSett
 from voxport.runtime.families.qwen3_asr.text import Tokenizer, forced_answer
 from voxport.runtime.speech_to_text import TranscriptDelta, check_samples
 
-# Rows of the caches for a second of sound: 13 of the sound, and 8 of its text, which has 2 to 5 tokens.
-TOKENS_PER_SECOND = 8
+# Rows of the caches for a second of sound: 13 of the sound, and 16 of its text. English has 2 to 5 tokens,
+# Hindi and Greek up to 15.
+TOKENS_PER_SECOND = 16
 ROWS_PER_SECOND = 13 + TOKENS_PER_SECOND
 PROMPT_ROWS = 64  # for what is around sound and context in a prompt
 LEAST_S = 10.0  # of sound for which a context must leave room
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Segment:
         self._parts, self._request, self._forced = parts, request, forced_answer(request.language)
         self._mel, self._encoder = GrowingMel(parts.constants), SoundEncoder(stream, parts.constants)
         self._recogniser = Recogniser(stream, parts.constants)
+        self._is_warned = False
 
     def answer(self, samples: np.ndarray, kept: str = "") -> Iterator[str]:
         """Continues the answer `kept` to samples float32 [n] -> the whole answer after each token."""
@@ -60,13 +63,23 @@ class Segment:
         sound = self._encoder.encode(self._mel.of(samples))
         ids = tokenizer.prompt(len(sound), self._request.context, self._forced + kept)
         seconds = len(samples) / self._parts.constants.sample_rate
-        limit = PROMPT_ROWS + round(seconds * TOKENS_PER_SECOND) - len(tokenizer.encode_answer(kept))
-        for token in islice(self._recogniser.answer(ids, sound), max(0, limit)):  # a loop ends there
+        limit = round((1 + seconds) * TOKENS_PER_SECOND) - len(tokenizer.encode_answer(kept))
+        limit = min(limit, self._parts.capacity - len(ids))
+        for count, token in enumerate(self._recogniser.answer(ids, sound)):
+            if count >= limit:  # a loop ends there
+                self._warn(seconds)
+                return
             tokens.append(token)
             end = tokenizer.decode(tokens)
             yield text + end
             if not end.endswith(REPLACEMENT):  # no later token belongs to its last character
                 text, tokens = text + end, []
+
+    def _warn(self, seconds: float) -> None:
+        if not self._is_warned:
+            text = "%.0f s of sound: the model wrote more tokens than speech has; the rest is cut"
+            log.warning(text, seconds)
+            self._is_warned = True
 
     def has_room(self, samples: int, kept: str) -> bool:
         """Whether a prompt for so many samples, `kept` and some more text fit the caches."""

@@ -32,6 +32,7 @@ from voxport.runtime.serve.models import Models
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.worker import TranscriptionWorker
 
+TIMED = ("srt", "vtt", "verbose_json")  # formats with times
 NO_TEXT_HEADER = "x-no-text"  # holds the reason, in a response without text
 # Fields of a segment that clients of Whisper read, which the models do not measure
 NOT_MEASURED = dict.fromkeys(("temperature", "avg_logprob", "compression_ratio", "no_speech_prob"), 0.0)
@@ -56,7 +57,8 @@ def transcription_router(models: Models) -> APIRouter:
                 body.ignore(name)
         worker.check_room()  # before the recording is stored and read
         found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
-        job = worker.submit(delay_ms=body.delay_ms, language=language, context=body.context)
+        has_times = bool(body.timestamp_granularities) or body.response_format in TIMED
+        job = worker.submit(delay_ms=body.delay_ms, language=language, context=body.context, words=has_times)
         feeding = asyncio.create_task(_feed(job, found, limits))
 
         def end() -> None:
@@ -213,7 +215,8 @@ class Answer:
         if "word" in wanted:
             content["words"] = [timed_fields(word) for word in job.words]
         if "segment" in wanted:
-            content["segments"] = self._segments(cues(job.words))
+            whole = [Word(job.transcript, 0.0, job.seconds)] if job.transcript else []
+            content["segments"] = self._segments(cues(job.words) if job.words else whole)
         return JSONResponse(content)
 
     def _content(self) -> Json:
@@ -271,7 +274,8 @@ class Answer:
         tokens = self._tokens("input_tokens", "output_tokens")
         details = {"text_tokens": 0, "audio_tokens": tokens["input_tokens"]}
         usage = {"type": "tokens", **tokens, "input_token_details": details}
-        own: Json = {"duration": round(self._job.seconds, 3)}  # extends the API
+        language = self._language or self._job.language or None
+        own: Json = {"duration": round(self._job.seconds, 3), "language": language}  # extends the API
         if not self._job.transcript:
             own["reason"] = self._job.reason_without_text
         yield event({"type": "transcript.text.done", "text": self._job.transcript, "usage": usage, **own})

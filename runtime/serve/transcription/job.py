@@ -25,8 +25,10 @@ class TranscriptionJob(Job[TranscriptDelta]):
     `text` and `words` are the transcript that was read so far, `language` the first one that was heard.
     """
 
-    transcription: Transcription | None = None  # for a recording; used by the engine thread
-    last_texts: Iterator[TranscriptDelta] | None = None  # of it, after all sound; used by the engine thread
+    # of a recording, used by the engine thread
+    transcription: Transcription | None = None
+    texts: Iterator[TranscriptDelta] | None = None  # of the samples that it took last
+    is_last = False  # whether no samples follow them
     session: object = None  # for live audio: the session whose live stream the utterance uses
 
     def __init__(self, options: TranscriptionOptions, rate: int, ahead_s: float, wake: Callable[[], None]):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Unpack
 
@@ -17,7 +18,12 @@ from voxport.runtime.serve.metrics import Metrics
 from voxport.runtime.serve.transcription.job import TranscriptionJob
 from voxport.runtime.serve.transcription.live_streams import Capacity, LiveStreams, measure
 from voxport.runtime.serve.worker import TICK_S, Worker
-from voxport.runtime.speech_to_text import SpeechToText, TranscriptionOptions
+from voxport.runtime.speech_to_text import (
+    SpeechToText,
+    TranscriptDelta,
+    Transcription,
+    TranscriptionOptions,
+)
 from voxport.runtime.text.languages import AUTO
 
 RECORDING_TURN_S = 0.2  # after which a recording that still gives texts lets others go first
@@ -177,17 +183,17 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._count_pass(started, self._streams.audio_steps - steps)
 
     def _next_recording(self) -> TranscriptionJob | None:
-        """The next recording with audio, which moves behind the others."""
+        """The next recording with work, which moves behind the others."""
         for job in self._recordings:
-            if job.ready_since(1) is not None:
+            if job.texts is not None or job.ready_since(1) is not None:
                 self._recordings.remove(job)
                 self._recordings.append(job)
                 return job
         return None
 
     def _step_recording(self, job: TranscriptionJob) -> None:
-        """Transcribes up to `RECORDING_TOKENS` of a recording, or gives out its last texts for one turn: some
-        models find all texts after the end of the sound.
+        """Transcribes up to `RECORDING_TOKENS` of a recording, or goes on for one turn with the texts of
+        sound that it took before: some models find many texts at once.
         """
         started, count = time.perf_counter(), 0
         try:
@@ -195,23 +201,21 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
                 job.transcription = self.task.begin(
                     **(job.options | TranscriptionOptions(chunk_tokens=self._recording_tokens))
                 )
-            if job.last_texts is None:
-                samples, is_last = job.take(self._recording_tokens * self._step)
+            if job.texts is None:
+                samples, job.is_last = job.take(self._recording_tokens * self._step)
                 count = len(samples)
-                for delta in job.transcription.feed(samples):
-                    job.put(delta)
-                job.last_texts = job.transcription.finish() if is_last else None
-            is_over = False
-            for delta in job.last_texts or ():
+                job.texts = _texts(job.transcription, samples, job.is_last)
+            for delta in job.texts:
                 job.put(delta)
-                if is_over := time.perf_counter() - started > RECORDING_TURN_S:
+                if time.perf_counter() - started > RECORDING_TURN_S:
                     break
-            is_done = job.last_texts is not None and not is_over
+            else:
+                job.texts = None
         except Exception as error:  # belongs to this job, whatever it is
             self._finish(job, failure(error, "file"))
             return
         self._count_pass(started, count / self._step)
-        if is_done:
+        if job.is_last and job.texts is None:
             self._finish(job)
 
     def _finish(self, job: TranscriptionJob, error: ApiError | None = None) -> None:
@@ -229,3 +233,9 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         if was_live and following:
             self._queued_utterances.remove(following[0])
             self._live.append(following[0])
+
+
+def _texts(transcription: Transcription, samples: np.ndarray, is_last: bool) -> Iterator[TranscriptDelta]:
+    yield from transcription.feed(samples)
+    if is_last:
+        yield from transcription.finish()

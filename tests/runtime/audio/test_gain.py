@@ -32,6 +32,7 @@ def tone(seconds: float, level_db: float) -> np.ndarray:
     [
         ("auto", -30, 29), ("auto", -6.1, 5.1), ("auto", -6, 0), ("auto", 0, 0), ("auto", -59, 40),
         ("auto", -61, 0), ("auto", -np.inf, 0), ("off", -30, 0), (-12.5, -3, -12.5), (20, -30, 20),
+        ("auto", 6, -7),
     ],
 )  # fmt: skip
 def test_the_gain_of_a_recording(gain: str | float, peak: float, expected: float) -> None:

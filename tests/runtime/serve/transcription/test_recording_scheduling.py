@@ -71,25 +71,36 @@ def test_recordings_take_turns_and_the_others_wait_in_the_order_of_their_arrival
     assert order[: 3 * MAX_RECORDINGS] == 3 * first
 
 
-class TextsAtTheEnd(LoudWords):
-    """Finds all texts after the end of the sound, one a turn."""
+class ManyTexts(LoudWords):
+    """Finds many texts at once, in a step of the sound or after its end."""
 
-    _task: TurnsToText
+    _task: "ManyTextsToText"
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        is_now = len(samples) and not self._task.at_end
+        return self._many() if is_now else super().feed(samples)
 
     def finish(self) -> Iterator[TranscriptDelta]:
+        return self._many() if self._task.at_end else iter(())
+
+    def _many(self) -> Iterator[TranscriptDelta]:
         for number in range(TURNS):
             self._task.turns.append(self)
             yield TranscriptDelta(f" {number}", [])
 
 
-class TextsAtTheEndToText(TurnsToText):
+class ManyTextsToText(TurnsToText):
+    at_end: bool
+
     def begin(self, *arguments: object, **options: object) -> LoudWords:
-        return TextsAtTheEnd(self)
+        return ManyTexts(self)
 
 
-def test_texts_after_the_end_of_the_sound_are_given_out_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_end", [True, False])
+def test_many_texts_of_one_step_are_given_out_in_turns(monkeypatch: pytest.MonkeyPatch, at_end: bool) -> None:
     monkeypatch.setattr(worker_module, "RECORDING_TURN_S", -1.0)
-    task = TextsAtTheEndToText()
+    task = ManyTextsToText()
+    task.at_end = at_end
 
     async def scenario() -> list[str]:
         worker = TranscriptionWorker("a", task, Limits(), Metrics())
@@ -111,5 +122,5 @@ def test_texts_after_the_end_of_the_sound_are_given_out_in_turns(monkeypatch: py
         return [job.text for job in jobs] + ["".join(numbers[words] for words in task.turns)]
 
     *texts, order = asyncio.run(scenario())
-    assert all(text.endswith("ten 0 1 2 3 4") for text in texts)
+    assert all(text.endswith("0 1 2 3 4") for text in texts)
     assert order == "01" * TURNS
