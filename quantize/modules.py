@@ -14,10 +14,12 @@ import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
+from voxport.quantize.parallel import map_items, spare_threads
 from voxport.quantize.search import SquaredErrors
 
 LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # number of weights that are dequantised together
+MIN_PRODUCTS = 2**28  # multiplications in less time than threads take to start, 5 ms
 SMALLEST = 1e-30  # least absmax of a block of activations: 127 / absmax is finite, and zeros stay zeros
 
 
@@ -98,17 +100,27 @@ def _multiply_by_rows(
 ) -> torch.Tensor:
     """x [..., K] -> [..., N]. `rows_of` returns rows [rows, K] of the weight as floats, and may write them to
     the tensor that it gets. A few rows at a time, of which `multiple` belong together, stay in the
-    processor's cache.
+    processor's cache. Which rows these are does not depend on the number of threads, and so no sum does.
     """
     rows = max(1, CHUNK // x.shape[-1] // multiple) * multiple
-    held = x.new_empty(min(rows, out_features), x.shape[-1])
     if rows >= out_features:
-        return F.linear(x, rows_of(slice(out_features), held), bias)
-    result = x.new_empty(*x.shape[:-1], out_features)
-    for start in range(0, out_features, rows):
-        place = slice(start, min(start + rows, out_features))
-        weight = rows_of(place, held[: place.stop - start])
-        result[..., place] = F.linear(x, weight, None if bias is None else bias[place])
+        return F.linear(x, rows_of(slice(out_features), x.new_empty(out_features, x.shape[-1])), bias)
+    result, grows = x.new_empty(*x.shape[:-1], out_features), torch.is_grad_enabled()
+
+    def run(starts: range) -> None:
+        held = x.new_empty(rows, x.shape[-1])
+        with torch.set_grad_enabled(grows):  # a thread of its own begins with gradients
+            for start in starts:
+                place = slice(start, min(start + rows, out_features))
+                weight = rows_of(place, held[: place.stop - start])
+                result[..., place] = F.linear(x, weight, None if bias is None else bias[place])
+
+    starts = range(0, out_features, rows)
+    threads = spare_threads() if x.numel() * out_features >= MIN_PRODUCTS else 1
+    if threads == 1:
+        run(starts)
+    else:
+        list(map_items(run, [starts[first::threads] for first in range(threads)]))
     return result
 
 

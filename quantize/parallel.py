@@ -28,6 +28,11 @@ def one_thread() -> Iterator[None]:
         _outside.reset(token)
 
 
+def spare_threads() -> int:
+    """Threads that `map_items` has within `one_thread`, else 1: there, operations have torch's threads."""
+    return _outside.get(1)
+
+
 def map_items(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """The result for each item, in order. As many run at the same time as torch has threads.
 

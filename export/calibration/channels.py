@@ -15,6 +15,7 @@ from voxport.model.checkpoint import is_below
 from voxport.model.layers.channels import Channels, ValueRotations, channels_of
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.migration import KERNELS, candidates, output_error
+from voxport.quantize.parallel import map_items
 from voxport.quantize.rotation import error_behind_output, principal_axes
 from voxport.quantize.schemes import Scheme
 
@@ -46,7 +47,8 @@ class _Readers:
         largest = torch.stack([weight.abs().amax(0) for weight in self.weights]).amax(0)
         options = candidates(*map(self.channels.largest, (inputs.fit.abs().amax(0), largest)))
         of_columns = (self.channels.of_columns(each, columns) for each in options)
-        errors = [output_error(self.schemes, self.weights, inputs, each) for each in of_columns]
+        error_of = partial(output_error, self.schemes, self.weights, inputs)
+        errors = list(map_items(error_of, list(of_columns)))
         best = min(range(len(errors)), key=errors.__getitem__)
         return errors[best], options[best]
 
