@@ -34,20 +34,24 @@ SPOKEN = ("qwen3-tts", "voxtral-tts")
 
 @dataclass(frozen=True)
 class Model:
-    """`seconds` of a phase, most of them for opening; `options` of the export, and of `bench`."""
+    """`seconds` of a phase, most of them for opening; options of the export, of the export at the published
+    size, and of `bench`.
+    """
 
     name: str
     size: str
     seconds: int
     options: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
     bench: tuple[str, ...] = ()
+    suffix: str = ""  # of a size
 
 
 MODELS = (
-    Model("qwen3-tts", "0.6b", SMALL_S, bench=STREAMS),
+    Model("qwen3-tts", "0.6b", SMALL_S, bench=STREAMS, suffix="-custom-voice"),
     Model("qwen3-asr", "0.6b", SMALL_S),
     Model("voxtral-tts", "full", LARGE_S, bench=STREAMS),
-    Model("voxtral-realtime", "full", LARGE_S, ("--cache-length", "2048", "--streaming")),
+    Model("voxtral-realtime", "full", LARGE_S, ("--streaming",), ("--cache-length", "2048")),
 )
 FIRST, LATER = ("captured 1", "bound 1"), ("captured 16", "captured 8", "captured+intb 1", "bound 16")
 BFLOAT16 = "captured+bfloat16 1"  # of small models: its graphs are written again
@@ -59,11 +63,12 @@ def make(check: Check, model: Model, size: str, until: float) -> None:
     """Ends when the run has `until` seconds left."""
     checkpoint = f"checkpoint-{model.name}"
     if not (check.folder / checkpoint).exists():
-        options: tuple[str, ...] = ("--model", model.name, "--size", size)
+        options: tuple[str, ...] = ("--model", model.name, "--size", size + model.suffix)
         check.voxport(f"write {checkpoint}", "synth", checkpoint, *options, limit=int(check.left - until))
     if not is_made(check, model.name):
         options = ("--target", "onnx", "--compute-precision", "float16", "--quant", RECIPE, "--no-verify")
-        command = ("export", "--checkpoint", checkpoint, *options, *model.options, "--out", model.name)
+        options += model.options + (model.published if size == model.size else ())
+        command = ("export", "--checkpoint", checkpoint, *options, "--out", model.name)
         check.voxport(f"export {model.name}", *command, limit=int(check.left - until))
 
 

@@ -24,7 +24,7 @@ PACKAGES = (
     *("pycountry", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "mistral-common"),
     *("sentencex", "soundfile", "cffi", "pycparser", "soxr", "platformdirs", "torchao", "argcomplete"),
     *("ftfy", "num2words", "emoji", "fastapi", "starlette", "uvicorn", "websockets", "python-multipart"),
-    *("httpx2", "httpcore2"),
+    *("httpx2", "httpcore2", "truststore", "wcwidth", "opentelemetry-api"),
 )
 LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 LIBRARY, UNUSED = (
@@ -80,7 +80,7 @@ def main() -> int:
             for unused in (found for pattern in UNUSED for found in path.parent.glob(pattern)):
                 unused.unlink()
         with tarfile.open(arguments.archive, "w:xz", preset=6) as tar:
-            tar.add(name, "")
+            tar.add(name, ".")
     size = arguments.archive.stat().st_size / 2**20
     print(f"{arguments.archive}: {size:.1f} MiB")
     return int(size > arguments.mib)
