@@ -1,12 +1,12 @@
 """Exports, verifies and times ONNX bundles on CUDA in one run, and writes one JSON.
 
-    python -m tools.gpu_check --wheels WHEELS --folder FOLDER -o OUT.json
+    python -m tools.gpu_check [--wheels ARCHIVE ...] --folder FOLDER -o OUT.json
 
-Needs no network. Installs the wheels of a folder beside the installed packages first. Then it checks the
-embedded model with each recipe, and a model of the published width with few layers. Beside that, it exports
-the model of the published size. It measures times at the end, when nothing else runs. A phase that fails is
-recorded, and the next one runs, except that CUDA must load. A bundle or a checkpoint that FOLDER already has
-is not made again. Bundles made elsewhere may be placed there, as FOLDER/tiny-RECIPE.
+Needs no network. Unpacks archives of `tools.gpu.wheels` into FOLDER/site, before the installed packages.
+Then it checks the embedded model with each recipe, and a model of the published width with few layers.
+Beside that, it exports the model of the published size. It measures times at the end, when nothing else runs.
+A phase that fails is recorded, and the next one runs, except that CUDA must load. A bundle or a checkpoint
+that FOLDER already has is not made again. Bundles made elsewhere may be placed there, as FOLDER/tiny-RECIPE.
 
 `--device cpu` runs the same phases without a GPU.
 """
@@ -15,8 +15,10 @@ import argparse
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +27,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from voxport.bundle.json_types import Json
-
+# no import of voxport: its requirements may be among the packages that are unpacked first
+Json = dict[str, Any]  # Any: JSON content
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470  # limit of the whole run
 RECIPES = ("none", "w4", "w8")
@@ -47,31 +49,25 @@ class Check:
     plan: list[Json] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
+    @property
+    def left(self) -> float:
+        """Seconds until the end of the run."""
+        return self.seconds - (time.monotonic() - self.started)
+
     def run(self, name: str, *command: str, limit: int = 120) -> bool:
         """Whether the process ended with 0. `limit` is in seconds, at most those that are left."""
-        left = self.seconds - (time.monotonic() - self.started)
-        if left < 1:
-            return self._write({"phase": name, "error": "no time left"}, False)
-        modules, libraries = [str(self.folder / "site"), str(ROOT)], map(str, _cuda_folders())
+        if self.left < 1:
+            return self.record({"phase": name, "error": "no time left"}, False)
+        modules = [str(self.folder / "site"), str(ROOT), str(ROOT / "src")]
+        libraries = map(str, _cuda_folders())
         environment = os.environ | _before("PYTHONPATH", modules) | _before("LD_LIBRARY_PATH", libraries)
-        begun = time.monotonic()
-        try:
-            done = subprocess.run(
-                [sys.executable, *command],
-                cwd=self.folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=min(left, limit),
-            )
-            code, output, errors = done.returncode, done.stdout, done.stderr
-        except subprocess.TimeoutExpired as error:
-            code, output, errors = None, "", f"{_text(error.stderr)}\nstopped after {error.timeout:.0f} s"
+        begun, seconds = time.monotonic(), min(self.left, limit)
+        code, output, errors = _run([sys.executable, *command], self.folder, environment, seconds)
         row = {"phase": name, "seconds": round(time.monotonic() - begun, 1), "exit": code}
         row |= {"result": _parsed(output), "messages": errors.splitlines()[-30:]}
-        return self._write(row, code == 0)
+        return self.record(row, code == 0)
 
-    def _write(self, row: Json, passed: bool) -> bool:
+    def record(self, row: Json, passed: bool) -> bool:
         log.info("%s: %s", row["phase"], "passed" if passed else row)
         with self._lock:
             self.phases.append(row)
@@ -94,24 +90,43 @@ def _before(variable: str, paths: Iterable[str]) -> dict[str, str]:
     return {variable: os.pathsep.join((*paths, *filter(None, [os.environ.get(variable)])))}
 
 
-def _text(output: Any) -> str:
-    """Output of a process that was stopped: bytes, text or None."""
-    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+def _run(command: list[str], folder: Path, environment: Json, seconds: float) -> tuple[int | None, str, str]:
+    """Exit code, or None after `seconds`, and the output until then. Processes that it started end too."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+            return process.returncode, output, errors
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            return None, output, f"{errors}\nstopped after {seconds:.0f} s"
 
 
 def _parsed(output: str) -> Any:
-    """JSON if a process printed it, else its last lines."""
-    try:
-        return json.loads(output)
-    except ValueError:
-        return output.splitlines()[-10:]
+    """The JSON that a process printed, or the last line of JSON, else its last lines."""
+    lines = output.splitlines()
+    for text in (output, *reversed(lines)):
+        try:
+            if isinstance(found := json.loads(text), dict):
+                return found
+        except ValueError:
+            pass
+    return lines[-10:]
 
 
-def install(check: Check, wheels: Path) -> None:
-    """Installs every wheel of a folder, without its dependencies, into FOLDER/site."""
-    found = map(str, sorted(wheels.glob("*.whl")))
-    options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--upgrade")
-    check.run("install", "-m", "pip", "install", *options, "--target", str(check.folder / "site"), *found)
+def unpack(check: Check, archives: Iterable[Path]) -> None:
+    for archive in archives:
+        with tarfile.open(archive) as tar:
+            tar.extractall(check.folder / "site", filter="data")
 
 
 def measure_device(device: str) -> None:
@@ -185,7 +200,7 @@ def time_bundle(check: Check, name: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--wheels", type=Path, help="folder of wheels to install first (default: none)")
+    parser.add_argument("--wheels", type=Path, nargs="*", default=[], help="archives to unpack first")
     parser.add_argument("--folder", type=Path, required=True, help="of packages, checkpoints and bundles")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(default: cuda)")
     parser.add_argument("--layers", default="26", help="of the model that is timed at the end (default: 26)")
@@ -196,8 +211,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     check = Check(arguments.folder.resolve(), arguments.out.resolve(), arguments.device, arguments.seconds)
-    if arguments.wheels:
-        install(check, arguments.wheels.resolve())
+    unpack(check, arguments.wheels)
     if not check.run("device", *_function(f"measure_device({arguments.device!r})")):
         return 1  # nothing else can run
     with ThreadPoolExecutor(1) as beside:

@@ -53,11 +53,12 @@ def rows(bundle: Bundle, found: Json, frames: int) -> list[Row]:
     ]
 
 
-def measure(bundle: Path, frames: int) -> Json:
+def measure(bundle: Path, frames: int, device: str = "auto") -> Json:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
-    command = [sys.executable, "-m", "voxport", "serve", "--bundle", str(bundle.absolute()), "-q", *options]
+    options += ["--bundle", str(bundle.absolute()), "--device", device, "-q"]
+    command = [sys.executable, "-m", "voxport", "serve", *options]
     server = subprocess.Popen(command)
     try:
         return asyncio.run(figures(f"http://127.0.0.1:{port}", bundle.name, frames))

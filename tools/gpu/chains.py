@@ -45,11 +45,14 @@ sum (float[B, 1, {D}] a, float[B, 1, {D}] b) => (float[B, 1, {D}] c) {{ c = Add(
 class Call:
     """A component of the bundle, or a graph of the chain, with the buffers of its inputs and outputs.
 
-    A buffer has the name of the input or output unless `names` has another one.
+    A buffer has the name of the input or output unless `names` has another one. No output has the buffer of
+    an input, because the first call with a CUDA graph runs the component several times. `moved` is a buffer
+    that is copied to another one after the call.
     """
 
     component: str
     names: dict[str, str]
+    moved: tuple[str, str] | None = None
 
     def buffer(self, name: str) -> str:
         return self.names.get(name, name)
@@ -68,6 +71,7 @@ class Chain:
     result: str
 
 
+CHOICE = Call("choose", {}, ("next", "position"))
 BEFORE = {"position": np.array(-1)}  # of a chain that begins with `choose`
 
 
@@ -78,7 +82,7 @@ def voxtral_tts(constants: Constants, width: Width) -> Chain:
         for step in range(steps)
     ]
     calls = [
-        Call("choose", {"next": "position"}),
+        CHOICE,
         *euler,
         Call("levels", {"first": "code", "x": f"x{steps}"}),
         Call("codec_step", {}),
@@ -98,7 +102,7 @@ def qwen3_tts(constants: Constants, width: Width) -> Chain:
     """With greedy codes, and without the row of the text, which the host knows ahead."""
     count, rows = constants.n_codebooks, width("decode_step", "logits")
     calls = [
-        Call("choose", {"next": "position"}),
+        CHOICE,
         Call("fill", {"first": "code"}),
         Call("code_predictor", {"logits": "other_logits"}),
         Call("codec_step", {"codes": "chosen"}),
@@ -120,7 +124,7 @@ def voxtral_realtime(constants: Constants, width: Width) -> Chain:
         Call("embed_tokens", {"ids": "code", "embeddings": "text"}),
         Call("sum", {"a": "sound", "b": "text", "c": "embeddings"}),
         Call("decode_step", {}),
-        Call("choose", {"next": "position"}),
+        CHOICE,
     ]
     graphs = {"sum": SUM.format(D=width("decode_step", "hidden"))}
     graphs["choose"] = CHOOSE.format(V=width("decode_step", "logits"))
@@ -131,7 +135,7 @@ def qwen3_asr(constants: Constants, width: Width) -> Chain:
     calls = [
         Call("embed_tokens", {"ids": "code"}),
         Call("decode_step", {}),
-        Call("choose", {"next": "position"}),
+        CHOICE,
     ]
     return Chain(calls, {"choose": CHOOSE.format(V=width("decode_step", "logits"))}, {}, "code")
 

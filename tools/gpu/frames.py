@@ -1,13 +1,14 @@
 """Times frames of an ONNX bundle whose values stay on the device, in one form of its graphs.
 
-    python -m tools.gpu.frames BUNDLE VARIANT [--device cpu] [--batch 1,16] [--frames 50] [--without CALL,...]
+    python -m tools.gpu.frames BUNDLE VARIANT [--device cpu] [--batch 16] [--frames 50] [--without CALL,...]
 
 The calls of a frame have bound buffers and share one stream of CUDA; the host reads the codes once a frame.
-The host makes every call wait in a second run, for the times of the components. VARIANT is `bound`, or some
-of these joined by +:
+The host makes every call wait in a second run, for the times of the components. Prints a line of JSON after
+each run; the second has all figures. VARIANT is `bound`, or some of these joined by +:
 
-    captured   a CUDA graph for each call. All nodes must be on the device, so the number of cache rows in
-               use, which the processor computes, is a constant: all rows
+    captured   a CUDA graph for each call, not for the frame: copies of states between calls are outside. All
+               nodes must be on the device, so the number of cache rows in use, which the processor computes,
+               is a constant: all rows
     intb       `ep.cuda.fpa_intb_gemm` for products of 4 and 8 bits
     bfloat16   graphs in bfloat16, made from those in float16
 
@@ -17,10 +18,12 @@ A session that cannot be captured opens without, and the JSON says why. If a cal
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -43,7 +46,6 @@ from voxport.runtime.families import read_constants
 
 OPTIONS = ("captured", "intb", "bfloat16")
 WARM_UP = 5  # frames; CUDA graphs are captured in the first ones
-FRAME_S = 0.08
 Names = Collection[str]
 NO_STATES = Signature((), (), ())
 
@@ -72,6 +74,7 @@ class Run:
     options: ort.RunOptions
     signature: Signature
     states: DeviceStates
+    moved: tuple[str, str] | None
 
 
 class Frames:
@@ -108,6 +111,8 @@ class Frames:
                 run.session.run_with_iobinding(run.binding, run.options)
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(first_line(error), field=run.component) from None
+            if run.moved:
+                self._move(*run.moved)
             run.states.keep_results([state.name for state in run.signature.states if not state.cache])
             for state in run.signature.states:
                 if state.cache and state.cache.window:
@@ -124,6 +129,7 @@ class Frames:
         address, place = self.buffers[name]
         found = np.empty((self.batch, *place.shape), place.dtype)
         self._device.copy((found.ctypes.data, found.nbytes), (address, found.nbytes), found.nbytes)
+        self._device.finish()
         return found
 
     def write(self, name: str, value: np.ndarray) -> None:
@@ -133,6 +139,11 @@ class Frames:
         array = np.ascontiguousarray(np.broadcast_to(value, shape), place.dtype)
         self._device.copy((address, array.nbytes), (array.ctypes.data, array.nbytes), array.nbytes)
         self._device.finish()
+
+    def _move(self, source: str, target: str) -> None:
+        (start, place), (to, _) = self.buffers[source], self.buffers[target]
+        size = place.slot_bytes * self.batch
+        self._device.copy((to, size), (start, size), size)
 
     def on_processor(self) -> dict[str, Counter[str]]:
         """Operators that the device does not run, by file."""
@@ -193,9 +204,8 @@ class Frames:
         self._ids = getattr(self, "_ids", 0) + 1
         options = ort.RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(self._ids))
-        if "captured" not in self._variant:  # ONNX Runtime refuses both together
-            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return Run(component, session, binding, options, signature, states)
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return Run(component, session, binding, options, signature, states, call.moved)
 
     def _address(self, name: str, place: Place) -> int:
         if name not in self.buffers:
@@ -234,12 +244,12 @@ class Frames:
             if not (key.endswith("path") and isinstance(graph, str)):  # a file finds its weights
                 options.add_session_config_entry(key, value)
         if not isinstance(self._device, Stream):
-            return ort.InferenceSession(graph, options, providers=[CPU])
+            return ort.InferenceSession(graph, options, providers=[CPU], enable_fallback=False)
         cuda = {
             "user_compute_stream": str(self._device.handle.value),
             "enable_cuda_graph": str(int(is_captured)),
         }
-        return ort.InferenceSession(graph, options, providers=[(CUDA, cuda), CPU])
+        return ort.InferenceSession(graph, options, providers=[(CUDA, cuda), CPU], enable_fallback=False)
 
     def _graph(self, entry: ComponentEntry) -> bytes | str:
         """The graph in the form of the variant; the path of a file if its weights change."""
@@ -269,36 +279,38 @@ def _fixed(spec: TensorSpec) -> Place:
     return Place(spec.name, spec.dtype, tuple(sizes))
 
 
-def measure(frames: Frames, count: int) -> dict[str, Any]:
-    for _ in range(WARM_UP):
-        frames.step()
-    times, calls = [], []
+def measure(frames: Frames, count: int) -> Iterator[dict[str, Any]]:
+    """Figures of frames, then the times of calls as well. All utterances of a batch have equal codes."""
+    found, times, calls = [frames.step() for _ in range(WARM_UP)], [], []
     for _ in range(count):
         started = time.perf_counter()
-        frames.step()
+        found.append(frames.step())
         times.append((time.perf_counter() - started) * 1000)
-    for _ in range(count):
-        calls.append(dict[str, float]())
-        frames.step(calls[-1])
-    found = {name: statistics.median(each[name] for each in calls) * 1000 for name in calls[0]}
-    frame = statistics.median(times)
-    return {
-        "batch": frames.batch,
-        "frame_ms": frame,
+    codes = np.stack(found)  # [frame, utterance, codebook]
+    row = {
+        "frame_ms": statistics.median(times),
         "range_ms": [min(times), max(times)],
-        "rtf": frame / 1000 / FRAME_S,
-        "calls_ms": found,
+        "codes": codes[:, 0, 0].tolist(),
+        "checksum": zlib.crc32(codes[:, 0].tobytes()),
+        "logits": frames.read("logits")[0, :4].tolist(),  # after the last frame
+        "utterances_equal": bool((codes == codes[:, :1]).all()),
         "not_captured": frames.not_captured,
         "on_processor": frames.on_processor(),
     }
+    yield row
+    for _ in range(count):
+        calls.append(dict[str, float]())
+        frames.step(calls[-1])
+    seconds = {name: statistics.median(each[name] for each in calls) for name in calls[0]}
+    yield row | {"calls_ms": {name: value * 1000 for name, value in seconds.items()}}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("variant")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--batch", default="1")
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--frames", type=int, default=50)
     parser.add_argument("--position", type=int, default=200, help="of the first frame in the caches")
     parser.add_argument("--without", default="", help="calls that are not captured")
@@ -306,18 +318,18 @@ def main() -> None:
     if unknown := {*arguments.variant.split("+")} - {"bound", *OPTIONS}:
         parser.error(f"variant {', '.join(unknown)}: expected bound, or some of {', '.join(OPTIONS)}")
     device = Stream() if arguments.device == "cuda" else Host()
-    found: dict[str, Any] = {"bundle": arguments.bundle.name, "variant": arguments.variant, "batches": []}
-    for batch in map(int, arguments.batch.split(",")):
-        try:
-            opened = time.perf_counter()
-            settings = batch, arguments.position, arguments.without.split(",")
-            frames = Frames(Bundle(arguments.bundle), arguments.variant, device, *settings)
-            row = {"open_s": time.perf_counter() - opened, **measure(frames, arguments.frames)}
-        except Exception as error:  # the other batches may run
-            row = {"batch": batch, "error": first_line(error), "call": getattr(error, "field", None)}
-        found["batches"].append(row)
-    print(json.dumps(found))
+    settings = arguments.batch, arguments.position, arguments.without.split(",")
+    opened = time.perf_counter()
+    try:
+        frames = Frames(Bundle(arguments.bundle), arguments.variant, device, *settings)
+        seconds = time.perf_counter() - opened
+        for row in measure(frames, arguments.frames):
+            print(json.dumps({"open_s": seconds, **row}), flush=True)
+    except VoxportError as error:
+        print(json.dumps({"error": str(error), "call": error.field}), flush=True)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from voxport.bundle.spec import Signature
 
@@ -37,20 +37,50 @@ def _remove_unused(graph: onnx.GraphProto) -> None:
 
 
 def to_bfloat16(model: onnx.ModelProto) -> None:
-    """Constants and casts; the sizes of states stay."""
-    from ml_dtypes import bfloat16
-
+    """Constants and casts of float16; the sizes of states stay. In a graph of float32, the products."""
+    if all(tensor.data_type != TensorProto.FLOAT16 for tensor in model.graph.initializer):
+        _products_to_bfloat16(model.graph)
+        return
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT16:
-            rounded = numpy_helper.to_array(tensor).astype(np.float32).astype(bfloat16)
-            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+            _round(tensor)
     for node in model.graph.node:
         for attribute in node.attribute:
             if attribute.name == "to" and attribute.i == TensorProto.FLOAT16:
                 attribute.i = TensorProto.BFLOAT16
             if attribute.t.data_type == TensorProto.FLOAT16:
-                rounded = numpy_helper.to_array(attribute.t).astype(np.float32).astype(bfloat16)
-                attribute.t.CopyFrom(numpy_helper.from_array(rounded))
+                _round(attribute.t)
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
             value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+
+
+def _products_to_bfloat16(graph: onnx.GraphProto) -> None:
+    """Casts around each product, whose scales are bfloat16."""
+    nodes, scales = [], set()
+    for node in graph.node:
+        if node.op_type != "MatMulNBits":
+            nodes.append(node)
+            continue
+        (result,) = node.output
+        scales.add(node.input[2])
+        before, after = f"{result}.in", f"{result}.out"
+        nodes.append(helper.make_node("Cast", node.input[:1], [before], to=TensorProto.BFLOAT16))
+        node.input[0], node.output[0] = before, after
+        nodes += [node, helper.make_node("Cast", [after], [result], to=TensorProto.FLOAT)]
+    for tensor in graph.initializer:
+        if tensor.name in scales:
+            _round(tensor)
+    for value in graph.value_info:
+        if value.name in scales:
+            value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copied)
+
+
+def _round(tensor: onnx.TensorProto) -> None:
+    from ml_dtypes import bfloat16
+
+    rounded = numpy_helper.to_array(tensor).astype(np.float32).astype(bfloat16)
+    tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))

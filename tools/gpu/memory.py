@@ -3,20 +3,25 @@
 import ctypes
 from typing import Any
 
-from voxport.runtime.engines.cuda import Cuda
+from voxport.runtime.engines.cuda import ANY_DIRECTION, Cuda, RowAddress
 from voxport.runtime.engines.onnx import load_cuda, ort
 from voxport.runtime.machine import measure_bandwidth
 
 
 class Stream(Cuda):
-    """Copies wait for the calls of the stream before them, and the host only for those that it reads."""
+    """A stream that calls and copies share. The host waits in `finish` only."""
 
     def __init__(self) -> None:
         load_cuda()
-        version = str(ort.cuda_version)
-        super().__init__(version)
+        super().__init__(str(ort.cuda_version))
         self.handle = ctypes.c_void_p()
-        ctypes.CDLL(f"libcudart.so.{version.partition('.')[0]}").cudaStreamCreate(ctypes.byref(self.handle))
+        self._call("cudaStreamCreate", ctypes.byref(self.handle))
+
+    def copy(self, target: RowAddress, source: RowAddress, width: int, height: int = 1) -> None:
+        """In the order of the stream. A caller that reads or writes memory of the host calls `finish`."""
+        pairs = [(ctypes.c_void_p(address), ctypes.c_size_t(pitch)) for address, pitch in (target, source)]
+        size = (ctypes.c_size_t(width), ctypes.c_size_t(height))
+        self._call("cudaMemcpy2DAsync", *pairs[0], *pairs[1], *size, ANY_DIRECTION, self.handle)
 
     def wait(self) -> None: ...
 
@@ -43,7 +48,7 @@ class Host:
     def clear(self, address: int, size: int) -> None:
         ctypes.memset(address, 0, size)
 
-    def copy(self, target: tuple[int, int], source: tuple[int, int], width: int, height: int = 1) -> None:
+    def copy(self, target: RowAddress, source: RowAddress, width: int, height: int = 1) -> None:
         for row in range(height):
             ctypes.memmove(target[0] + row * target[1], source[0] + row * source[1], width)
 
