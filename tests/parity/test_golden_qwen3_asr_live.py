@@ -136,6 +136,19 @@ def test_several_languages_are_no_hint_and_the_one_that_is_heard_is_named(
         assert answers[-1].startswith("language") == ignored  # a forced language is no part of the answer
 
 
+def test_an_answer_without_words_has_one_segment_and_events_end_with_the_language(
+    server: RunningServer, pcm: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    write_recording(recording := tmp_path / "odd.wav", pcm["odd"] / 32768, 16_000)
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    found = client.audio.transcriptions.create(model="asr", file=recording, response_format="verbose_json")
+    assert found.segments and len(found.segments) == 1
+    (segment,) = found.segments
+    assert (segment.text, segment.start, segment.end) == (found.text, 0, round(len(pcm["odd"]) / 16_000, 3))
+    *_, last = client.audio.transcriptions.create(model="asr", file=recording, stream=True)
+    assert last.to_dict()["language"] == found.language == "en"
+
+
 @pytest.mark.parametrize("clip", CLIPS)
 def test_events_of_a_recording_are_its_text(
     server: RunningServer, pcm: dict[str, np.ndarray], tmp_path: Path, clip: str
