@@ -328,7 +328,7 @@ def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCapt
         assert caplog.messages.pop() == f"{named}: has no effect on this model"
         caplog.clear()
     cast(Any, task).has_hints, task.ignored = True, ("chunk", "blank_penalty")
-    for chunk, penalty, named in ((2, True, "--chunk and --blank-penalty"), (1, False, None)):
+    for chunk, penalty, named in ((2, True, "--chunk and --blank-penalty"), (1, False, "")):
         _check_task(task, Namespace(**given, aligner=None, chunk=chunk, blank_penalty=penalty))
         assert caplog.messages == ([f"{named}: has no effect on this model"] if named else [])
         caplog.clear()
