@@ -36,7 +36,7 @@ def transcript_files(arguments: argparse.Namespace) -> list[tuple[Path, Path | N
             break
     else:
         check_exists(recordings[0])
-    if not is_one and Path("-") in recordings:
+    if len(arguments.audio) > 1 and Path("-") in recordings:
         raise UsageError("transcribe: - reads one recording from stdin; give it alone")
     if place == "-" and not is_one and arguments.format in CAPTIONS:
         raise UsageError(f"-o -: {arguments.format} is for one recording a file; give -o DIR")

@@ -1,6 +1,5 @@
 """`ForcedAlignment`: the task of a bundle that finds the times of the words of a text."""
 
-import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -9,7 +8,6 @@ import numpy as np
 from voxport.runtime.audio.captions import Word
 
 HALF = 0.5  # more times that ran backwards, or a lower confidence, let doubt the text
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,9 @@ class Alignment:
         """Why the times may be wrong; empty if they seem right."""
         if not self.words or (self.mended < HALF <= self.confidence):
             return ""
-        return (
-            f"{100 * self.mended:.0f} % of the times ran backwards, and the model gives them a confidence of "
-            f"{100 * self.confidence:.0f} %: is this text what is said?"
-        )
+        backwards = f"{100 * self.mended:.0f} % of the times ran backwards, and " if self.mended else ""
+        sure = f"the model gives the times a confidence of {100 * self.confidence:.0f} %"
+        return f"{backwards}{sure}: is this text what is said?"
 
 
 class ForcedAlignment(ABC):
@@ -50,8 +47,8 @@ class ForcedAlignment(ABC):
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
         """The words of `text` with their times in samples float32 [n].
 
-        `language` is a code, which decides what a word is. Raises UsageError if text and recording do not fit
-        the model.
+        `language` is a code, which decides what a word is. Logs a warning on one that the model was not
+        trained on. Raises UsageError if text and recording do not fit the model.
         """
 
     @abstractmethod
@@ -61,9 +58,3 @@ class ForcedAlignment(ABC):
     @abstractmethod
     def open_files(self) -> None:
         """Opens all files of the bundle and waits. Raises VoxportError."""
-
-    def warn_of_language(self, language: str) -> None:
-        """Logs a warning if the model was not trained on the language with this code."""
-        if language and language not in self.languages:
-            known = ", ".join(self.languages)
-            log.warning("language %s: the aligner was trained on %s; times may be wrong", language, known)

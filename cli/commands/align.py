@@ -43,7 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("align: text and sound are both stdin; give a file for one of them")
     style, text, code = _format(arguments), _read(arguments.text), check_language(arguments.language) or ""
     aligner = open_task(ForcedAlignment, arguments)
-    aligner.warn_of_language(code)
     source = Recording(arguments.audio, aligner.sample_rate)
     source.check_whole()
     samples = np.concatenate([np.zeros(0, np.float32), *source.blocks()])

@@ -281,11 +281,11 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
             raise
         if staged:
             staged.write(_formatted(text, words, languages, source.seconds, arguments).encode())
-    if found := without_repeats(languages):
-        log.info("language: %s", ", ".join(found))
     elapsed = time.perf_counter() - started
     if prints_deltas:
         print(flush=True)
+    if found := without_repeats(languages):
+        log.info("language: %s", ", ".join(found))
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, _count_words(text))
     if not text.strip():
         log.warning("no text: %s", reason_without_text(source.level, gain, source.damage))

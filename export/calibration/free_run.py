@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from voxport.bundle.bounds import FRAME_SECONDS
@@ -17,6 +18,7 @@ from voxport.export.model import Model
 from voxport.export.resolve import Resolved
 from voxport.quantize.modules import float_activations
 from voxport.runtime.families import open_family, read_constants
+from voxport.runtime.forced_alignment import ForcedAlignment
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.speech_to_text import SpeechToText
 from voxport.runtime.text.languages import ScriptCheck
@@ -24,10 +26,13 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
 CLONED = 4  # built-in recordings that voices are made from
+CACHE_ROWS, ROWS_PER_SECOND = 1024, 32  # of caches, and of a recording with its text at most
 
 
 def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]) -> list[tuple[str, Call]]:
     """The inputs of all calls, by component. Raises UsageError."""
+    length = _cache_length(resolved, sentences)
+    resolved, job = replace(resolved, cache_length=length), job.model_copy(update={"cache_length": length})
     model = Model(resolved, "BSHD")
     engine = RecordingEngine(model.components, model.module, "BSHD", float_activations)
     engine.calls = []
@@ -47,7 +52,16 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
                 samples = sentence.samples(task.sample_rate)
                 for _ in task.transcribe([samples], delay_ms=max(task.delays_ms)):
                     pass
+            elif isinstance(task, ForcedAlignment):
+                task.align(sentence.samples(task.sample_rate), sentence.text)
     return engine.calls
+
+
+def _cache_length(resolved: Resolved, sentences: Sequence[Sentence]) -> int:
+    """Rows of the caches: attention in eager takes time for all of them, used or not."""
+    longest = max((len(each.samples(RATE)) / RATE for each in sentences if each.recording), default=0.0)
+    is_short = ROWS_PER_SECOND * longest <= CACHE_ROWS / 2
+    return min(resolved.cache_length, CACHE_ROWS) if is_short else resolved.cache_length
 
 
 def frames_of(sentences: Sequence[Sentence], listens: bool, is_large: bool) -> int:

@@ -118,7 +118,8 @@ class Aliases:
         elif worker.chooses_voice:
             reason = f"{worker.name} has no voices; leave voice out and describe it in instructions"
         else:
-            reason = f"{worker.name} has no voices; make one with POST /v1/audio/voices"
+            advice = "make one with POST /v1/audio/voices" if store else "give ref_audio, or --voices"
+            reason = f"{worker.name} has no voices; {advice}"
         raise ApiError(400, f"voice: {reason}", "voice_not_found", "voice")
 
     def of_voices(self, worker: SpeechWorker, store: VoiceStore | None) -> dict[str, str]:

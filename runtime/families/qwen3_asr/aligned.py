@@ -92,7 +92,6 @@ class _AlignedTranscription:
         known = check_language(options.get("language") or AUTO)
         self._known = known or (task.languages[0] if len(task.languages) == 1 else "")
         self._before, self._has_text = 0, False  # samples of finished pieces, and whether they have text
-        self._warned = set[str]()  # languages
         self._start(Samples())
 
     def _start(self, samples: Samples) -> None:
@@ -134,9 +133,6 @@ class _AlignedTranscription:
     def _words(self, piece: np.ndarray, text: str) -> list[Word]:
         """Words of a piece. Those that cannot be aligned are spread evenly, so that none is lost."""
         start = self._before / self._rate
-        if self._language not in self._warned:
-            self._warned.add(self._language)
-            self._aligner.warn_of_language(self._language)
         try:
             alignment = self._aligner.align(piece, text, self._language)
         except UsageError as error:

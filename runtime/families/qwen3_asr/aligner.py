@@ -1,5 +1,6 @@
 """`QwenAligner`: times of the words of a text that is spoken in a recording."""
 
+import logging
 from collections.abc import Sequence
 from threading import Lock
 
@@ -16,9 +17,11 @@ from voxport.runtime.families.qwen3_asr.text import Tokenizer
 from voxport.runtime.families.qwen3_asr.times import mended
 from voxport.runtime.families.qwen3_asr.words import as_written, words_of
 from voxport.runtime.forced_alignment import Alignment, ForcedAlignment
+from voxport.runtime.speech_to_text import check_samples
 
 # Rows of the caches for the text of a second of sound: tokens, and two a word. Fast speech has 14.
 TEXT_ROWS_PER_SECOND = 24
+log = logging.getLogger(__name__)
 
 
 class QwenAligner(ForcedAlignment):
@@ -38,6 +41,7 @@ class QwenAligner(ForcedAlignment):
         self._engine, self._constants, self._tokenizer = engine, constants, tokenizer
         self._lock, self._capacity = Lock(), capacity
         self._aligner: AlignerConstants = aligner
+        self._warned = set[str]()  # languages
         self.sample_rate, self.languages = c.sample_rate, tuple(languages)
         self.longest_s = aligner.classes * aligner.step_ms / 1000  # up to which the model knows times
         sound_rows = c.chunk_rows * c.sample_rate / (c.chunk_frames * c.hop_length)
@@ -50,7 +54,12 @@ class QwenAligner(ForcedAlignment):
         self._engine.open_files()
 
     def align(self, samples: np.ndarray, text: str, language: str = "") -> Alignment:
-        rate = self.sample_rate
+        check_samples(samples, rate := self.sample_rate)
+        if language not in self._warned:
+            self._warned.add(language)
+            if language and language not in self.languages:
+                known = ", ".join(self.languages)
+                log.warning("language %s: the aligner was trained on %s; times may be wrong", language, known)
         if len(samples) > self.longest_s * rate:
             raise UsageError(
                 f"recording: has {len(samples) / rate:.0f} s, and the model knows times up to "

@@ -101,9 +101,8 @@ def _check_combination(body: TranscriptionBody) -> None:
     if body.stream and body.response_format != "json":
         reason = "response_format: expected json with stream; its events have no other format"
         raise ApiError(400, reason, "invalid_value", "response_format")
-    has_segments = body.response_format in ("json", "verbose_json") and (body.is_mistral or not body.stream)
-    if body.timestamp_granularities and not has_segments:
-        needed = "needs response_format json or verbose_json, without stream"
+    if body.timestamp_granularities and body.response_format not in ("json", "verbose_json"):
+        needed = "needs response_format json or verbose_json"
         body.ignore("timestamp_granularities", needed, "invalid_value")
 
 

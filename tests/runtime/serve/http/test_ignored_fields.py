@@ -52,7 +52,6 @@ HINTS: list[tuple[str, dict[str, Any]]] = [
         )
     ),
     ("transcriptions", {"timestamp_granularities[]": "word", "response_format": "srt"}),
-    ("transcriptions", {"timestamp_granularities": "word", "stream": "1"}),
 ]
 
 
