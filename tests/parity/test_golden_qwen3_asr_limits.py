@@ -242,7 +242,21 @@ def test_words_are_aligned_only_if_they_are_wanted_and_doubts_are_told(
         assert not align.called and not caplog.messages
         timed = AlignedSpeechToText(FixedText(TranscriptDelta("a", [], "hi")), aligner)
         list(timed.transcribe([silence]))
-    assert "language hi: the aligner was trained on" in caplog.text and "a confidence of 30 %" in caplog.text
+    assert "words from 0 s on: 10 % of the times ran backwards, and the model gives" in caplog.text
+    caplog.clear()
+    for language in ("hi", "hi", "en"):
+        aligner.align(silence, "a", language)
+    (message,) = caplog.messages
+    assert "language hi: the aligner was trained on" in message
+
+
+def test_an_aligner_refuses_what_is_no_sound(aligner: ForcedAlignment) -> None:
+    for samples, reason in (
+        (np.zeros((16_000, 2), np.float32), r"a block of float32 \[16000, 2\]"),
+        (np.full(16_000, np.nan, np.float32), "is not a finite number"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            aligner.align(samples, "Hello.")
 
 
 def test_encoded_windows_keep_no_other_features(recogniser: SpeechToText) -> None:
