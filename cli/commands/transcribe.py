@@ -212,8 +212,8 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
         check_language(arguments.language, task.languages)
     hints = ("context",) if arguments.aligner else ("language", "context")  # an aligner needs the language
     given = [f"--{name}" for name in hints if getattr(arguments, name) and not task.has_hints]
-    set_ones = (name for name in task.ignored if getattr(arguments, name) != LIVE_ONLY.get(name, False))
-    given += [f"--{name.replace('_', '-')}" for name in set_ones]
+    ignored = (name for name in task.ignored if getattr(arguments, name) != LIVE_ONLY.get(name, False))
+    given += [f"--{name.replace('_', '-')}" for name in ignored]
     if given:
         log.warning("%s: has no effect on this model", " and ".join(given))
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
