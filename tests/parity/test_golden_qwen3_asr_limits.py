@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
