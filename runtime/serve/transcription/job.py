@@ -25,10 +25,10 @@ class TranscriptionJob(Job[TranscriptDelta]):
     `text` and `words` are the transcript that was read so far, `language` the first one that was heard.
     """
 
-    # of a recording, used by the engine thread
+    # The engine thread uses these three for a recording. `texts` belong to the samples that it took last.
     transcription: Transcription | None = None
-    texts: Iterator[TranscriptDelta] | None = None  # of the samples that it took last
-    is_last = False  # whether no samples follow them
+    texts: Iterator[TranscriptDelta] | None = None
+    is_last = False  # whether no samples follow
     session: object = None  # for live audio: the session whose live stream the utterance uses
 
     def __init__(self, options: TranscriptionOptions, rate: int, ahead_s: float, wake: Callable[[], None]):
