@@ -1,13 +1,60 @@
-"""Training of speech with frames that are as far off as the model's own."""
+"""Training of speech: the delay of acoustic values, and frames that are as far off as the model's own."""
 
+import numpy as np
+import pytest
 import torch
+import torch.nn.functional as F
 
-from tools.training.speech.batches import NEAR_SPREAD, with_near_codes
-from tools.training.speech.losses import mean_acoustic_loss
+from tools.training.data.clips import Clip
+from tools.training.data.espeak import Utterance
+from tools.training.data.sound import samples_of
+from tools.training.speech.batches import NEAR_SPREAD, encode_clips, with_near_codes
+from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel, Decoded
+from tools.training.speech.losses import codec_losses, mean_acoustic_loss, sound_of_frames
 from tools.training.speech.model import SpeechModel, trained_config
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 TOP = 20
+RATE = 24000
+
+
+def _noise(seed: int, frames: int) -> Clip:
+    samples = np.random.default_rng(seed).integers(-9000, 9000, frames * FRAME_SAMPLES).astype(np.int16)
+    return Clip(Utterance("noise", samples, (len(samples),), (), RATE), "af_heart")
+
+
+def test_acoustic_values_are_a_frame_later_than_semantic_codes() -> None:
+    """Frame t has the semantic code of the sound's frame t, and the acoustic values of its frame t - 1."""
+    codec, spread, frames = CodecModel(trained_config().codec).eval(), list[torch.Tensor](), 5
+    codec.encoder.spread.register_forward_hook(lambda _module, _inputs, found: spread.append(found))
+    clip = _noise(0, frames)
+    (spoken,) = encode_clips([clip], codec)
+    assert len(spoken.codes) == len(spoken.words) == frames + 1
+    silent = (FRAME_SAMPLES, FRAME_SAMPLES)
+    padded = F.pad(torch.from_numpy(samples_of(clip, RATE))[None], silent)
+    semantic = codec.nearest(codec.encoder(padded).semantic)[0]
+    acoustic = ((torch.tanh(spread[0][0].mT) + 1) / 2 * TOP).round().long()
+    assert torch.equal(spoken.codes[:, 0], semantic[1:] + FIRST_CODE)
+    assert torch.equal(spoken.codes[:, 1:], acoustic[:-1] + FIRST_CODE)
+    assert len(acoustic[:-1].unique()) > 5
+
+
+def test_losses_compare_frames_with_the_sound_that_they_decode_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, zero = CodecModel(trained_config().codec), torch.zeros(())
+
+    def perfect(samples: torch.Tensor, phonemes: torch.Tensor, noise: torch.Generator) -> Decoded:
+        logits = torch.zeros(*phonemes.shape, 64)
+        later = F.pad(samples, (FRAME_SAMPLES, 0))[:, :-FRAME_SAMPLES]
+        return Decoded(later, zero, zero, zero, zero, logits, logits, zero)
+
+    monkeypatch.setattr(codec, "forward", perfect)
+    clip = _noise(1, 40)
+    assert float(codec_losses(codec, [clip], "0", 2)["log_mel"]) < 1e-6
+    whole = clip.utterance.samples.astype(np.float32) / 32768
+    first, later = sound_of_frames(clip, 0, 3), sound_of_frames(clip, 39, 3)
+    assert not first[:FRAME_SAMPLES].any() and np.allclose(first[FRAME_SAMPLES:], whole[: 2 * FRAME_SAMPLES])
+    assert np.allclose(later[: 2 * FRAME_SAMPLES], whole[38 * FRAME_SAMPLES :])
+    assert not later[2 * FRAME_SAMPLES :].any()
 
 
 def test_near_codes_keep_the_semantic_code_and_what_is_no_frame() -> None:

@@ -5,7 +5,6 @@ checkpoint.
 
     python -m tools.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
     python -m tools.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
-    python -m tools.training.voxtral_tts acoustic --folder STATE        both, with frames as their own
     python -m tools.training.voxtral_tts decoder --folder STATE         the codec's decoder, for their frames
     python -m tools.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
@@ -32,12 +31,11 @@ from tools.training.speech.model import REFERENCE_FRAMES, VOICES, SpeechModel, T
 from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
 
-CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"  # files in STATE
-ACOUSTIC, DECODER = "voxtral_tts_acoustic", "voxtral_tts_decoder"
+CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral_tts_decoder"  # in STATE
 CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
-LANGUAGE_STEPS, ACOUSTIC_STEPS, DECODER_STEPS = (5_600, 0), (1_700, 300), (1_000, 400)
-HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=24)
-HEARD = Mixture(steps=16, varied=False, robot_clips=64, natural_shards=3, pool=60)
+LANGUAGE_STEPS, DECODER_STEPS = (7_000, 1_500), (1_000, 400)
+HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=24, natural_shards=3, pool=48)
+HEARD = Mixture(steps=16, varied=False, robot_clips=48, natural_shards=3, pool=115)
 Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice
 SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
@@ -64,22 +62,9 @@ def train_language(arguments: argparse.Namespace) -> None:
     trainer.run(losses, arguments.save_every)
 
 
-def train_acoustic(arguments: argparse.Namespace) -> None:
-    """Goes on with the language model, for the voices that are written."""
-    codec, model, trainer, voices = _acoustic(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=1)
-
-    def losses(step: int) -> Losses:
-        seed, spoken = f"{arguments.seed}:acoustic:{step}", [one for _, one in encoded.at(step)]
-        batch = make_sequences(spoken, voices, encoder, seed, arguments.batch)
-        return language_losses(model, batch, seed, is_robust=True)
-
-    trainer.run(losses, arguments.save_every)
-
-
 def train_decoder(arguments: argparse.Namespace) -> None:
     codec, trainer, model, voices = _decoder(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=2)
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=1)
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:decoder:{step}"
@@ -96,7 +81,7 @@ def write(arguments: argparse.Namespace) -> None:
     codec, decoder, model, voices = _decoder(arguments)
     decoder.averaged()
     prompts = [voices[speaker] for speaker in VOICES.values()]
-    trainers = [_codec(arguments)[1], _acoustic(arguments)[2], decoder]
+    trainers = [_codec(arguments)[1], _language(arguments)[2], decoder]
     write_speech(arguments.out, TrainedSpeech(model, codec, prompts), trainers)
 
 
@@ -141,21 +126,11 @@ def _language(
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
 
 
-def _acoustic(arguments: argparse.Namespace) -> tuple[CodecModel, SpeechModel, Trainer, Prompts]:
-    """As `_language`, for the next stage: the model begins with averaged weights."""
+def _decoder(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer, SpeechModel, Prompts]:
+    """The codec and the trainer of its decoder, the trained language model, and the voices' prompts."""
     codec, _, language, voices = _language(arguments)
     _check_trained(language)
     model = language.averaged()
-    assert isinstance(model, SpeechModel)
-    schedule = schedule_of(arguments, *ACOUSTIC_STEPS)
-    return codec, model, Trainer(model, arguments.folder, ACOUSTIC, schedule), voices
-
-
-def _decoder(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer, SpeechModel, Prompts]:
-    """The codec and the trainer of its decoder, the trained language model, and the voices' prompts."""
-    codec, _, acoustic, voices = _acoustic(arguments)
-    _check_trained(acoustic)
-    model = acoustic.averaged()
     assert isinstance(model, SpeechModel)
     codec.requires_grad_(False)
     decoder = codec.weights.requires_grad_(True)
@@ -172,7 +147,6 @@ def _check_trained(trainer: Trainer) -> None:
 STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "codec": train_codec,
     "language": train_language,
-    "acoustic": train_acoustic,
     "decoder": train_decoder,
     "write": write,
 }

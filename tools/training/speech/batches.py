@@ -12,8 +12,7 @@ from tools.training.data.clips import Clip
 from tools.training.data.sound import SPEECH_RATE, samples_of
 from tools.training.data.tokens import Encoder
 from tools.training.loop import device
-from tools.training.speech.codec_model import CodecModel
-from tools.training.speech.sound_batches import FRAME_SAMPLES
+from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel
 from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
@@ -54,7 +53,7 @@ class PromptedSpeech(NamedTuple):
 
 @torch.no_grad()
 def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
-    """The codes of whole clips; the last frame is completed with silence."""
+    """The codes of whole clips, completed with silence. There is one frame more than of sound."""
     found: list[Spoken] = []
     for first in range(0, len(clips), ENCODER_BATCH):
         part = clips[first : first + ENCODER_BATCH]
@@ -64,12 +63,9 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
         for row, sound in enumerate(sounds):
             padded[row, : len(sound)] = sound
         codes = codec.codes(padded.to(device())).cpu()
-        found += [
-            Spoken(
-                clip.utterance.text, clip.voice, codes[row, : frames[row]], words_spoken(clip, frames[row])
-            )
-            for row, clip in enumerate(part)
-        ]
+        for row, (clip, of_sound) in enumerate(zip(part, frames, strict=True)):
+            words = words_spoken(clip, of_sound + 1)
+            found.append(Spoken(clip.utterance.text, clip.voice, codes[row, : of_sound + 1], words))
     return found
 
 

@@ -1,6 +1,10 @@
 """The codec for training: an encoder that is not published, the quantiser, and the published decoder.
 
 The decoder computes what `model.voxtral_tts.codec.Codec` computes, over batches and with gradients.
+
+Acoustic values are one frame later than semantic codes, and so is the sound. The language model chooses both
+parts of a frame at once. With the delay it knows the semantic code of the sound whose acoustic values it
+gives: otherwise these are a mean over all codes that it could have chosen.
 """
 
 from typing import NamedTuple
@@ -24,22 +28,36 @@ BOOK_DECAY = 0.97  # how much each step keeps of the counts and sums of the code
 DEAD_USAGE, NEW_USAGE = 0.1, 0.3
 SUBFRAMES = 4  # parts of a frame, each with a phoneme
 ENCODER_KERNEL = 7
+FRAME_SAMPLES = 1920
+PHONEME_WIDTH, PAST_FRAMES = 32, 3
+PAST_NOISE, LEAST_VARIANCE = 0.2, 1e-6
+PULL = 0.25  # of the expectation on the encoder
 
 
 class Encoded(NamedTuple):
-    """T frames: semantic [B, T, semantic_dim] before the quantiser, acoustic [B, T, A] in (-1, 1)."""
+    """T frames: semantic [B, T, semantic_dim], not quantised; acoustic [B, T, A] in (-1, 1), delayed.
+
+    `redundancy` is the mean squared correlation of two acoustic values, a loss.
+    """
 
     semantic: torch.Tensor
     acoustic: torch.Tensor
+    redundancy: torch.Tensor
 
 
 class Decoded(NamedTuple):
-    """samples [B, T · 1920]. `commitment` is a loss. phonemes [B, 4·T, classes] are logits from the semantic
-    codes, `unquantised` from the vectors before the quantiser. `used` is the share of the book in this batch.
+    """samples [B, T · 1920], a frame later than the sound. phonemes [B, 4·T, classes] are logits from the
+    semantic codes, `unquantised` from the vectors before the quantiser.
+
+    `commitment`, `expectation` and `redundancy` are losses. `surprise` is the share of the acoustic values'
+    variance that phonemes and earlier frames do not explain, `used` the share of the book in this batch.
     """
 
     samples: torch.Tensor
     commitment: torch.Tensor
+    expectation: torch.Tensor
+    redundancy: torch.Tensor
+    surprise: torch.Tensor
     phonemes: torch.Tensor
     unquantised: torch.Tensor
     used: torch.Tensor
@@ -78,6 +96,8 @@ class CodecEncoder(nn.Module):
         self.norm = RMSNorm(args.dim, args.norm_eps)
         self.semantic = nn.Linear(args.dim, args.semantic_dim)
         self.acoustic = nn.Linear(args.dim, args.acoustic_dim)
+        # Values that vary less are easier to expect: without this norm, the encoder gave constants.
+        self.spread = nn.BatchNorm1d(args.acoustic_dim, affine=False)
 
     def forward(self, samples: torch.Tensor) -> Encoded:
         x = self.stem(samples.unflatten(1, (-1, self.patch)).mT).mT
@@ -86,11 +106,41 @@ class CodecEncoder(nn.Module):
         x = self.norm(x)
         # vectors of one length: otherwise the vectors shrink, and with them the loss of commitment
         semantic = F.rms_norm(self.semantic(x), (self.semantic.out_features,))
-        return Encoded(semantic, torch.tanh(self.acoustic(x)))
+        spread = self.spread(self.acoustic(x).float().mT)
+        rows = spread.mT.flatten(0, 1)
+        correlation = F.normalize(rows, dim=0)
+        redundancy = (correlation.mT @ correlation).square().mean() - 1 / rows.shape[1]
+        return Encoded(semantic, _delayed(torch.tanh(spread.mT), 1), redundancy)
+
+
+class Expectation(nn.Module):
+    """What a language model can know of acoustic values, from phonemes and earlier frames.
+
+    Only training needs it: the encoder learns values that can be expected, and the decoder bears them.
+    """
+
+    def __init__(self, args: AudioTokenizerArgs):
+        super().__init__()
+        width, latent = args.dim, args.semantic_dim + args.acoustic_dim
+        self.phonemes = nn.Embedding(len(PHONEMES), PHONEME_WIDTH)
+        self.stem = nn.Linear(SUBFRAMES * PHONEME_WIDTH, width)
+        self.context = nn.ModuleList(_EncoderBlock(width, args.hidden_dim, args.norm_eps) for _ in range(2))
+        self.past = nn.Linear(PAST_FRAMES * latent, width)
+        self.mix = FeedForwardWeights(width, args.hidden_dim)
+        self.out = nn.Linear(width, args.acoustic_dim)
+
+    def forward(self, phonemes: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+        """phonemes int64 [B, 4·T], latents [B, T, D] of which earlier ones are read -> values [B, T, A]."""
+        x = self.stem(self.phonemes(phonemes).unflatten(1, (-1, SUBFRAMES)).flatten(-2))
+        for block in self.context:
+            x = block(x)
+        x = x + self.past(torch.cat([_delayed(latents, lag + 1) for lag in range(PAST_FRAMES)], dim=-1))
+        found: torch.Tensor = torch.tanh(self.out(x + feed_forward(self.mix, x)))
+        return found
 
 
 class CodecModel(nn.Module):
-    """Encoder, quantiser, published decoder as `weights`, and a classifier of phonemes."""
+    """Encoder, quantiser, published decoder as `weights`, a classifier of phonemes, and an expectation."""
 
     def __init__(self, args: AudioTokenizerArgs, seed: int = 0):
         super().__init__()
@@ -98,13 +148,16 @@ class CodecModel(nn.Module):
         self.encoder = CodecEncoder(args)
         self.weights = CodecWeights(args)
         self.phoneme_head = nn.Linear(args.semantic_dim, SUBFRAMES * len(PHONEMES))
+        self.expectation = Expectation(args)
         initialise(self, seed, sum(args.decoder_transformer_lengths))
         self._initialise_codec(seed)
         ratio = 2.0 ** (-8.0 / args.n_heads)
         self.slopes = nn.Buffer(ratio ** torch.arange(args.n_heads, dtype=torch.float32), persistent=False)
 
-    def forward(self, samples: torch.Tensor, noise: torch.Generator) -> Decoded:
-        """samples [B, T · 1920] through the quantiser and back. Half of the acoustic frames are rounded, half
+    def forward(self, samples: torch.Tensor, phonemes: torch.Tensor, noise: torch.Generator) -> Decoded:
+        """samples [B, T · 1920] and phonemes [B, 4·T] through the quantiser and back.
+
+        Half of the rows are decoded from expected acoustic values. Half of the other frames are rounded, half
         get noise of the same size: the decoder then bears codes that are near the right ones.
         """
         encoded = self.encoder(samples)
@@ -114,14 +167,26 @@ class CodecModel(nn.Module):
         book = self.book()[codes]
         commitment = F.mse_loss(encoded.semantic.float(), book)
         semantic = encoded.semantic + (book - encoded.semantic).detach()
-        acoustic = self._dithered(encoded.acoustic.float(), noise)
-        samples = self.decode(torch.cat((semantic, acoustic), dim=-1))
+        values = encoded.acoustic.float()
+        drawn = PAST_NOISE * torch.randn(values.shape, generator=noise).to(values.device)
+        expected = self.expectation(phonemes, torch.cat((semantic, values.detach() + drawn), dim=-1)).float()
+        expectation = F.mse_loss(expected, values.detach())
+        expectation = expectation + PULL * F.mse_loss(values, expected.detach())
+        error = (expected - values).detach().square().mean((0, 1))
+        surprise = (error / values.detach().var((0, 1)).clamp_min(LEAST_VARIANCE)).mean()
+        acoustic = self._dithered(values, noise)
+        if self.training:
+            half = len(samples) // 2
+            acoustic = torch.cat((expected[:half], acoustic[half:]))
+        found = self.decode(torch.cat((semantic, acoustic), dim=-1))
         used = torch.tensor(len(codes.unique()) / self.args.semantic_codebook_size)
-        phonemes, unquantised = (
+        logits, unquantised = (
             self.phoneme_head(part).unflatten(-1, (SUBFRAMES, -1)).flatten(1, 2)
             for part in (semantic, encoded.semantic)
         )
-        return Decoded(samples, commitment, phonemes, unquantised, used)
+        return Decoded(
+            found, commitment, expectation, encoded.redundancy, surprise, logits, unquantised, used
+        )
 
     def book(self) -> torch.Tensor:
         """The semantic code book [codes, semantic_dim]."""
@@ -133,11 +198,16 @@ class CodecModel(nn.Module):
         return torch.cdist(flat[None], self.book()[None])[0].argmin(-1).view(semantic.shape[:-1])
 
     def codes(self, samples: torch.Tensor) -> torch.Tensor:
-        """samples [B, T · 1920] -> int64 [B, T, K], as published: specials counted."""
-        encoded = self.encoder(samples)
+        """samples [B, T · 1920] -> int64 [B, T + 1, K], as published: specials counted.
+
+        The first frame decodes to silence, and the last one to the last frame of the sound.
+        """
+        silent = (FRAME_SAMPLES, FRAME_SAMPLES)
+        encoded = self.encoder(F.pad(samples, silent))
         top = self.args.acoustic_codebook_size - 1
         levels = ((encoded.acoustic.float() + 1) / 2 * top).round().long()
-        return torch.cat((self.nearest(encoded.semantic)[..., None], levels), dim=-1) + FIRST_CODE
+        codes = torch.cat((self.nearest(encoded.semantic)[..., None], levels), dim=-1)
+        return codes[:, 1:] + FIRST_CODE
 
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
         """latent [B, T, semantic_dim + A] -> samples [B, T · 1920]."""
@@ -201,6 +271,11 @@ class CodecModel(nn.Module):
         for parameter in self._book.values():
             parameter.requires_grad_(False)
         self._book["cluster_usage"].data.fill_(0.0)  # every entry begins at a frame of the first batch
+
+
+def _delayed(x: torch.Tensor, frames: int) -> torch.Tensor:
+    """x [B, T, D], later; the first frames are zeros."""
+    return F.pad(x, (0, 0, frames, 0))[:, : x.shape[1]]
 
 
 def _convolve(x: torch.Tensor, weights: ConvolutionWeights) -> torch.Tensor:

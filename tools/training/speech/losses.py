@@ -20,13 +20,14 @@ from tools.training.speech.batches import (
     with_near_codes,
     with_wrong_frames,
 )
-from tools.training.speech.codec_model import CodecModel
+from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel
 from tools.training.speech.model import ACOUSTIC_CODES, DROPPED_CONDITIONS, SpeechModel, semantic_loss
-from tools.training.speech.sound_batches import FRAME_SAMPLES, make_sounds, spectral_distance
+from tools.training.speech.sound_batches import make_sounds, spectral_distance
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+EXPECTATION_WEIGHT, REDUNDANCY_WEIGHT = 1.0, 1.0
 READING_WEIGHT, ACOUSTIC_WEIGHT = 0.5, 2.0
 AT_THE_START = 0.3  # share of the frames whose velocity is learned at time 0, where the mean is read
 GUIDANCE = 1.2  # of the condition, as in the published configuration
@@ -35,11 +36,13 @@ GUIDANCE = 1.2  # of the condition, as in the published configuration
 def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
     """Losses of `size` sounds through the codec, and the accuracy of the phonemes of its codes."""
     batch = make_sounds(clips, seed, size, FRAMES)
-    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
+    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device())
     noise = torch.Generator().manual_seed(hash_of(seed))
-    found = model(samples, noise)
+    found = model(samples, phonemes.clamp_min(0), noise)
+    phonemes = phonemes.flatten()
     with torch.autocast(device().type, enabled=False):
-        logarithmic, linear = spectral_distance(found.samples, samples)
+        later = found.samples[:, FRAME_SAMPLES:]
+        logarithmic, linear = spectral_distance(later, samples[:, :-FRAME_SAMPLES])
     logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
     phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
     phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
@@ -48,6 +51,8 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         + LINEAR_WEIGHT * linear
         + PHONEME_WEIGHT * phoneme_loss
         + COMMITMENT_WEIGHT * found.commitment
+        + EXPECTATION_WEIGHT * found.expectation
+        + REDUNDANCY_WEIGHT * found.redundancy
     )
     return {
         "loss": loss,
@@ -56,38 +61,36 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         "phonemes": phoneme_loss,
         "phoneme_accuracy": phoneme_accuracy,
         "commitment": found.commitment,
+        "expectation": found.expectation,
+        "redundancy": found.redundancy,
+        "surprise": found.surprise,
         "used": found.used,
     }
 
 
-def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str, is_robust: bool = False) -> Losses:
+def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
     """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced.
 
-    With `is_robust`, the acoustic codes that are fed back are as far off as the model's own, and the paths of
-    the flow lead to what the head expects, not to the true values. The velocity is then equal at each time,
-    and leads to the mean of the values from any noise. A sample is too far off for a decoder.
+    The acoustic codes that are fed back are as far off as the model's own. After a frame from another place,
+    no acoustic values are learned: nothing would say which semantic code they belong to.
     """
     batch = PromptedSpeech(*(part.to(device()) for part in batch))
     codes, targets = batch.codes, batch.targets
     chosen, noise = targets != IGNORED, torch.Generator().manual_seed(hash_of(seed))
-    fed = with_wrong_frames(codes, batch.is_code & chosen, noise)
+    with_others = with_wrong_frames(codes, batch.is_code & chosen, noise)
     top = model.config.audio.acoustic_codebook_size - 1
-    if is_robust:
-        fed = with_near_codes(fed, batch.is_code & chosen, top, noise)
+    fed = with_near_codes(with_others, batch.is_code & chosen, top, noise)
     states = model.states(model.embed(batch.ids, fed, batch.is_code))
     hidden = model.normed(states[-1])
     reading = model.reading_loss(states, batch.word_of, batch.reads)
     logits = model.semantic(hidden[chosen])
     semantic = semantic_loss(logits, targets[chosen])
-    row, position = torch.nonzero(chosen & (targets >= FIRST_CODE), as_tuple=True)  # all but the last
+    follows = (with_others == codes).all(dim=-1)
+    row, position = torch.nonzero(follows & (targets >= FIRST_CODE), as_tuple=True)  # all but the last
     levels = (codes[row, position + 1, 1:] - FIRST_CODE).float() * 2 / top - 1
-    if is_robust:
-        acoustic = ACOUSTIC_WEIGHT * mean_acoustic_loss(model, levels, hidden[row, position], noise)
-    else:
-        velocities = model.velocities(levels, hidden[row, position], noise)
-        acoustic = F.mse_loss(velocities.found.float(), velocities.expected)
+    acoustic = mean_acoustic_loss(model, levels, hidden[row, position], noise)
     return {
-        "loss": semantic + acoustic + READING_WEIGHT * reading,
+        "loss": semantic + ACOUSTIC_WEIGHT * acoustic + READING_WEIGHT * reading,
         "semantic": semantic,
         "acoustic": acoustic,
         "reading": reading,
@@ -98,7 +101,11 @@ def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str, is_rob
 def mean_acoustic_loss(
     model: SpeechModel, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator
 ) -> torch.Tensor:
-    """Mean squared error of the values at the end of straight paths, of levels [N, A] and hidden [N, dim]."""
+    """Mean squared error of the values at the end of straight paths, of levels [N, A] and hidden [N, dim].
+
+    The paths lead to what the head expects, not to the true values. The velocity is then equal at each time,
+    and leads to the mean of the values from any noise. A sample is too far off for a decoder of this size.
+    """
     start = torch.randn(levels.shape, generator=noise).to(levels.device)
     times, drawn, dropped = (torch.rand(len(levels), generator=noise).to(levels.device) for _ in range(3))
     times = torch.where(drawn < AT_THE_START, 0.0, times)
@@ -134,13 +141,19 @@ def decoder_losses(
             values = ((values + 1) / 2 * top).round() * 2 / top - 1
             semantic = codec.book()[one.codes[first : first + FRAMES, 0].to(device()) - FIRST_CODE]
             latents.append(torch.cat((semantic, values), dim=-1))
-            sound = np.zeros(FRAMES * FRAME_SAMPLES, np.float32)
-            part = samples_of(clip, SPEECH_RATE)[first * FRAME_SAMPLES :][: len(sound)]
-            sound[: len(part)] = part
-            sounds.append(torch.from_numpy(sound))
+            sounds.append(torch.from_numpy(sound_of_frames(clip, first, FRAMES)))
     found = codec.decode(torch.stack(latents))
     logarithmic, linear = spectral_distance(found, torch.stack(sounds).to(device()))
     return {"loss": logarithmic + LINEAR_WEIGHT * linear, "log_mel": logarithmic, "linear": linear}
+
+
+def sound_of_frames(clip: Clip, first: int, count: int) -> np.ndarray:
+    """What frames of a clip's codes decode to, float32 [count · 1920]: the sound of one frame before."""
+    sound = np.zeros(count * FRAME_SAMPLES, np.float32)
+    delayed = np.pad(samples_of(clip, SPEECH_RATE), (FRAME_SAMPLES, 0))
+    part = delayed[first * FRAME_SAMPLES :][: len(sound)]
+    sound[: len(part)] = part
+    return sound
 
 
 def _mean_values(model: SpeechModel, hidden: torch.Tensor, noise: torch.Generator) -> torch.Tensor:

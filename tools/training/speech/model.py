@@ -48,13 +48,6 @@ TRAINED_SIZE = Size(  # 19 MB in bfloat16
 )
 
 
-class Velocities(NamedTuple):
-    """found and expected [frames, A]"""
-
-    found: torch.Tensor
-    expected: torch.Tensor
-
-
 class SpeechModel(nn.Module):
     """The published tensors but for the codec, as `weights`."""
 
@@ -126,14 +119,6 @@ class SpeechModel(nn.Module):
             tokens = tokens + feed_forward(block.feed_forward, block.ffn_norm(tokens))
         velocity: torch.Tensor = head.acoustic_codebook_output(head.norm(tokens[:, 0]))
         return velocity
-
-    def velocities(self, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator) -> Velocities:
-        """Velocities at random times on straight lines from noise to `levels` [N, A], values in [-1, 1]."""
-        start = torch.randn(levels.shape, generator=noise).to(levels.device)
-        t = torch.rand(len(levels), generator=noise).to(levels.device)
-        kept = (torch.rand(len(levels), generator=noise) >= DROPPED_CONDITIONS).to(levels.device)
-        x = start + (levels - start) * t[:, None]
-        return Velocities(self.velocity(x, t, hidden * kept[:, None]), levels - start)
 
 
 def embed_times(t: torch.Tensor, dim: int) -> torch.Tensor:

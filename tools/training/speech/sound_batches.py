@@ -11,9 +11,8 @@ import torch
 from tools.training.data.clips import Clip
 from tools.training.data.espeak import phoneme_classes
 from tools.training.data.sound import SPEECH_RATE, samples_of
-from tools.training.speech.codec_model import SUBFRAMES
+from tools.training.speech.codec_model import FRAME_SAMPLES, SUBFRAMES
 
-FRAME_SAMPLES = 1920
 LONGEST_GAP = 0.3  # seconds between sentences
 WINDOWS = (2048, 1024, 512, 256, 128)  # samples; hops are a quarter
 N_MELS = (128, 96, 64, 32, 16)
