@@ -26,7 +26,7 @@ from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
 STEPS = (4_800, 1_000)  # the second number has a falling learning rate
-HEARD = Mixture(steps=12, varied=True, robot_clips=128, natural_shards=4, pool=60)
+HEARD = Mixture(steps=12, natural_shards=4, pool=60, robot_clips=128)
 PHONEME_WEIGHT, LISTENING_WEIGHT = 1.0, 0.5
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 

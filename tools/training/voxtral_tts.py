@@ -17,11 +17,11 @@ rate. To measure word error rates, export the written checkpoint and run `voxpor
 import argparse
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 
-from tools.training.data.clips import ROBOTS, Clip, Mixture, Shard, Shards, make_shard, natural_shards, unpack
+from tools.training.data.clips import Clip, Mixture, Shards, natural_shards, unpack
 from tools.training.data.tokens import BYTES, Encoder
 from tools.training.loop import Losses, Trainer
 from tools.training.speech.batches import Spoken, encode_clips, make_sequences, reference_codes
@@ -34,11 +34,9 @@ from tools.training.writing import write_speech
 CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral_tts_decoder"  # in STATE
 CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (7_000, 1_500), (1_000, 400)
-HEARD_BY_CODEC = Mixture(steps=16, varied=False, robot_clips=24, natural_shards=3, pool=48)
-HEARD = Mixture(steps=16, varied=False, robot_clips=48, natural_shards=3, pool=115)
+HEARD_BY_CODEC = Mixture(steps=16, natural_shards=5, pool=64)
+HEARD = Mixture(steps=16, natural_shards=5, pool=115)
 Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice
-SPEAKERS = (*VOICES.values(), *ROBOTS)  # all that the model learns; those of espeak-ng are not written
-REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
 
 
 def train_codec(arguments: argparse.Namespace) -> None:
@@ -46,14 +44,14 @@ def train_codec(arguments: argparse.Namespace) -> None:
     shards = Shards(HEARD_BY_CODEC, arguments.folder, arguments.seed)
 
     def losses(step: int) -> Losses:
-        return codec_losses(model, _of_speakers(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)
+        return codec_losses(model, _of_voices(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)
 
     trainer.run(losses, arguments.save_every)
 
 
 def train_language(arguments: argparse.Namespace) -> None:
     codec, model, trainer, voices = _language(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, SPEAKERS, shift=0)
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, shift=0)
 
     def losses(step: int) -> Losses:
         seed, spoken = f"{arguments.seed}:{step}", [one for _, one in encoded.at(step)]
@@ -64,7 +62,7 @@ def train_language(arguments: argparse.Namespace) -> None:
 
 def train_decoder(arguments: argparse.Namespace) -> None:
     codec, trainer, model, voices = _decoder(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, VOICES.values(), shift=1)
+    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, shift=1)
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:decoder:{step}"
@@ -86,23 +84,23 @@ def write(arguments: argparse.Namespace) -> None:
 
 
 class _Encoded:
-    """The clips of some voices at a step, with their codes. `shift` changes the order of the shards."""
+    """The clips of a step, with their codes. `shift` changes the order of the shards."""
 
-    def __init__(self, arguments: argparse.Namespace, codec: CodecModel, voices: Iterable[str], shift: int):
-        self._codec, self._voices = codec, set(voices)
+    def __init__(self, arguments: argparse.Namespace, codec: CodecModel, shift: int):
+        self._codec = codec
         self._shards = Shards(HEARD, arguments.folder, arguments.seed + shift)
         self._index, self._pairs = -1, list[tuple[Clip, Spoken]]()
 
     def at(self, step: int) -> list[tuple[Clip, Spoken]]:
         if self._shards.index(step) != self._index:
-            clips = [clip for clip in self._shards.at(step) if clip.voice in self._voices]
+            clips = _of_voices(self._shards.at(step))
             self._pairs = list(zip(clips, encode_clips(clips, self._codec), strict=True))
             self._index = self._shards.index(step)
         return self._pairs
 
 
-def _of_speakers(clips: list[Clip]) -> list[Clip]:
-    return [clip for clip in clips if clip.voice in SPEAKERS]
+def _of_voices(clips: list[Clip]) -> list[Clip]:
+    return [clip for clip in clips if clip.voice in VOICES.values()]
 
 
 def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
@@ -118,9 +116,8 @@ def _language(
     _check_trained(codec_trainer)
     codec = codec_trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
-    natural = natural_shards(arguments.folder)[0]
-    spoken = encode_clips([*make_shard(REFERENCE_SHARD), *unpack(natural.read_bytes())], codec)
-    voices = reference_codes(spoken, SPEAKERS, REFERENCE_FRAMES)
+    first = _of_voices(unpack(natural_shards(arguments.folder)[0].read_bytes()))
+    voices = reference_codes(encode_clips(first, codec), VOICES.values(), REFERENCE_FRAMES)
     model = SpeechModel(trained_config(), arguments.seed)
     schedule = schedule_of(arguments, *LANGUAGE_STEPS)
     return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices

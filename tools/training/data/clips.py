@@ -25,7 +25,6 @@ from tools.training.data.sentences import training_sentences
 
 CLIPS = 64  # a shard, three minutes of sound
 SPEECH_FOLDER = "speech"  # of the natural shards, in the folder of the state
-ROBOTS = ("en-us+f3", "en-us+m3")  # voices of espeak-ng that teach speech its letters
 ACCENTS = ("en-us", "en-us", "en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-us-nyc")
 VARIANTS = (
     *(f"f{number}" for number in range(1, 6)),
@@ -80,11 +79,10 @@ class Clip:
 
 @dataclass(frozen=True)
 class Shard:
-    """The name of a shard of espeak-ng. `varied`: any voice, speed and pitch, as recognition needs."""
+    """The name of a shard of espeak-ng."""
 
     index: int
     seed: int = 0
-    varied: bool = True
     clips: int = CLIPS
 
     def texts(self) -> list[str]:
@@ -92,27 +90,20 @@ class Shard:
         return list(islice(training_sentences(self.seed * 1_000_003 + self.index), self.clips))
 
     def speak(self, texts: Sequence[str]) -> list[Clip]:
-        """Equal shards are equal only in a new process."""
+        """Any voice, speed and pitch. Equal shards are equal only in a new process."""
         espeak, rng = Espeak(), random.Random(f"clips:{self.seed}:{self.index}")
         clips = []
         for text in texts:
-            voice = Voice(rng.choice(ROBOTS))
-            if self.varied:
-                name = f"{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
-                voice = Voice(name, rng.randint(120, 210), rng.randint(25, 75))
+            name = f"{rng.choice(ACCENTS)}+{rng.choice(VARIANTS)}"
+            voice = Voice(name, rng.randint(120, 210), rng.randint(25, 75))
             clips.append(Clip(espeak.speak(text, voice), voice.name))
         return clips
-
-
-def make_shard(shard: Shard) -> list[Clip]:
-    """Speaks a shard in a new process. Raises CalledProcessError."""
-    return read_shard(start_shard(shard))
 
 
 def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
     """Starts the process of a shard, for `read_shard`, with its texts, which take long to read."""
     command = [sys.executable, "-m", "tools.training.data.clips", "--index", str(shard.index)]
-    command += ["--seed", str(shard.seed), *(["--varied"] if shard.varied else [])]
+    command += ["--seed", str(shard.seed)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     with process.stdin:
@@ -122,7 +113,7 @@ def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
 
 
 def read_shard(process: "subprocess.Popen[bytes]") -> list[Clip]:
-    """The clips of a started process."""
+    """The clips of a started process. Raises CalledProcessError."""
     content, _ = process.communicate()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
@@ -147,10 +138,9 @@ class Mixture:
     """
 
     steps: int
-    varied: bool
-    robot_clips: int
     natural_shards: int
     pool: int
+    robot_clips: int = 0
 
 
 class Shards:
@@ -173,7 +163,7 @@ class Shards:
         index = self.index(step)
         if index != self._index:
             self._start(index)
-            robots = read_shard(self._started.pop(index))
+            robots = read_shard(self._started.pop(index)) if index in self._started else []
             rng = random.Random(f"natural:{self._seed}:{index}")
             chosen = rng.choices(self._natural, k=self._mixture.natural_shards)
             self._index = index
@@ -186,9 +176,8 @@ class Shards:
         return step // self._mixture.steps
 
     def _start(self, index: int) -> None:
-        if index not in self._started:
-            shard = Shard(index, self._seed, self._mixture.varied, self._mixture.robot_clips)
-            self._started[index] = start_shard(shard)
+        if self._mixture.robot_clips and index not in self._started:
+            self._started[index] = start_shard(Shard(index, self._seed, self._mixture.robot_clips))
 
 
 def pack(clips: Sequence[Clip]) -> bytes:
@@ -228,9 +217,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--varied", action="store_true", help="any voice, speed and pitch")
     arguments = parser.parse_args()
-    shard = Shard(arguments.index, arguments.seed, arguments.varied)
+    shard = Shard(arguments.index, arguments.seed)
     texts = json.load(sys.stdin)
     # Its buffer repeats a write that a signal cuts short. With PYTHONUNBUFFERED, stdout itself has none.
     with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb", closefd=False) as out:

@@ -1,7 +1,7 @@
 """Batches for backbone and acoustic transformer: prompts as published, then the frames of the sentence."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -93,7 +93,7 @@ def words_of_tokens(text: str, lengths: Sequence[int]) -> list[int]:
     return [sum(end <= start for end in ends[:-1]) for start in starts]
 
 
-def reference_codes(spoken: Sequence[Spoken], voices: Sequence[str], frames: int) -> dict[str, torch.Tensor]:
+def reference_codes(spoken: Sequence[Spoken], voices: Iterable[str], frames: int) -> dict[str, torch.Tensor]:
     """The prompt of each voice: the first frames of one of its sentences, and END_AUDIO: int64 [frames + 1,
     K].
     """

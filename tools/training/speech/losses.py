@@ -26,7 +26,7 @@ from tools.training.speech.sound_batches import make_sounds, spectral_distance
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
 
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
-PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT, HEARD_WEIGHT = 0.3, 0.25, 0.3, 0.5
 EXPECTATION_WEIGHT, REDUNDANCY_WEIGHT = 1.0, 1.0
 READING_WEIGHT, ACOUSTIC_WEIGHT = 0.5, 2.0
 AT_THE_START = 0.3  # share of the frames whose velocity is learned at time 0, where the mean is read
@@ -40,15 +40,17 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
     noise = torch.Generator().manual_seed(hash_of(seed))
     found = model(samples, phonemes.clamp_min(0), noise)
     phonemes = phonemes.flatten()
+    decoded, sounds = found.samples[:, FRAME_SAMPLES:], samples[:, :-FRAME_SAMPLES]
+    heard = model.heard_distance(decoded, sounds)
     with torch.autocast(device().type, enabled=False):
-        later = found.samples[:, FRAME_SAMPLES:]
-        logarithmic, linear = spectral_distance(later, samples[:, :-FRAME_SAMPLES])
+        logarithmic, linear = spectral_distance(decoded, sounds, seed)
     logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
     phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
     phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
     loss = (
         logarithmic
         + LINEAR_WEIGHT * linear
+        + HEARD_WEIGHT * heard
         + PHONEME_WEIGHT * phoneme_loss
         + COMMITMENT_WEIGHT * found.commitment
         + EXPECTATION_WEIGHT * found.expectation
@@ -58,6 +60,7 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         "loss": loss,
         "log_mel": logarithmic,
         "linear": linear,
+        "heard": heard,
         "phonemes": phoneme_loss,
         "phoneme_accuracy": phoneme_accuracy,
         "commitment": found.commitment,
@@ -142,9 +145,11 @@ def decoder_losses(
             semantic = codec.book()[one.codes[first : first + FRAMES, 0].to(device()) - FIRST_CODE]
             latents.append(torch.cat((semantic, values), dim=-1))
             sounds.append(torch.from_numpy(sound_of_frames(clip, first, FRAMES)))
-    found = codec.decode(torch.stack(latents))
-    logarithmic, linear = spectral_distance(found, torch.stack(sounds).to(device()))
-    return {"loss": logarithmic + LINEAR_WEIGHT * linear, "log_mel": logarithmic, "linear": linear}
+    found, expected = codec.decode(torch.stack(latents)), torch.stack(sounds).to(device())
+    logarithmic, linear = spectral_distance(found, expected, seed)
+    heard = codec.heard_distance(found, expected)
+    loss = logarithmic + LINEAR_WEIGHT * linear + HEARD_WEIGHT * heard
+    return {"loss": loss, "log_mel": logarithmic, "linear": linear, "heard": heard}
 
 
 def sound_of_frames(clip: Clip, first: int, count: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from tools.training.speech.codec_model import FRAME_SAMPLES, SUBFRAMES
 LONGEST_GAP = 0.3  # seconds between sentences
 WINDOWS = (2048, 1024, 512, 256, 128)  # samples; hops are a quarter
 N_MELS = (128, 96, 64, 32, 16)
+RESOLUTIONS = 3  # of them in each step: all of them take half of its time
 MAGNITUDE_FLOOR = 1e-3  # magnitude below which a logarithm does not fall
 
 
@@ -74,12 +75,14 @@ def _filters(size: int, count: int, device: str) -> torch.Tensor:
     return (found / found.sum(0).clamp_min(1e-6)).to(device)  # a weighted mean of bins
 
 
-def spectral_distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def spectral_distance(
+    found: torch.Tensor, expected: torch.Tensor, seed: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Two sounds [B, n] -> mean distance of log-mel magnitudes, and of magnitudes relative to the expected
-    ones.
+    ones. The seed draws `RESOLUTIONS` windows.
     """
     logarithmic, linear = [], []
-    for size, count in zip(WINDOWS, N_MELS, strict=True):
+    for size, count in random.Random(seed).sample(list(zip(WINDOWS, N_MELS, strict=True)), RESOLUTIONS):
         ours, theirs = _magnitudes(found.float(), size), _magnitudes(expected.float(), size)
         filters = _filters(size, count, str(found.device))
         mels = [((part @ filters).clamp_min(MAGNITUDE_FLOOR / 10)).log() for part in (ours, theirs)]
