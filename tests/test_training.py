@@ -102,6 +102,8 @@ def test_a_prompt_of_speech_is_the_published_one() -> None:
     assert found.targets.tolist() == [IGNORED] * 8 + [7, 8, 1]
     assert found.is_code.tolist() == [False] * 2 + [True] * 2 + [False] * 5 + [True] * 2
     assert found.codes[9:].tolist() == codes.tolist()
+    sounds = make_sequence([1001], voice, codes, [0], torch.tensor([0, 1]), torch.tensor([[3] * 4, [4] * 4]))
+    assert sounds.phonemes[:, 0].tolist() == [IGNORED] * 7 + [3, 4, IGNORED], "of the frame that is chosen"
 
 
 def _clip() -> Clip:

@@ -12,7 +12,8 @@ from tools.training.data.clips import Clip
 from tools.training.data.sound import SPEECH_RATE, samples_of
 from tools.training.data.tokens import Encoder
 from tools.training.loop import device
-from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel
+from tools.training.speech.codec_model import FRAME_SAMPLES, SUBFRAMES, CodecModel
+from tools.training.speech.sound_batches import subframe_phonemes
 from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
@@ -27,20 +28,22 @@ ENCODER_BATCH = 32  # clips
 class Spoken(NamedTuple):
     """A sentence, the name of its voice, its codes int64 [T, K], and the word that each frame speaks [T].
 
-    A frame after the last word has the number of the words.
+    A frame after the last word has the number of the words. phonemes [T, 4]: of the parts of each frame.
     """
 
     text: str
     voice: str
     codes: torch.Tensor
     words: torch.Tensor
+    phonemes: torch.Tensor
 
 
 class PromptedSpeech(NamedTuple):
     """ids [S], codes [S, K], is_code [S], and the semantic code that each position must choose [S].
 
     word_of [S]: the word that a text token belongs to; the token after the text has the number of the words.
-    reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere.
+    reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere. phonemes [S, 4]: of
+    that frame, IGNORED elsewhere.
     """
 
     ids: torch.Tensor
@@ -49,6 +52,7 @@ class PromptedSpeech(NamedTuple):
     targets: torch.Tensor
     word_of: torch.Tensor
     reads: torch.Tensor
+    phonemes: torch.Tensor
 
 
 @torch.no_grad()
@@ -64,8 +68,10 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
             padded[row, : len(sound)] = sound
         codes = codec.codes(padded.to(device())).cpu()
         for row, (clip, of_sound) in enumerate(zip(part, frames, strict=True)):
-            words = words_spoken(clip, of_sound + 1)
-            found.append(Spoken(clip.utterance.text, clip.voice, codes[row, : of_sound + 1], words))
+            count = of_sound + 1
+            phonemes = torch.tensor(subframe_phonemes(clip, 0, SUBFRAMES * count)).unflatten(0, (count, -1))
+            words = words_spoken(clip, count)
+            found.append(Spoken(clip.utterance.text, clip.voice, codes[row, :count], words, phonemes))
     return found
 
 
@@ -112,11 +118,13 @@ def make_sequence(
     codes: torch.Tensor,
     word_of: Sequence[int] = (),
     words: torch.Tensor | None = None,
+    phonemes: torch.Tensor | None = None,
 ) -> PromptedSpeech:
     """The prompt of a voice's codes [N, K] and a text, then the frames `codes` [T, K].
 
     The last position of the prompt chooses frame 0, and each frame the next one; the last chooses END_AUDIO.
-    `word_of` says which word each text token belongs to, `words` which word each frame speaks.
+    `word_of` says which word each text token belongs to, `words` which word each frame speaks, `phonemes`
+    what its parts sound like.
     """
     before = [BOS, BEGIN_AUDIO]
     after = [NEXT_AUDIO_TEXT, *text_ids, REPEAT_AUDIO_TEXT, BEGIN_AUDIO]
@@ -133,7 +141,10 @@ def make_sequence(
         end = word_of[-1] + 1
         belongs[first - 2 - len(word_of) : first - 1] = torch.tensor([*word_of, end])
         reads[first - 1 : -1], reads[-1] = words, end
-    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads)
+    sounds = torch.full((len(ids), SUBFRAMES), IGNORED)
+    if phonemes is not None:
+        sounds[first - 1 : -1] = phonemes
+    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads, sounds)
 
 
 def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
@@ -176,13 +187,13 @@ def make_sequences(
     for one in chosen:
         ids = encoder.encode(one.text)
         word_of = words_of_tokens(one.text, encoder.lengths(ids))
-        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words))
+        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words, one.phonemes))
     return join_sequences(rows)
 
 
 def join_sequences(rows: Sequence[PromptedSpeech]) -> PromptedSpeech:
     """Sequences as a batch, padded on the right to the longest."""
-    padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD)
+    padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD, IGNORED)
     pad = torch.nn.utils.rnn.pad_sequence
     columns = zip(*rows, strict=True)
     return PromptedSpeech(

@@ -88,13 +88,15 @@ def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Los
     reading = model.reading_loss(states, batch.word_of, batch.reads)
     logits = model.semantic(hidden[chosen])
     semantic = semantic_loss(logits, targets[chosen])
+    phonemes = model.phoneme_loss(hidden[chosen], batch.phonemes[chosen])
     follows = (with_others == codes).all(dim=-1)
     row, position = torch.nonzero(follows & (targets >= FIRST_CODE), as_tuple=True)  # all but the last
     levels = (codes[row, position + 1, 1:] - FIRST_CODE).float() * 2 / top - 1
     acoustic = mean_acoustic_loss(model, levels, hidden[row, position], noise)
     return {
-        "loss": semantic + ACOUSTIC_WEIGHT * acoustic + READING_WEIGHT * reading,
+        "loss": semantic + ACOUSTIC_WEIGHT * acoustic + READING_WEIGHT * reading + PHONEME_WEIGHT * phonemes,
         "semantic": semantic,
+        "phonemes": phonemes,
         "acoustic": acoustic,
         "reading": reading,
         "right": (logits.argmax(-1) == targets[chosen]).float().mean(),

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tools.training.data.espeak import PHONEMES
 from tools.training.data.tokens import BYTES
 from tools.training.layers import attend, causal_block, feed_forward, head_scores, initialise, project
 from tools.training.speech.batches import NO_WORD
-from tools.training.speech.codec_model import CodecModel
+from tools.training.speech.codec_model import SUBFRAMES, CodecModel
 from voxport.bundle.json_types import Json
 from voxport.bundle.spec import MASKED_SCORE
 from voxport.model.layers.block import BlockWeights, parts_of
@@ -49,13 +50,14 @@ TRAINED_SIZE = Size(  # 19.7 MB in bfloat16
 
 
 class SpeechModel(nn.Module):
-    """The published tensors but for the codec, as `weights`."""
+    """The published tensors but for the codec, as `weights`, and a classifier of phonemes for training."""
 
     def __init__(self, config: VoxtralTTSConfig, seed: int = 0):
         super().__init__()
         self.config = config
         self.weights = VoxtralTTSWeights(config)
         del self.weights.audio_tokenizer
+        self.phoneme_head = nn.Linear(config.dim, SUBFRAMES * len(PHONEMES))
         initialise(self, seed, config.n_layers)
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, LONGEST)
         self.offsets = nn.Buffer(torch.tensor(config.code_offsets), persistent=False)
@@ -107,6 +109,13 @@ class SpeechModel(nn.Module):
         """hidden [..., dim] -> logits [..., rows] of the next frame's semantic code."""
         logits: torch.Tensor = self.weights.acoustic_transformer.semantic_codebook_output(hidden)
         return logits
+
+    def phoneme_loss(self, hidden: torch.Tensor, phonemes: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of hidden [N, dim] with the phonemes of the next frame's parts [N, 4].
+
+        Codes are many for one phoneme: their own loss says less about how a word is read.
+        """
+        return F.cross_entropy(self.phoneme_head(hidden).float().view(-1, len(PHONEMES)), phonemes.flatten())
 
     def velocity(self, x: torch.Tensor, t: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """x [N, A] at the times t [N], hidden [N, dim] (zeros: no condition) -> velocity [N, A]."""
