@@ -180,11 +180,15 @@ def with_near_codes(
 def make_sequences(
     spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder, seed: str, size: int
 ) -> PromptedSpeech:
-    """`size` random sentences, padded on the right to the longest: each tensor [B, S, ...]."""
-    rng = random.Random(seed)
-    chosen = [rng.choice(spoken) for _ in range(size)]
+    """At most `size` sentences of about one length, padded on the right to the longest: each tensor [B, S,
+    ...].
+
+    With random sentences, two of five positions would be padding.
+    """
+    ordered = sorted(spoken, key=lambda one: len(one.codes) + len(one.text))
+    start = random.Random(seed).randrange(1 - size, len(ordered))  # all sentences are equally likely
     rows = []
-    for one in chosen:
+    for one in ordered[max(0, start) : start + size]:
         ids = encoder.encode(one.text)
         word_of = words_of_tokens(one.text, encoder.lengths(ids))
         rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words, one.phonemes))
