@@ -32,7 +32,7 @@ from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
 
 CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral_tts_decoder"  # in STATE
-CODEC_STEPS = (5_500, 1_200)  # the second number has a falling learning rate
+CODEC_STEPS = (9_000, 1_800)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (10_000, 2_000), (1_000, 400)
 HEARD_BY_CODEC = Mixture(steps=16, natural_shards=5, pool=64)
 HEARD = Mixture(steps=16, natural_shards=5, pool=115)
