@@ -24,13 +24,11 @@ from voxport.runtime.machine import describe_machine
 
 CARD = "README.md"
 NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
-DATA = (
-    "sentences of `tools/training/data`, a part of them from WordNet 3.0; spoken by Kokoro-82M (Apache-2.0) "
-    "and by espeak-ng"
-)
+SENTENCES = "sentences of `tools/training/data`, a part of them from WordNet 3.0"
+KOKORO = "spoken by Kokoro-82M (Apache-2.0), with the phonemes of espeak-ng"
 LICENCE = (
     "Apache-2.0, as this project. WordNet's licence is in NOTICE. The licence of espeak-ng, the GPL, covers "
-    "the program and its data, not the sound. No recording of a person was used."
+    "the program and its data, not what it gives. No recording of a person was used."
 )
 
 
@@ -40,7 +38,8 @@ def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes
     tekken = tekken_document(tokens, RECOGNITION_SPECIALS, recognition_audio(params))
     with_head = dict(model.weights.named_parameters())  # the tied head is listed once, as the token table
     documents = {PARAMS: params, TOKENIZER: tekken}
-    _write(out, documents, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
+    data = f"{SENTENCES}; {KOKORO}, and by espeak-ng"
+    _write(out, documents, with_head, _card("voxtral-realtime-tiny", "Speech to text.", data, [trainer]), {})
 
 
 def write_speech(out: Path, trained: TrainedSpeech, trainers: Sequence[Trainer]) -> None:
@@ -59,7 +58,8 @@ def write_speech(out: Path, trained: TrainedSpeech, trainers: Sequence[Trainer])
         for name, codes in zip(VOICES, voices, strict=True)
     }
     documents = {PARAMS: params, TOKENIZER: tekken}
-    _write(out, documents, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
+    card = _card("voxtral-tts-tiny", "Text to speech.", f"{SENTENCES}; {KOKORO}", trainers)
+    _write(out, documents, weights, card, rows)
 
 
 def _write(
@@ -87,11 +87,11 @@ def _write(
     partial.rename(out)
 
 
-def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
+def _card(name: str, purpose: str, data: str, trainers: Sequence[Trainer]) -> str:
     """The model card: data, steps, time, machine, last measurements with their steps, licence."""
     lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
     lines += [f"{purpose} Trained by `tools/training` of voxport.", ""]
-    lines += [f"- Data: {DATA}."]
+    lines += [f"- Data: {data}."]
     for trainer in trainers:
         last: dict[str, tuple[object, int]] = {}
         for line in map(json.loads, trainer.log_path.read_text().splitlines()):
