@@ -35,7 +35,7 @@ CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral
 CODEC_STEPS = (9_000, 1_800)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (10_000, 2_000), (1_000, 400)
 HEARD_BY_CODEC = Mixture(steps=16, natural_shards=5, pool=64)
-HEARD = Mixture(steps=16, natural_shards=5, pool=115)
+HEARD = Mixture(steps=32, natural_shards=6, pool=115)
 Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice
 
 
