@@ -34,7 +34,7 @@ from tools.training.loop import Muon, Schedule, Trainer
 from tools.training.recognition import streams
 from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
-from tools.training.speech.batches import NO_WORD, make_sequence, words_of_tokens, words_spoken
+from tools.training.speech.batches import NO_WORD, Spoken, make_sequence, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.speech.sound_batches import make_sounds, subframe_phonemes
@@ -97,13 +97,15 @@ def test_a_word_comes_when_due_and_the_prompt_has_no_targets() -> None:
 
 def test_a_prompt_of_speech_is_the_published_one() -> None:
     voice, codes = torch.full((2, 3), 5), torch.tensor([[7, 2, 3], [8, 4, 5]])
-    found = make_sequence([1001, 1002], voice, codes)
-    assert found.ids.tolist() == [1, 25, 24, 24, 36, 1001, 1002, 35, 25, 24, 24]
+    one = Spoken("Hi", "a", codes, torch.tensor([0, 1]), torch.tensor([[3] * 4, [4] * 4]))
+    found = make_sequence(one, voice, SPELLED)
+    text = SPELLED.encode("Hi")
+    assert found.ids.tolist() == [1, 25, 24, 24, 36, *text, 35, 25, 24, 24] and len(text) == 2
     assert found.targets.tolist() == [IGNORED] * 8 + [7, 8, 1]
     assert found.is_code.tolist() == [False] * 2 + [True] * 2 + [False] * 5 + [True] * 2
     assert found.codes[9:].tolist() == codes.tolist()
-    sounds = make_sequence([1001], voice, codes, [0], torch.tensor([0, 1]), torch.tensor([[3] * 4, [4] * 4]))
-    assert sounds.phonemes[:, 0].tolist() == [IGNORED] * 7 + [3, 4, IGNORED], "of the frame that is chosen"
+    assert found.phonemes[:, 0].tolist() == [IGNORED] * 8 + [3, 4, IGNORED], "of the frame that is chosen"
+    assert found.reads.tolist() == [NO_WORD] * 8 + [0, 1, 1] and found.word_of[5:8].tolist() == [0, 0, 1]
 
 
 def _clip() -> Clip:

@@ -1,5 +1,7 @@
 """Training of speech: the delay of acoustic values, and frames that are as far off as the model's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,19 @@ import torch.nn.functional as F
 from tools.training.data.clips import Clip
 from tools.training.data.espeak import Utterance
 from tools.training.data.sound import samples_of
-from tools.training.speech.batches import NEAR_SPREAD, encode_clips, with_near_codes
+from tools.training.data.tokens import BYTES, Encoder
+from tools.training.speech.batches import (
+    NEAR_SPREAD,
+    encode_clips,
+    make_sequences,
+    product_text,
+    reference_codes,
+    with_near_codes,
+)
 from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel, Decoded
-from tools.training.speech.losses import codec_losses, mean_acoustic_loss, sound_of_frames
+from tools.training.speech.losses import codec_losses, language_losses, mean_acoustic_loss, sound_of_frames
 from tools.training.speech.model import SpeechModel, trained_config
-from voxport.bundle.constants.voxtral_tts import FIRST_CODE
+from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
 
 TOP = 20
 RATE = 24000
@@ -20,7 +30,12 @@ RATE = 24000
 
 def _noise(seed: int, frames: int) -> Clip:
     samples = np.random.default_rng(seed).integers(-9000, 9000, frames * FRAME_SAMPLES).astype(np.int16)
-    return Clip(Utterance("noise", samples, (len(samples),), (), RATE), "af_heart")
+    return Clip(Utterance("Noise.", samples, (len(samples),), (), RATE), "af_heart")
+
+
+def _said(text: str) -> Clip:
+    clip = _noise(0, 2)
+    return replace(clip, utterance=replace(clip.utterance, text=text))
 
 
 def test_acoustic_values_are_a_frame_later_than_semantic_codes() -> None:
@@ -28,7 +43,7 @@ def test_acoustic_values_are_a_frame_later_than_semantic_codes() -> None:
     codec, spread, frames = CodecModel(trained_config().codec).eval(), list[torch.Tensor](), 5
     codec.encoder.spread.register_forward_hook(lambda _module, _inputs, found: spread.append(found))
     clip = _noise(0, frames)
-    (spoken,) = encode_clips([clip], codec)
+    ((_, spoken),) = encode_clips([clip, _said("In 1999.")], codec)
     assert len(spoken.codes) == len(spoken.words) == frames + 1
     silent = (FRAME_SAMPLES, FRAME_SAMPLES)
     padded = F.pad(torch.from_numpy(samples_of(clip, RATE))[None], silent)
@@ -83,3 +98,34 @@ def test_the_paths_of_a_mean_lead_to_it_from_any_noise() -> None:
     start = torch.randn(256, 24, generator=noise)
     reached = start + model.velocity(start, torch.zeros(256), hidden)
     assert float(loss) < 0.6 and float(reached.square().mean()) < 0.3
+
+
+def test_a_text_is_learned_as_the_product_gives_it_to_the_model() -> None:
+    assert product_text("Wait - what did she say...") == "Wait \u2014 what did she say\u2026"
+    assert product_text("It was 1999.") is None, "the product spells numbers"
+
+
+def test_recordings_without_phonemes_give_finite_losses() -> None:
+    """All targets of a batch are then unknown. The mean of no losses is not a number."""
+    codec = CodecModel(trained_config().codec)
+    losses = codec_losses(codec, [_noise(2, 500)], "0", 2)
+    assert float(losses["phonemes"]) == 0 and torch.isfinite(losses["loss"])
+    assert float(losses["expectation"]) == 0, "nothing says what to expect"
+    ((_, spoken),) = encode_clips([_noise(2, 30)], codec.eval())
+    model, encoder = SpeechModel(trained_config()), Encoder(BYTES)
+    batch = make_sequences([spoken], {"af_heart": reference_codes(spoken.codes, 12)}, encoder)
+    found = language_losses(model, batch, codec.likeness(model.semantic_rows), "0")
+    assert float(found["phonemes"]) == 0 and torch.isfinite(found["loss"])
+
+
+def test_a_code_has_near_codes_as_targets_and_the_end_has_none() -> None:
+    codec = CodecModel(trained_config().codec)
+    book = torch.zeros(codec.book().shape)
+    book[:, 0] = 100 * torch.arange(len(book))
+    book[1, 0] = 1
+    codec.weights.get_parameter("quantizer.semantic_codebook.embedding_sum").data.copy_(book)
+    codec.weights.get_parameter("quantizer.semantic_codebook.cluster_usage").data.fill_(1)
+    found = codec.likeness(640)
+    torch.testing.assert_close(found.sum(1), torch.ones(640))
+    assert found[END_AUDIO, END_AUDIO] == 1 and found[FIRST_CODE + 5, FIRST_CODE + 5] == 1
+    assert 0.3 < found[FIRST_CODE, FIRST_CODE + 1] < 0.5 and found[FIRST_CODE, FIRST_CODE + 2] == 0

@@ -101,10 +101,20 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 class Trainer:
     """A model with its optimisers and its averaged weights, in `folder`/`name`.pt.
 
-    Matrices inside of the blocks are trained with Muon, all other parameters with AdamW.
+    `basis` has the steps of the models that it is trained with. If they train on, it begins anew: their codes
+    are others. Matrices inside of the blocks are trained with Muon, all other parameters with AdamW.
     """
 
-    def __init__(self, model: nn.Module, folder: Path, name: str, schedule: Schedule):
+    def __init__(
+        self,
+        model: nn.Module,
+        folder: Path,
+        name: str,
+        schedule: Schedule,
+        basis: Mapping[str, int] | None = None,
+    ):
+        """Raises FileExistsError if the checkpoint has another basis."""
+        self.basis = dict(basis or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.model, self.schedule = model.to(device()), schedule
         self.path, self.log_path = folder / f"{name}.pt", folder / f"{name}.jsonl"
@@ -146,6 +156,7 @@ class Trainer:
         state = {
             "step": self.step,
             "seconds": self.seconds,
+            "basis": self.basis,
             "model": self.model.state_dict(),
             "average": self.average,
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
@@ -185,6 +196,11 @@ class Trainer:
 
     def _resume(self) -> None:
         state = torch.load(self.path, map_location=device(), weights_only=True)
+        if state.get("basis", {}) != self.basis:
+            raise FileExistsError(
+                f"{self.path}: follows the steps {state['basis']}, expected {self.basis}; remove it to "
+                "train anew"
+            )
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from tools.training.data.clips import Clip, Mixture, Shards
+from tools.training.data.clips import ALL_VOICES, Clip, Mixture, Shards, shard_files
 from tools.training.data.sound import log_mel
 from tools.training.data.tokens import Encoder, load_tokens
 from tools.training.loop import Losses, Schedule, Trainer, device, hash_of
@@ -26,7 +26,7 @@ from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
 STEPS = (4_800, 1_000)  # the second number has a falling learning rate
-HEARD = Mixture(steps=12, natural_shards=4, pool=60, robot_clips=128)
+MIXTURE = Mixture(steps=12, natural_shards=4, robot_clips=128)
 PHONEME_WEIGHT, LISTENING_WEIGHT = 1.0, 0.5
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
 
@@ -62,7 +62,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Trains to the end of the schedule."""
     model, trainer = _trainer(arguments)
     encoder = Encoder(load_tokens(arguments.folder / TOKENS, VOCAB_SIZE))
-    shards = Shards(HEARD, arguments.folder, arguments.seed)
+    shards = Shards(MIXTURE, shard_files(arguments.folder, ALL_VOICES), arguments.seed)
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:{step}"

@@ -10,23 +10,35 @@ checkpoint.
 
 Data: `docs/training.md`. The data and the weights follow from --seed.
 
-Each stage has as many steps by default as the embedded model had, the last of them with a falling learning
+Each stage has as many steps by default as for the embedded model, the last of them with a falling learning
 rate. To measure word error rates, export the written checkpoint and run `voxport evaluate`.
 """
 
 import argparse
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 
 import torch
+from torch import nn
 
-from tools.training.data.clips import Clip, Mixture, Shards, natural_shards, unpack
+from tools.training.data.clips import (
+    ALL_VOICES,
+    SPEECH_FOLDER,
+    Clip,
+    Mixture,
+    Shards,
+    Source,
+    shard_files,
+    unpack,
+)
 from tools.training.data.tokens import BYTES, Encoder
 from tools.training.loop import Losses, Trainer
 from tools.training.speech.batches import Spoken, encode_clips, make_sequences, reference_codes
 from tools.training.speech.codec_model import CodecModel
-from tools.training.speech.losses import FRAMES, codec_losses, decoder_losses, language_losses, sequences_of
+from tools.training.speech.losses import FRAMES, codec_losses, decoder_losses, language_losses
 from tools.training.speech.model import REFERENCE_FRAMES, VOICES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
@@ -34,111 +46,140 @@ from tools.training.writing import write_speech
 CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral_tts_decoder"  # in STATE
 CODEC_STEPS = (9_000, 1_800)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (10_000, 2_000), (1_000, 400)
-HEARD_BY_CODEC = Mixture(steps=16, natural_shards=5, pool=64)
-HEARD = Mixture(steps=32, natural_shards=6, pool=115)
-Prompts = dict[str, torch.Tensor]  # codes of the prompt of each voice
+CODEC_SOURCES = (*ALL_VOICES, ("speech-own", 36, 40))
+SOURCES = (*ALL_VOICES, ("speech-own", 36, 91), ("speech-examples", 0, 24))
+CODEC_MIXTURE = Mixture(steps=16, natural_shards=5)
+
+
+class Recipe:
+    """The models of the stages, as far as the folder of the state has them."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self._arguments, self._folder = arguments, arguments.folder
+
+    @cached_property
+    def codec(self) -> Trainer:
+        model = CodecModel(trained_config().codec, self._arguments.seed)
+        return Trainer(model, self._folder, CODEC, schedule_of(self._arguments, *CODEC_STEPS))
+
+    @cached_property
+    def trained_codec(self) -> CodecModel:
+        """With averaged weights."""
+        model = _trained(self.codec).eval()
+        assert isinstance(model, CodecModel)
+        return model.requires_grad_(False)
+
+    @cached_property
+    def language(self) -> Trainer:
+        model = SpeechModel(trained_config(), self._arguments.seed)
+        basis, schedule = {CODEC: self.codec.step}, schedule_of(self._arguments, *LANGUAGE_STEPS)
+        return Trainer(model, self._folder, LANGUAGE, schedule, basis)
+
+    @cached_property
+    def trained_language(self) -> SpeechModel:
+        """With averaged weights."""
+        model = _trained(self.language)
+        assert isinstance(model, SpeechModel)
+        return model.requires_grad_(False)
+
+    @cached_property
+    def decoder(self) -> Trainer:
+        """Of the trained codec's decoder, in place. The code book stays."""
+        decoder = self.trained_codec.weights
+        for name, parameter in decoder.named_parameters():
+            parameter.requires_grad_(not name.startswith("quantizer"))
+        basis = {CODEC: self.codec.step, LANGUAGE: self.language.step}
+        schedule = schedule_of(self._arguments, *DECODER_STEPS)
+        return Trainer(decoder, self._folder, DECODER, schedule, basis)
+
+    def files(self, sources: Sequence[Source]) -> list[Path]:
+        """The shards of Kokoro, and those of recordings of the voices."""
+        folder = self._folder / SPEECH_FOLDER
+        recorded = [path for voice in VOICES.values() for path in sorted(folder.glob(f"{voice}-*.npz"))]
+        return [*shard_files(self._folder, sources), *recorded]
+
+    def spoken(self) -> Iterator[tuple[Clip, Spoken]]:
+        """All clips of the voices, with their codes."""
+        for path in self.files(SOURCES):
+            yield from encode_clips(_of_voices(unpack(path.read_bytes())), self.trained_codec)
+
+    def prompts(self) -> dict[str, torch.Tensor]:
+        """The codes of each voice's prompt, of its first sentence that is long enough.
+
+        Raises FileNotFoundError.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for _, one in self.spoken():
+            if one.voice not in found and len(one.codes) >= REFERENCE_FRAMES:
+                found[one.voice] = reference_codes(one.codes, REFERENCE_FRAMES)
+                if len(found) == len(VOICES):
+                    return found
+        missing = next(voice for voice in VOICES.values() if voice not in found)
+        raise FileNotFoundError(f"{self._folder / SPEECH_FOLDER}: has no sentence of the voice {missing}")
 
 
 def train_codec(arguments: argparse.Namespace) -> None:
-    model, trainer = _codec(arguments)
-    shards = Shards(HEARD_BY_CODEC, arguments.folder, arguments.seed)
+    recipe = Recipe(arguments)
+    model, shards = recipe.codec.model, Shards(CODEC_MIXTURE, recipe.files(CODEC_SOURCES), arguments.seed)
+    assert isinstance(model, CodecModel)
 
     def losses(step: int) -> Losses:
         return codec_losses(model, _of_voices(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)
 
-    trainer.run(losses, arguments.save_every)
+    recipe.codec.run(losses, arguments.save_every)
 
 
 def train_language(arguments: argparse.Namespace) -> None:
-    codec, model, trainer, voices = _language(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, shift=0)
+    """In batches of about one length: with random sentences, two of five positions were padding."""
+    recipe, encoder, size = Recipe(arguments), Encoder(BYTES), arguments.batch
+    codec, model = recipe.trained_codec, recipe.language.model
+    assert isinstance(model, SpeechModel)
+    voices, likeness = recipe.prompts(), codec.likeness(model.semantic_rows)
+    ordered = sorted((one for _, one in recipe.spoken()), key=lambda one: len(one.codes) + len(one.text))
 
     def losses(step: int) -> Losses:
-        seed, spoken = f"{arguments.seed}:{step}", [one for _, one in encoded.at(step)]
-        return language_losses(model, make_sequences(spoken, voices, encoder, seed, arguments.batch), seed)
+        seed = f"{arguments.seed}:{step}"
+        first = random.Random(seed).randrange(len(ordered) - size + 1)
+        batch = make_sequences(ordered[first : first + size], voices, encoder)
+        return language_losses(model, batch, likeness, seed)
 
-    trainer.run(losses, arguments.save_every)
+    recipe.language.run(losses, arguments.save_every)
 
 
 def train_decoder(arguments: argparse.Namespace) -> None:
-    codec, trainer, model, voices = _decoder(arguments)
-    encoder, encoded = Encoder(BYTES), _Encoded(arguments, codec, shift=1)
+    recipe, encoder = Recipe(arguments), Encoder(BYTES)
+    codec, model, voices = recipe.trained_codec, recipe.trained_language, recipe.prompts()
+    long = [pair for pair in recipe.spoken() if len(pair[1].codes) >= FRAMES]
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:decoder:{step}"
-        long = [pair for pair in encoded.at(step) if len(pair[1].codes) >= FRAMES]
-        chosen = random.Random(seed).sample(long, min(arguments.batch, len(long)))
-        sequences = sequences_of([one for _, one in chosen], voices, encoder)
+        chosen = random.Random(seed).sample(long, arguments.batch)
+        sequences = make_sequences([one for _, one in chosen], voices, encoder)
         return decoder_losses(codec, model, chosen, sequences, seed)
 
-    trainer.run(losses, arguments.save_every)
+    recipe.decoder.run(losses, arguments.save_every)
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Writes codec, backbone and acoustic transformer with averaged weights in the published format."""
-    codec, decoder, model, voices = _decoder(arguments)
-    decoder.averaged()
-    prompts = [voices[speaker] for speaker in VOICES.values()]
-    trainers = [_codec(arguments)[1], _language(arguments)[2], decoder]
-    write_speech(arguments.out, TrainedSpeech(model, codec, prompts), trainers)
-
-
-class _Encoded:
-    """The clips of a step, with their codes. `shift` changes the order of the shards."""
-
-    def __init__(self, arguments: argparse.Namespace, codec: CodecModel, shift: int):
-        self._codec = codec
-        self._shards = Shards(HEARD, arguments.folder, arguments.seed + shift)
-        self._index, self._pairs = -1, list[tuple[Clip, Spoken]]()
-
-    def at(self, step: int) -> list[tuple[Clip, Spoken]]:
-        if self._shards.index(step) != self._index:
-            clips = _of_voices(self._shards.at(step))
-            self._pairs = list(zip(clips, encode_clips(clips, self._codec), strict=True))
-            self._index = self._shards.index(step)
-        return self._pairs
+    recipe = Recipe(arguments)
+    codec, model = recipe.trained_codec, recipe.trained_language
+    _trained(recipe.decoder)
+    voices = recipe.prompts()
+    trained = TrainedSpeech(model, codec, [voices[name] for name in VOICES.values()])
+    write_speech(arguments.out, trained, [recipe.codec, recipe.language, recipe.decoder])
 
 
 def _of_voices(clips: list[Clip]) -> list[Clip]:
     return [clip for clip in clips if clip.voice in VOICES.values()]
 
 
-def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
-    model = CodecModel(trained_config().codec, arguments.seed)
-    return model, Trainer(model, arguments.folder, CODEC, schedule_of(arguments, *CODEC_STEPS))
-
-
-def _language(
-    arguments: argparse.Namespace,
-) -> tuple[CodecModel, SpeechModel, Trainer, Prompts]:
-    """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
-    _, codec_trainer = _codec(arguments)
-    _check_trained(codec_trainer)
-    codec = codec_trainer.averaged().eval()
-    assert isinstance(codec, CodecModel)
-    first = _of_voices(unpack(natural_shards(arguments.folder)[0].read_bytes()))
-    voices = reference_codes(encode_clips(first, codec), VOICES.values(), REFERENCE_FRAMES)
-    model = SpeechModel(trained_config(), arguments.seed)
-    schedule = schedule_of(arguments, *LANGUAGE_STEPS)
-    return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
-
-
-def _decoder(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer, SpeechModel, Prompts]:
-    """The codec and the trainer of its decoder, the trained language model, and the voices' prompts."""
-    codec, _, language, voices = _language(arguments)
-    _check_trained(language)
-    model = language.averaged()
-    assert isinstance(model, SpeechModel)
-    codec.requires_grad_(False)
-    decoder = codec.weights.requires_grad_(True)
-    schedule = schedule_of(arguments, *DECODER_STEPS)
-    return codec, Trainer(decoder, arguments.folder, DECODER, schedule), model, voices
-
-
-def _check_trained(trainer: Trainer) -> None:
+def _trained(trainer: Trainer) -> nn.Module:
+    """The model with averaged weights. Raises FileNotFoundError if it was not trained."""
     if not trainer.path.exists():
         stage = trainer.path.stem.removeprefix("voxtral_tts_")
         raise FileNotFoundError(f"{trainer.path}: train it first, with the stage `{stage}`")
+    return trainer.averaged()
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -152,7 +193,12 @@ STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    add_training_arguments(parser, f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}", 1.5e-3, batch=16)
+    add_training_arguments(
+        parser,
+        f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}, decoder {DECODER_STEPS[0]}",
+        1.5e-3,
+        batch=16,
+    )
     arguments = parser.parse_args()
     if arguments.stage == "write" and arguments.out is None:
         parser.error("write needs --out")
@@ -160,7 +206,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     try:
         STAGES[arguments.stage](arguments)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, FileExistsError) as error:
         parser.error(str(error))
 
 

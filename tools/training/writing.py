@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tools.training.data.tokens import BYTES, tekken_document
-from tools.training.loop import Trainer
+from tools.training.loop import Trainer, device
 from tools.training.recognition.model import RecognitionModel
 from tools.training.recognition.model import trained_params as recognition_params
 from tools.training.speech.model import VOICES, TrainedSpeech
@@ -23,7 +23,7 @@ from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 from voxport.runtime.machine import describe_machine
 
 CARD = "README.md"
-NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
+NOT_SHOWN = ("wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
 SENTENCES = "sentences of `tools/training/data`, a part of them from WordNet 3.0"
 KOKORO = "spoken by Kokoro-82M (Apache-2.0), with the phonemes of espeak-ng"
 LICENCE = (
@@ -50,11 +50,10 @@ def write_speech(out: Path, trained: TrainedSpeech, trainers: Sequence[Trainer])
     )
     weights = dict(model.weights.named_parameters())
     weights |= {f"audio_tokenizer.{name}": value for name, value in codec.weights.named_parameters()}
-    nothing = torch.zeros(1, len(voices[0]), dtype=torch.long)
+    nothing = torch.zeros(1, len(voices[0]), dtype=torch.long, device=device())
+    are_codes = torch.ones_like(nothing, dtype=torch.bool)
     rows = {
-        name: model.embed(
-            nothing, codes[None].to(nothing.device), torch.ones_like(nothing, dtype=torch.bool)
-        )[0]
+        name: model.embed(nothing, codes[None].to(device()), are_codes)[0]
         for name, codes in zip(VOICES, voices, strict=True)
     }
     documents = {PARAMS: params, TOKENIZER: tekken}

@@ -25,6 +25,8 @@ from tools.training.data.sentences import training_sentences
 
 CLIPS = 64  # a shard, three minutes of sound
 SPEECH_FOLDER = "speech"  # of the natural shards, in the folder of the state
+Source = tuple[str, int, int]  # name, first and end of the numbers of shards
+ALL_VOICES: tuple[Source, ...] = (("examples", 0, 24), ("own", 0, 36))  # Kokoro with all of its voices
 ACCENTS = ("en-us", "en-us", "en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-us-nyc")
 VARIANTS = (
     *(f"f{number}" for number in range(1, 6)),
@@ -120,41 +122,36 @@ def read_shard(process: "subprocess.Popen[bytes]") -> list[Clip]:
     return unpack(content)
 
 
-def natural_shards(folder: Path) -> list[Path]:
-    """The files of natural speech in the folder of a state. Raises FileNotFoundError if there are none."""
-    found = sorted((folder / SPEECH_FOLDER).glob("*.npz"))
-    if not found:
+def shard_files(folder: Path, sources: Sequence[Source]) -> list[Path]:
+    """The files of these shards in the folder of a state. Raises FileNotFoundError if one is missing."""
+    found = [
+        folder / SPEECH_FOLDER / f"{name}-{index:03}.npz"
+        for name, first, end in sources
+        for index in range(first, end)
+    ]
+    if missing := [path for path in found if not path.exists()]:
         raise FileNotFoundError(
-            f"{folder / SPEECH_FOLDER}: has no speech; make it with `python -m tools.training.data.speak`"
+            f"{missing[0]}: is missing, and {len(missing) - 1} other shards; make them with `python -m "
+            "tools.training.data.speak`"
         )
     return found
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What a training hears: clips of espeak-ng and natural shards, which serve `steps` steps.
-
-    The natural shards are drawn from the first `pool` ones. A pool that changes changes the training.
-    """
+    """The clips of `steps` steps: those of some natural shards, and clips of espeak-ng."""
 
     steps: int
     natural_shards: int
-    pool: int
     robot_clips: int = 0
 
 
 class Shards:
     """The clips of each step. The next shard of espeak-ng is made while one is used."""
 
-    def __init__(self, mixture: Mixture, folder: Path, seed: int):
-        """`folder` is the state of the training. Raises FileNotFoundError without enough natural shards."""
-        self._mixture, self._seed = mixture, seed
-        self._natural = natural_shards(folder)[: mixture.pool]
-        if len(self._natural) < mixture.pool:
-            raise FileNotFoundError(
-                f"{folder / SPEECH_FOLDER}: has {len(self._natural)} shards, expected {mixture.pool}; make "
-                "them with `python -m tools.training.data.speak`"
-            )
+    def __init__(self, mixture: Mixture, natural: Sequence[Path], seed: int):
+        """The natural shards are drawn from `natural`; other files are another training."""
+        self._mixture, self._natural, self._seed = mixture, natural, seed
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._index, self._clips = -1, list[Clip]()
 

@@ -1,7 +1,6 @@
 """Batches for backbone and acoustic transformer: prompts as published, then the frames of the sentence."""
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -15,10 +14,11 @@ from tools.training.loop import device
 from tools.training.speech.codec_model import FRAME_SAMPLES, SUBFRAMES, CodecModel
 from tools.training.speech.sound_batches import subframe_phonemes
 from voxport.bundle.constants.voxtral_tts import END_AUDIO, FIRST_CODE
+from voxport.runtime.text.cleanup import clean_sentence
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 MAX_WRONG_FRAMES = 0.5  # the largest share of wrong frames that are fed back
-NEAR_SPREAD = 0.35  # standard deviation of acoustic values in [-1, 1]
+NEAR_SPREAD = 0.35  # largest standard deviation of the error of acoustic values in [-1, 1]
 IGNORED = -100
 NO_WORD = -1
 FRAME_RATE = SPEECH_RATE / FRAME_SAMPLES
@@ -55,23 +55,40 @@ class PromptedSpeech(NamedTuple):
     phonemes: torch.Tensor
 
 
+def product_text(text: str) -> str | None:
+    """A text of training as the product gives it to the model. None if it says numbers or has other words.
+
+    A model that met digits and dashes in training would not meet the words and marks that stand for them.
+    """
+    cleaned = clean_sentence(text, "en")
+    is_equal = len(cleaned.split()) == len(text.split()) and not any(map(str.isdigit, cleaned))
+    return cleaned if is_equal else None
+
+
 @torch.no_grad()
-def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
-    """The codes of whole clips, completed with silence. There is one frame more than of sound."""
-    found: list[Spoken] = []
+def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[tuple[Clip, Spoken]]:
+    """Whole clips with their codes, completed with silence. There is one frame more than of sound.
+
+    Clips without a `product_text` are left out.
+    """
+    found: list[tuple[Clip, Spoken]] = []
     for first in range(0, len(clips), ENCODER_BATCH):
-        part = clips[first : first + ENCODER_BATCH]
-        sounds = [torch.from_numpy(samples_of(clip, SPEECH_RATE)) for clip in part]
+        part = [
+            (clip, text)
+            for clip in clips[first : first + ENCODER_BATCH]
+            if (text := product_text(clip.utterance.text))
+        ]
+        sounds = [torch.from_numpy(samples_of(clip, SPEECH_RATE)) for clip, _ in part]
         frames = [-(-len(sound) // FRAME_SAMPLES) for sound in sounds]
-        padded = torch.zeros(len(part), max(frames) * FRAME_SAMPLES)
+        padded = torch.zeros(len(part), max(frames, default=1) * FRAME_SAMPLES)
         for row, sound in enumerate(sounds):
             padded[row, : len(sound)] = sound
         codes = codec.codes(padded.to(device())).cpu()
-        for row, (clip, of_sound) in enumerate(zip(part, frames, strict=True)):
+        for row, ((clip, text), of_sound) in enumerate(zip(part, frames, strict=True)):
             count = of_sound + 1
             phonemes = torch.tensor(subframe_phonemes(clip, 0, SUBFRAMES * count)).unflatten(0, (count, -1))
             words = words_spoken(clip, count)
-            found.append(Spoken(clip.utterance.text, clip.voice, codes[row, :count], words, phonemes))
+            found.append((clip, Spoken(text, clip.voice, codes[row, :count].clone(), words, phonemes)))
     return found
 
 
@@ -99,33 +116,19 @@ def words_of_tokens(text: str, lengths: Sequence[int]) -> list[int]:
     return [sum(end <= start for end in ends[:-1]) for start in starts]
 
 
-def reference_codes(spoken: Sequence[Spoken], voices: Iterable[str], frames: int) -> dict[str, torch.Tensor]:
-    """The prompt of each voice: the first frames of one of its sentences, and END_AUDIO: int64 [frames + 1,
-    K].
-    """
-    found = {}
-    for voice in voices:
-        codes = next(one.codes for one in spoken if one.voice == voice and len(one.codes) >= frames)
-        end = torch.zeros_like(codes[:1])
-        end[0, 0] = END_AUDIO
-        found[voice] = torch.cat((codes[:frames], end))
-    return found
+def reference_codes(codes: torch.Tensor, frames: int) -> torch.Tensor:
+    """The prompt of a voice: the first frames of a sentence, and END_AUDIO: int64 [frames + 1, K]."""
+    end = torch.zeros_like(codes[:1])
+    end[0, 0] = END_AUDIO
+    return torch.cat((codes[:frames], end))
 
 
-def make_sequence(
-    text_ids: Sequence[int],
-    voice: torch.Tensor,
-    codes: torch.Tensor,
-    word_of: Sequence[int] = (),
-    words: torch.Tensor | None = None,
-    phonemes: torch.Tensor | None = None,
-) -> PromptedSpeech:
-    """The prompt of a voice's codes [N, K] and a text, then the frames `codes` [T, K].
+def make_sequence(spoken: Spoken, voice: torch.Tensor, encoder: Encoder) -> PromptedSpeech:
+    """The prompt of a voice's codes [N, K] and the text, then the frames of the sentence.
 
     The last position of the prompt chooses frame 0, and each frame the next one; the last chooses END_AUDIO.
-    `word_of` says which word each text token belongs to, `words` which word each frame speaks, `phonemes`
-    what its parts sound like.
     """
+    text_ids, codes = encoder.encode(spoken.text), spoken.codes
     before = [BOS, BEGIN_AUDIO]
     after = [NEXT_AUDIO_TEXT, *text_ids, REPEAT_AUDIO_TEXT, BEGIN_AUDIO]
     ids = torch.tensor([*before, *[AUDIO] * len(voice), *after, *[AUDIO] * len(codes)])
@@ -137,13 +140,12 @@ def make_sequence(
     targets[first - 1 : -1] = codes[:, 0]
     targets[-1] = END_AUDIO
     belongs, reads = torch.full((2, len(ids)), NO_WORD)
-    if words is not None:
-        end = word_of[-1] + 1
-        belongs[first - 2 - len(word_of) : first - 1] = torch.tensor([*word_of, end])
-        reads[first - 1 : -1], reads[-1] = words, end
+    word_of = words_of_tokens(spoken.text, encoder.lengths(text_ids))
+    end = word_of[-1] + 1
+    belongs[first - 2 - len(word_of) : first - 1] = torch.tensor([*word_of, end])
+    reads[first - 1 : -1], reads[-1] = spoken.words, end
     sounds = torch.full((len(ids), SUBFRAMES), IGNORED)
-    if phonemes is not None:
-        sounds[first - 1 : -1] = phonemes
+    sounds[first - 1 : -1] = spoken.phonemes
     return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads, sounds)
 
 
@@ -178,21 +180,10 @@ def with_near_codes(
 
 
 def make_sequences(
-    spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder, seed: str, size: int
+    spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder
 ) -> PromptedSpeech:
-    """At most `size` sentences of about one length, padded on the right to the longest: each tensor [B, S,
-    ...].
-
-    With random sentences, two of five positions would be padding.
-    """
-    ordered = sorted(spoken, key=lambda one: len(one.codes) + len(one.text))
-    start = random.Random(seed).randrange(1 - size, len(ordered))  # all sentences are equally likely
-    rows = []
-    for one in ordered[max(0, start) : start + size]:
-        ids = encoder.encode(one.text)
-        word_of = words_of_tokens(one.text, encoder.lengths(ids))
-        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words, one.phonemes))
-    return join_sequences(rows)
+    """These sentences, padded on the right to the longest: each tensor [B, S, ...]."""
+    return join_sequences([make_sequence(one, voices[one.voice], encoder) for one in spoken])
 
 
 def join_sequences(rows: Sequence[PromptedSpeech]) -> PromptedSpeech:

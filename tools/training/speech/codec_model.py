@@ -27,12 +27,13 @@ BOOK_DECAY = 0.97  # how much each step keeps of the counts and sums of the code
 # An entry of a lower count becomes an encoded frame with a new count. 37 batches later it is dead again if
 # no frame was near it. Where that takes long, one entry wins all frames before they differ.
 DEAD_USAGE, NEW_USAGE = 0.1, 0.3
+LIKENESS = 6.0  # of squared distances in the code book; the nearest entry is 15 away in the median
 SUBFRAMES = 4  # parts of a frame, each with a phoneme
 ENCODER_KERNEL = 7
 FRAME_SAMPLES = 1920
 PHONEME_WIDTH, PAST_FRAMES = 32, 3
 PAST_NOISE, LEAST_VARIANCE = 0.2, 1e-6
-PULL = 0.25  # of the expectation on the encoder
+PULL_WEIGHT = 0.25  # of the expectation on the encoder
 
 
 class Encoded(NamedTuple):
@@ -50,15 +51,15 @@ class Decoded(NamedTuple):
     """samples [B, T · 1920], a frame later than the sound. phonemes [B, 4·T, classes] are logits from the
     semantic codes, `unquantised` from the vectors before the quantiser.
 
-    `commitment`, `expectation` and `redundancy` are losses. `surprise` is the share of the acoustic values'
-    variance that phonemes and earlier frames do not explain, `used` the share of the book in this batch.
+    `commitment`, `expectation` and `redundancy` are losses. `unexplained` is the share of the variance of
+    acoustic values that phonemes and earlier frames do not explain, `used` that of the book in this batch.
     """
 
     samples: torch.Tensor
     commitment: torch.Tensor
     expectation: torch.Tensor
     redundancy: torch.Tensor
-    surprise: torch.Tensor
+    unexplained: torch.Tensor
     phonemes: torch.Tensor
     unquantised: torch.Tensor
     used: torch.Tensor
@@ -184,11 +185,14 @@ class CodecModel(nn.Module):
         semantic = encoded.semantic + (book - encoded.semantic).detach()
         values = encoded.acoustic.float()
         drawn = PAST_NOISE * torch.randn(values.shape, generator=noise).to(values.device)
-        expected = self.expectation(phonemes, torch.cat((semantic, values.detach() + drawn), dim=-1)).float()
+        past = torch.cat((semantic, values.detach() + drawn), dim=-1)
+        expected = self.expectation(phonemes.clamp_min(0), past).float()
+        known = (phonemes >= 0).all(dim=1)[:, None, None]  # rows; others have nothing to expect values from
+        expected = torch.where(known, expected, values)
         expectation = F.mse_loss(expected, values.detach())
-        expectation = expectation + PULL * F.mse_loss(values, expected.detach())
+        expectation = expectation + PULL_WEIGHT * F.mse_loss(values, expected.detach())
         error = (expected - values).detach().square().mean((0, 1))
-        surprise = (error / values.detach().var((0, 1)).clamp_min(LEAST_VARIANCE)).mean()
+        unexplained = (error / values.detach().var((0, 1)).clamp_min(LEAST_VARIANCE)).mean()
         acoustic = self._dithered(values, noise)
         if self.training:
             half = len(samples) // 2
@@ -200,10 +204,10 @@ class CodecModel(nn.Module):
             for part in (semantic, encoded.semantic)
         )
         return Decoded(
-            found, commitment, expectation, encoded.redundancy, surprise, logits, unquantised, used
+            found, commitment, expectation, encoded.redundancy, unexplained, logits, unquantised, used
         )
 
-    def heard_distance(self, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    def feature_distance(self, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         """Mean distance of two sounds [B, n] by what the encoder's stages give, relative to its size.
 
         No gradient reaches the encoder. With this loss, a recogniser had a fifth fewer words wrong.
@@ -221,6 +225,14 @@ class CodecModel(nn.Module):
     def book(self) -> torch.Tensor:
         """The semantic code book [codes, semantic_dim]."""
         return codebook_entries(self._book["embedding_sum"], self._book["cluster_usage"])
+
+    def likeness(self, rows: int) -> torch.Tensor:
+        """Targets [rows, rows] of semantic codes as published: each row has the code, and codes near it."""
+        book = self.book()
+        near = torch.softmax(-torch.cdist(book, book).square() / LIKENESS, dim=-1)
+        found, codes = torch.eye(rows, device=book.device), slice(FIRST_CODE, FIRST_CODE + len(book))
+        found[codes, codes] = near
+        return found
 
     def nearest(self, semantic: torch.Tensor) -> torch.Tensor:
         """semantic [..., semantic_dim] -> int64 [...], entries of the book."""
@@ -300,7 +312,7 @@ class CodecModel(nn.Module):
                 parameter.data.copy_(direction.detach().norm(dim=(1, 2), keepdim=True))
         for parameter in self._book.values():
             parameter.requires_grad_(False)
-        self._book["cluster_usage"].data.fill_(0.0)  # every entry begins at a frame of the first batch
+        self._book["cluster_usage"].data.fill_(0.0)  # the entries begin at frames of the first batches
 
 
 def _delayed(x: torch.Tensor, frames: int) -> torch.Tensor:

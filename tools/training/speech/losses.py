@@ -1,7 +1,7 @@
 """Losses of the stages that train speech."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,28 +9,26 @@ import torch.nn.functional as F
 
 from tools.training.data.clips import Clip
 from tools.training.data.sound import SPEECH_RATE, samples_of
-from tools.training.data.tokens import Encoder
 from tools.training.loop import Losses, device, hash_of
 from tools.training.speech.batches import (
     IGNORED,
     PromptedSpeech,
     Spoken,
-    join_sequences,
-    make_sequence,
     with_near_codes,
     with_wrong_frames,
 )
 from tools.training.speech.codec_model import FRAME_SAMPLES, CodecModel
-from tools.training.speech.model import ACOUSTIC_CODES, DROPPED_CONDITIONS, SpeechModel, semantic_loss
+from tools.training.speech.model import ACOUSTIC_CODES, DROPPED_CONDITIONS, SpeechModel, known_cross_entropy
 from tools.training.speech.sound_batches import make_sounds, spectral_distance
 from voxport.bundle.constants.voxtral_tts import FIRST_CODE
+from voxport.model.voxtral_tts.config import EULER_STEPS
+from voxport.model.voxtral_tts.modules import CFG_ALPHA
 
 FRAMES = 24  # 1.92 s, the length of a sound for the codec
-PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT, HEARD_WEIGHT = 0.3, 0.25, 0.3, 0.5
+PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT, FEATURES_WEIGHT = 0.3, 0.25, 0.3, 0.5
 EXPECTATION_WEIGHT, REDUNDANCY_WEIGHT = 1.0, 1.0
 READING_WEIGHT, ACOUSTIC_WEIGHT = 0.5, 2.0
 AT_THE_START = 0.3  # share of the frames whose velocity is learned at time 0, where the mean is read
-GUIDANCE = 1.2  # of the condition, as in the published configuration
 
 
 def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
@@ -38,19 +36,19 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
     batch = make_sounds(clips, seed, size, FRAMES)
     samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device())
     noise = torch.Generator().manual_seed(hash_of(seed))
-    found = model(samples, phonemes.clamp_min(0), noise)
+    found = model(samples, phonemes, noise)
     phonemes = phonemes.flatten()
     decoded, sounds = found.samples[:, FRAME_SAMPLES:], samples[:, :-FRAME_SAMPLES]
-    heard = model.heard_distance(decoded, sounds)
+    features = model.feature_distance(decoded, sounds)
     with torch.autocast(device().type, enabled=False):
         logarithmic, linear = spectral_distance(decoded, sounds, seed)
     logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
-    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
+    phoneme_loss = (known_cross_entropy(logits, phonemes) + known_cross_entropy(early, phonemes)) / 2
     phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
     loss = (
         logarithmic
         + LINEAR_WEIGHT * linear
-        + HEARD_WEIGHT * heard
+        + FEATURES_WEIGHT * features
         + PHONEME_WEIGHT * phoneme_loss
         + COMMITMENT_WEIGHT * found.commitment
         + EXPECTATION_WEIGHT * found.expectation
@@ -60,19 +58,22 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         "loss": loss,
         "log_mel": logarithmic,
         "linear": linear,
-        "heard": heard,
+        "features": features,
         "phonemes": phoneme_loss,
         "phoneme_accuracy": phoneme_accuracy,
         "commitment": found.commitment,
         "expectation": found.expectation,
         "redundancy": found.redundancy,
-        "surprise": found.surprise,
+        "unexplained": found.unexplained,
         "used": found.used,
     }
 
 
-def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
+def language_losses(model: SpeechModel, batch: PromptedSpeech, likeness: torch.Tensor, seed: str) -> Losses:
     """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced.
+
+    `likeness` [rows, rows] has the targets of each code: the product chooses the likeliest one, and among
+    many codes of one sound none would be likely.
 
     The acoustic codes that are fed back are as far off as the model's own. After a frame from another place,
     no acoustic values are learned: nothing would say which semantic code they belong to.
@@ -87,7 +88,7 @@ def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Los
     hidden = model.normed(states[-1])
     reading = model.reading_loss(states, batch.word_of, batch.reads)
     logits = model.semantic(hidden[chosen])
-    semantic = semantic_loss(logits, targets[chosen])
+    semantic = F.cross_entropy(logits.float(), likeness[targets[chosen]])
     phonemes = model.phoneme_loss(hidden[chosen], batch.phonemes[chosen])
     follows = (with_others == codes).all(dim=-1)
     row, position = torch.nonzero(follows & (targets >= FIRST_CODE), as_tuple=True)  # all but the last
@@ -113,7 +114,7 @@ def mean_acoustic_loss(
     """
     start = torch.randn(levels.shape, generator=noise).to(levels.device)
     times, drawn, dropped = (torch.rand(len(levels), generator=noise).to(levels.device) for _ in range(3))
-    times = torch.where(drawn < AT_THE_START, 0.0, times)
+    times = torch.where(drawn < AT_THE_START, 0.0, (times * EULER_STEPS).floor() / EULER_STEPS)
     condition = hidden * (dropped >= DROPPED_CONDITIONS)[:, None]
     with torch.no_grad():
         expected = start + model.velocity(start, torch.zeros_like(times), condition)
@@ -148,10 +149,11 @@ def decoder_losses(
             latents.append(torch.cat((semantic, values), dim=-1))
             sounds.append(torch.from_numpy(sound_of_frames(clip, first, FRAMES)))
     found, expected = codec.decode(torch.stack(latents)), torch.stack(sounds).to(device())
-    logarithmic, linear = spectral_distance(found, expected, seed)
-    heard = codec.heard_distance(found, expected)
-    loss = logarithmic + LINEAR_WEIGHT * linear + HEARD_WEIGHT * heard
-    return {"loss": loss, "log_mel": logarithmic, "linear": linear, "heard": heard}
+    with torch.autocast(device().type, enabled=False):
+        logarithmic, linear = spectral_distance(found, expected, seed)
+    features = codec.feature_distance(found, expected)
+    loss = logarithmic + LINEAR_WEIGHT * linear + FEATURES_WEIGHT * features
+    return {"loss": loss, "log_mel": logarithmic, "linear": linear, "features": features}
 
 
 def sound_of_frames(clip: Clip, first: int, count: int) -> np.ndarray:
@@ -164,17 +166,10 @@ def sound_of_frames(clip: Clip, first: int, count: int) -> np.ndarray:
 
 
 def _mean_values(model: SpeechModel, hidden: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
-    """The acoustic values [N, A] in [-1, 1] that one step from noise gives for hidden [N, dim]."""
-    start = torch.randn((len(hidden), ACOUSTIC_CODES), generator=noise).to(hidden.device)
-    begin = torch.zeros(len(hidden), device=hidden.device)
-    found, plain = (model.velocity(start, begin, each) for each in (hidden, 0 * hidden))
-    return (start + GUIDANCE * found + (1 - GUIDANCE) * plain).clamp(-1, 1)
-
-
-def sequences_of(
-    spoken: Sequence[Spoken], voices: Mapping[str, torch.Tensor], encoder: Encoder
-) -> PromptedSpeech:
-    """The sequences of these sentences, without what they read."""
-    return join_sequences(
-        [make_sequence(encoder.encode(one.text), voices[one.voice], one.codes) for one in spoken]
-    )
+    """The acoustic values [N, A] in [-1, 1] that the product's steps from noise give for hidden [N, dim]."""
+    x = torch.randn((len(hidden), ACOUSTIC_CODES), generator=noise).to(hidden.device)
+    for step in range(EULER_STEPS):
+        time = torch.full((len(hidden),), step / EULER_STEPS, device=hidden.device)
+        found, plain = (model.velocity(x, time, each) for each in (hidden, 0 * hidden))
+        x = x + (CFG_ALPHA * found + (1 - CFG_ALPHA) * plain) / EULER_STEPS
+    return x.clamp(-1, 1)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tools.training.data.espeak import PHONEMES
+from tools.training.data.espeak import PHONEMES, UNKNOWN
 from tools.training.data.tokens import BYTES
 from tools.training.layers import attend, causal_block, feed_forward, head_scores, initialise, project
 from tools.training.speech.batches import NO_WORD
@@ -62,6 +62,11 @@ class SpeechModel(nn.Module):
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, LONGEST)
         self.offsets = nn.Buffer(torch.tensor(config.code_offsets), persistent=False)
 
+    @property
+    def semantic_rows(self) -> int:
+        """Logits of a semantic code."""
+        return len(self.weights.acoustic_transformer.semantic_codebook_output.weight)
+
     def embed(self, ids: torch.Tensor, codes: torch.Tensor, is_code: torch.Tensor) -> torch.Tensor:
         """ids [B, S], codes [B, S, K], is_code [B, S]: which of both a position has -> [B, S, dim]."""
         tables = self.weights.mm_audio_embeddings
@@ -87,7 +92,7 @@ class SpeechModel(nn.Module):
     ) -> torch.Tensor:
         """Cross-entropy of the attention of one head of `READING_LAYERS` with the word that is spoken next.
 
-        word_of and reads int64 [B, S] as in `speech_batches.PromptedSpeech`. Without this loss, the model
+        word_of and reads int64 [B, S] as in `batches.PromptedSpeech`. Without this loss, the model
         continues sounds for thousands of steps before it begins to attend to the text.
         """
         is_read = reads != NO_WORD
@@ -115,7 +120,8 @@ class SpeechModel(nn.Module):
 
         Codes are many for one phoneme: their own loss says less about how a word is read.
         """
-        return F.cross_entropy(self.phoneme_head(hidden).float().view(-1, len(PHONEMES)), phonemes.flatten())
+        logits = self.phoneme_head(hidden).float().view(-1, len(PHONEMES))
+        return known_cross_entropy(logits, phonemes.flatten())
 
     def velocity(self, x: torch.Tensor, t: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """x [N, A] at the times t [N], hidden [N, dim] (zeros: no condition) -> velocity [N, A]."""
@@ -138,9 +144,10 @@ def embed_times(t: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
 
-def semantic_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of logits [N, rows] with semantic codes [N], END_AUDIO among them."""
-    return F.cross_entropy(logits.float(), targets)
+def known_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of logits [N, classes] with targets [N] that are known, not negative; 0 without."""
+    total = F.cross_entropy(logits, targets, reduction="sum", ignore_index=UNKNOWN)
+    return total / (targets != UNKNOWN).sum().clamp_min(1)
 
 
 def trained_params() -> Json:
