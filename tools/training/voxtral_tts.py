@@ -47,7 +47,7 @@ CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral
 CODEC_STEPS = (9_000, 1_800)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (10_000, 2_000), (1_000, 400)
 CODEC_SOURCES = (*ALL_VOICES, ("speech-own", 36, 40))
-SOURCES = (*ALL_VOICES, ("speech-own", 36, 91), ("speech-examples", 0, 24))
+SOURCES = (*ALL_VOICES, ("speech-own", 0, 91), ("speech-examples", 0, 24))
 CODEC_MIXTURE = Mixture(steps=16, natural_shards=5)
 
 

@@ -1,7 +1,7 @@
 """Kokoro speaks the sentences for training, once: shards of sound in STATE/speech.
 
     python -m tools.training.data.speak --folder STATE --voices package/voices --source own --shards 0:36
-    python -m tools.training.data.speak ... --source own --shards 36:91 --only-speech
+    python -m tools.training.data.speak ... --source own --shards 0:91 --only-speech
 
 A shard depends on its name only, so several processes can make different shards, and an interrupted one is
 made anew. A third of the sentences is spoken by the voices of the embedded model. The others are for
