@@ -34,7 +34,7 @@ from tools.training.loop import Muon, Schedule, Trainer
 from tools.training.recognition import streams
 from tools.training.recognition.model import LONGEST_DELAY, VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, fed_and_targets, make_batch, stream_tokens
-from tools.training.speech.batches import NO_WORD, Spoken, make_sequence, words_of_tokens, words_spoken
+from tools.training.speech.batches import NO_WORD, words_of_tokens, words_spoken
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.model import REFERENCE_FRAMES, SpeechModel, TrainedSpeech, trained_config
 from tools.training.speech.sound_batches import make_sounds, subframe_phonemes
@@ -93,19 +93,6 @@ def test_a_word_comes_when_due_and_the_prompt_has_no_targets() -> None:
     assert tokens == [PAD, PAD, WORD, 1001, 1002, WORD, 1003, PAD, PAD, WORD, 1004, PAD]
     fed, targets = fed_and_targets(tokens, prompt=3)
     assert fed == [SCHEDULE.bos_id, PAD, PAD, *tokens[2:-1]] and targets == [IGNORED, IGNORED, *tokens[2:]]
-
-
-def test_a_prompt_of_speech_is_the_published_one() -> None:
-    voice, codes = torch.full((2, 3), 5), torch.tensor([[7, 2, 3], [8, 4, 5]])
-    one = Spoken("Hi", "a", codes, torch.tensor([0, 1]), torch.tensor([[3] * 4, [4] * 4]))
-    found = make_sequence(one, voice, SPELLED)
-    text = SPELLED.encode("Hi")
-    assert found.ids.tolist() == [1, 25, 24, 24, 36, *text, 35, 25, 24, 24] and len(text) == 2
-    assert found.targets.tolist() == [IGNORED] * 8 + [7, 8, 1]
-    assert found.is_code.tolist() == [False] * 2 + [True] * 2 + [False] * 5 + [True] * 2
-    assert found.codes[9:].tolist() == codes.tolist()
-    assert found.phonemes[:, 0].tolist() == [IGNORED] * 8 + [3, 4, IGNORED], "of the frame that is chosen"
-    assert found.reads.tolist() == [NO_WORD] * 8 + [0, 1, 1] and found.word_of[5:8].tolist() == [0, 0, 1]
 
 
 def _clip() -> Clip:
@@ -228,6 +215,12 @@ def test_a_run_that_was_interrupted_ends_in_the_same_state(
     for key in ("model", "average"):
         assert all(torch.equal(saved[0][key][name], value) for name, value in saved[1][key].items())
     assert len(parts.optimisers) == 2
+
+
+def test_a_stage_does_not_go_on_if_an_earlier_one_did(tmp_path: Path) -> None:
+    model = _run(tmp_path, 1).model
+    with pytest.raises(FileExistsError, match=r"remove it to\s+train anew"):
+        Trainer(model, tmp_path, "model", Schedule(2), {"codec": 5})
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,12 @@ from tools.training.data.espeak import Utterance
 from tools.training.data.sound import samples_of
 from tools.training.data.tokens import BYTES, Encoder
 from tools.training.speech.batches import (
+    IGNORED,
     NEAR_SPREAD,
+    NO_WORD,
+    Spoken,
     encode_clips,
+    make_sequence,
     make_sequences,
     product_text,
     reference_codes,
@@ -129,3 +133,17 @@ def test_a_code_has_near_codes_as_targets_and_the_end_has_none() -> None:
     torch.testing.assert_close(found.sum(1), torch.ones(640))
     assert found[END_AUDIO, END_AUDIO] == 1 and found[FIRST_CODE + 5, FIRST_CODE + 5] == 1
     assert 0.3 < found[FIRST_CODE, FIRST_CODE + 1] < 0.5 and found[FIRST_CODE, FIRST_CODE + 2] == 0
+
+
+def test_a_prompt_of_speech_is_the_published_one() -> None:
+    encoder = Encoder(BYTES)
+    voice, codes = torch.full((2, 3), 5), torch.tensor([[7, 2, 3], [8, 4, 5]])
+    one = Spoken("Hi", "a", codes, torch.tensor([0, 1]), torch.tensor([[3] * 4, [4] * 4]))
+    found = make_sequence(one, voice, encoder)
+    text = encoder.encode("Hi")
+    assert found.ids.tolist() == [1, 25, 24, 24, 36, *text, 35, 25, 24, 24] and len(text) == 2
+    assert found.targets.tolist() == [IGNORED] * 8 + [7, 8, 1]
+    assert found.is_code.tolist() == [False] * 2 + [True] * 2 + [False] * 5 + [True] * 2
+    assert found.codes[9:].tolist() == codes.tolist()
+    assert found.phonemes[:, 0].tolist() == [IGNORED] * 8 + [3, 4, IGNORED], "of the frame that is chosen"
+    assert found.reads.tolist() == [NO_WORD] * 8 + [0, 1, 1] and found.word_of[5:8].tolist() == [0, 0, 1]
