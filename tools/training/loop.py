@@ -198,7 +198,7 @@ class Trainer:
         state = torch.load(self.path, map_location=device(), weights_only=True)
         if state.get("basis", {}) != self.basis:
             raise FileExistsError(
-                f"{self.path}: follows the steps {state['basis']}, expected {self.basis}; remove it to "
+                f"{self.path}: follows the steps {state.get('basis')}, expected {self.basis}; remove it to "
                 "train anew"
             )
         self.model.load_state_dict(state["model"])

@@ -58,7 +58,7 @@ class PromptedSpeech(NamedTuple):
 def product_text(text: str) -> str | None:
     """A text of training as the product gives it to the model. None if it says numbers or has other words.
 
-    A model that met digits and dashes in training would not meet the words and marks that stand for them.
+    The product replaces digits and dashes. Training on them teaches nothing about their replacements.
     """
     cleaned = clean_sentence(text, "en")
     is_equal = len(cleaned.split()) == len(text.split()) and not any(map(str.isdigit, cleaned))
@@ -72,15 +72,12 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[tuple[Clip, S
     Clips without a `product_text` are left out.
     """
     found: list[tuple[Clip, Spoken]] = []
-    for first in range(0, len(clips), ENCODER_BATCH):
-        part = [
-            (clip, text)
-            for clip in clips[first : first + ENCODER_BATCH]
-            if (text := product_text(clip.utterance.text))
-        ]
+    kept = [(clip, text) for clip in clips if (text := product_text(clip.utterance.text))]
+    for first in range(0, len(kept), ENCODER_BATCH):
+        part = kept[first : first + ENCODER_BATCH]
         sounds = [torch.from_numpy(samples_of(clip, SPEECH_RATE)) for clip, _ in part]
         frames = [-(-len(sound) // FRAME_SAMPLES) for sound in sounds]
-        padded = torch.zeros(len(part), max(frames, default=1) * FRAME_SAMPLES)
+        padded = torch.zeros(len(part), max(frames) * FRAME_SAMPLES)
         for row, sound in enumerate(sounds):
             padded[row, : len(sound)] = sound
         codes = codec.codes(padded.to(device())).cpu()
