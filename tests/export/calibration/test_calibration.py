@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 from safetensors.torch import save_file
-from support.export.calibrations import DATA, SENTENCES, TARGET, job_of, of_family, recorded
+from support.export.calibrations import ALIGNER, DATA, SENTENCES, TARGET, job_of, of_family, recorded
 from torch import nn
 
 from voxport.bundle.errors import UsageError
@@ -36,7 +36,7 @@ from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.schemes import IntegerScheme
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", (*FAMILIES, ALIGNER))
 def test_a_replay_computes_what_single_calls_do_and_weights_are_those_of_the_export(
     family: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+from support.export.golden_qwen3_asr import FOLDER
 from support.model.micro import micro_checkpoint
 
 from voxport.bundle.manifest import ExportJob, ExportRequest
@@ -21,9 +22,14 @@ DATA = CalibrationData(SENTENCES, "0" * 64)
 TARGET = open_target("onnx", "float32")
 
 
+ALIGNER = "aligner"  # of the family qwen3_asr
+
+
 def of_family(family: str, **quant_for: str) -> tuple[Resolved, ExportJob]:
+    """`family` may also be `ALIGNER`."""
     request = ExportRequest(quant="w4", quant_for=tuple(quant_for.items()))
-    resolved = resolve(Source(micro_checkpoint(family)), request)
+    checkpoint = FOLDER / ALIGNER if family == ALIGNER else micro_checkpoint(family)
+    resolved = resolve(Source(checkpoint), request)
     return resolved, job_of(resolved)
 
 
