@@ -114,6 +114,7 @@ class SpeechToText(ABC):
     languages: tuple[str, ...] = ("en",)  # codes of ISO 639 of those that the model transcribes
     has_hints = False  # whether `language` and `context` have an effect
     ignored: tuple[str, ...] = ()  # options of the command without one
+    live_only: tuple[str, ...] = ()  # options of the command without one on recordings
     has_word_times = True  # whether deltas have words
     is_steady = True  # whether 80 ms of live sound take the same time however long the stream is
 

@@ -211,11 +211,11 @@ def _check_task(task: SpeechToText, arguments: argparse.Namespace) -> None:
     if arguments.language:
         check_language(arguments.language, task.languages)
     hints = ("context",) if arguments.aligner else ("language", "context")  # an aligner needs the language
-    given = [f"--{name}" for name in hints if getattr(arguments, name) and not task.has_hints]
-    ignored = (name for name in task.ignored if getattr(arguments, name) != LIVE_ONLY.get(name, False))
-    given += [f"--{name.replace('_', '-')}" for name in ignored]
+    ignored = (*(() if task.has_hints else hints), *task.ignored, *(() if arguments.live else task.live_only))
+    given = [n for n in ignored if getattr(arguments, n) not in ("", None, LIVE_ONLY.get(n, False))]
     if given:
-        log.warning("%s: has no effect on this model", " and ".join(given))
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        log.warning("%s: has no effect on this model", options)
     if not task.has_word_times and (arguments.timestamps or arguments.format in CAPTIONS):
         advice = "" if arguments.live else "give --aligner, or "
         raise UsageError(

@@ -40,7 +40,7 @@ class AlignedSpeechToText(SpeechToText):
         self._task, self._aligner = task, aligner
         self._piece_s = max(SHORTEST_S, min(piece_s, aligner.fitting_s - SEARCH_S))
         self.languages, self.has_hints, self.is_steady = task.languages, task.has_hints, task.is_steady
-        self.ignored = task.ignored
+        self.ignored, self.live_only = task.ignored, task.live_only
 
     @property
     def sample_rate(self) -> int:

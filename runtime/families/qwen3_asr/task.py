@@ -33,7 +33,7 @@ class QwenSpeechToText(SpeechToText):
 
     max_live, delays_ms = 1, CHUNKS_MS
     has_hints, has_word_times, is_steady = True, False, False
-    ignored = ("chunk", "blank_penalty")
+    ignored, live_only = ("chunk", "blank_penalty"), ("delay_ms",)
 
     def __init__(self, engine: Engine, parts: Parts):
         self._engine, self._parts = engine, parts

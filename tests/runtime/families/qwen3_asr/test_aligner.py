@@ -143,14 +143,15 @@ def test_sound_is_not_encoded_for_a_text_that_does_not_fit(aligner: ForcedAlignm
 
 def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCaptureFixture) -> None:
     """A recogniser without hints and times of words, with an aligner to which the language gives rules."""
-    task, given = FixedText(), {"language": "en", "context": "names", "timestamps": True, "format": "json"}
+    task = FixedText()
+    given = {"language": "en", "context": "names", "timestamps": True, "format": "json", "live": False}
     cast(Any, task).has_hints = False
     for aligner, named in ((Path("aligner"), "--context"), (None, "--language and --context")):
         _check_task(task, Namespace(**given, aligner=aligner))
         assert caplog.messages.pop() == f"{named}: has no effect on this model"
         caplog.clear()
-    cast(Any, task).has_hints, task.ignored = True, ("chunk", "blank_penalty")
-    for chunk, penalty, named in ((2, True, "--chunk and --blank-penalty"), (1, False, "")):
-        _check_task(task, Namespace(**given, aligner=None, chunk=chunk, blank_penalty=penalty))
+    cast(Any, task).has_hints, task.ignored, task.live_only = True, ("chunk",), ("delay_ms",)
+    for chunk, delay, named in ((2, 480, "--chunk and --delay-ms"), (1, None, "")):
+        _check_task(task, Namespace(**given, aligner=None, chunk=chunk, delay_ms=delay))
         assert caplog.messages == ([f"{named}: has no effect on this model"] if named else [])
         caplog.clear()
