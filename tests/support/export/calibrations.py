@@ -20,8 +20,6 @@ FRAMES = 20  # for each sentence
 SENTENCES = [Sentence("en", "Seven geese."), Sentence("en", "No, on Friday!")]
 DATA = CalibrationData(SENTENCES, "0" * 64)
 TARGET = open_target("onnx", "float32")
-
-
 ALIGNER = "aligner"  # of the family qwen3_asr
 
 

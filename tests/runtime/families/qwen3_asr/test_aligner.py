@@ -22,6 +22,7 @@ from voxport.model.qwen3_asr.family import FAMILY
 from voxport.runtime.audio.captions import Word, timed_fields
 from voxport.runtime.families.qwen3_asr.aligned import AlignedSpeechToText
 from voxport.runtime.families.qwen3_asr.encoder import SoundEncoder
+from voxport.runtime.families.qwen3_asr.task import QwenSpeechToText
 from voxport.runtime.forced_alignment import Alignment, ForcedAlignment
 from voxport.runtime.opening import open_task
 from voxport.runtime.speech_to_text import (
@@ -150,7 +151,8 @@ def test_language_of_an_aligner_is_no_hint_without_effect(caplog: pytest.LogCapt
         _check_task(task, Namespace(**given, aligner=aligner))
         assert caplog.messages.pop() == f"{named}: has no effect on this model"
         caplog.clear()
-    cast(Any, task).has_hints, task.ignored, task.live_only = True, ("chunk",), ("delay_ms",)
+    cast(Any, task).has_hints, task.ignored = True, ("chunk",)
+    task.live_only = QwenSpeechToText.live_only
     for chunk, delay, named in ((2, 480, "--chunk and --delay-ms"), (1, None, "")):
         _check_task(task, Namespace(**given, aligner=None, chunk=chunk, delay_ms=delay))
         assert caplog.messages == ([f"{named}: has no effect on this model"] if named else [])
