@@ -120,7 +120,8 @@ def _lower(
         model.pack(name)  # `verify` needs the module again
         free_memory()
         if not output.keep_going:  # fails before the next graph is lowered
-            _raise_failures(job, VerificationResult.of(checked), folder)
+            advise = partial(rounding_advice, model, target, name)
+            _raise_failures(job, VerificationResult.of(checked), folder, advise)
     return finished, checked
 
 

@@ -75,7 +75,8 @@ def staging(out: Path) -> Iterator[Path]:
     new_parents = [parent for parent in (out.parent, *out.parent.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, out):
+        other = f"{out}: another export is writing it; wait for that one or use another output folder"
+        with locked(folder, other):
             with uninterrupted():
                 _recover(out)
             try:
@@ -107,8 +108,11 @@ def _clean_up(folder: Path, error: BaseException) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Locks the folder itself, so the lock ends with its process."""
+def locked(folder: Path, message: str) -> Iterator[None]:
+    """Locks the folder itself, so the lock ends with its process.
+
+    Raises UsageError with the message if another process has locked it.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,9 +120,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
             raise BlockingIOError
         yield
     except BlockingIOError:
-        raise UsageError(
-            f"{out}: another export is writing it; wait for that one or use another output folder"
-        ) from None
+        raise UsageError(message) from None
     finally:
         os.close(descriptor)
 

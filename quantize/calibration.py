@@ -103,7 +103,7 @@ def _unpacked(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class Calibration:
     """What a calibration found, in a file, so that an export reads one weight at a time.
 
-    mixture: of `--quant auto`.
+    mixture, budget: of `--quant auto`, and fields of the budget that it was made for.
     data: SHA-256 of the texts or recordings that they were made from; None if it is not known.
     exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """
@@ -126,6 +126,7 @@ class Calibration:
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
         self.digests: dict[str, str] = about.get("digests", {})
         self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
+        self.budget: dict[str, float | None] | None = about.get("budget")
         self.data: str | None = about.get("data")
 
     def rows(self, path: str) -> InputRows | None:
@@ -186,6 +187,7 @@ def save_calibration(
     exponents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     rotations: Mapping[str, torch.Tensor] = MappingProxyType({}),
     mixture: Sequence[Share] = (),
+    budget: Mapping[str, float | None] | None = None,
     data: str | None = None,
 ) -> None:
     """A file for `Calibration`."""
@@ -194,4 +196,5 @@ def save_calibration(
     tensors |= {ROTATIONS + name: value for name, value in rotations.items()}
     schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
     about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture, "data": data}
+    about |= {"budget": budget}
     save_file(tensors, path, {ABOUT: json.dumps(about)})

@@ -42,13 +42,16 @@ class PrefixCache:
 
     def __init__(self, bundle: Bundle, engine: str):
         """`engine` names what decides the rows besides the bundle: the engine, its version and its
-        precision.
+        precision. Without a name no rows are kept, so that a program sees how each prompt is computed.
         """
+        self._keeps = bool(engine)
         self._bundle = hashlib.sha256((bundle.folder / MANIFEST).read_bytes() + engine.encode()).digest()
         self._recent: OrderedDict[str, Arrays] = OrderedDict()  # by key; the last one was used last
         self._unwritten: set[str] = set()  # keys
         self._lock, self._reading = Lock(), Lock()
         self._folder: Path | None = None
+        if not engine:
+            return
         try:
             self._folder = private_folder("prefixes")
         except OSError as error:
@@ -88,6 +91,8 @@ class PrefixCache:
 
     def keep(self, prefix: bytes, rows: Arrays) -> None:
         """Keeps the rows of every cache by name in memory, in place of those that were used longest ago."""
+        if not self._keeps:
+            return
         key = self._key(prefix)
         with self._lock:
             self._recent[key] = rows

@@ -16,7 +16,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from voxport.bundle.json_types import Json
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.calibration.data import data_of
 from voxport.export.calibration.free_run import record_run
-from voxport.export.calibration.mixture import Budget, mixture, rules_of
+from voxport.export.calibration.mixture import Budget, rules_of
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.run import write_statistics
 from voxport.export.job import make_job
@@ -55,9 +54,9 @@ def measured(
     """Shares of equal codes of a recipe, or of a mixture of so many bits. `folder` may have steps of the
     calibration.
     """
-    choose = partial(mixture, budget=Budget(bits), target=TARGET) if bits else None
+    auto = (Budget(bits), TARGET) if bits else None
     with one_thread():
-        found = Calibration(write_statistics(resolved, calls, folder, choose))
+        found = Calibration(write_statistics(resolved, calls, folder, auto))
     rules = (*resolved.request.rules, *rules_of(found.mixture))
     resolved = resolve(resolved.source, resolved.request.model_copy(update={"rules": rules}))
     log.info("rules: %s", " ".join(rules))

@@ -62,10 +62,11 @@ class CalibrationData:
 def data_of(resolved: Resolved, given: Path) -> CalibrationData:
     """The user's data, or the built-in data if the path is empty. Raises UsageError.
 
-    Statistics of an earlier calibration have no sentences.
+    Statistics of an earlier calibration have no sentences, and the hash of those that they were made from.
     """
     if given.suffix == STATISTICS:
-        return CalibrationData([], read_calibration(given).sha256)
+        found = read_calibration(given)
+        return CalibrationData([], found.data or found.sha256)
     source = resolved.source
     if given != Path():
         return from_folder(given, is_listener(resolved))
@@ -114,7 +115,7 @@ def _checked(path: Path, listens: bool) -> list[Sentence]:
 
 
 def _hashed(sentences: list[Sentence]) -> CalibrationData:
-    found = hashlib.sha256(json.dumps([each.text for each in sentences]).encode())
+    found = hashlib.sha256(json.dumps([(each.name, each.text) for each in sentences]).encode())
     for sentence in sentences:
         if sentence.recording:
             found.update(sentence.recording.read_bytes())

@@ -1,5 +1,6 @@
 """The model's own run over the sentences of a calibration."""
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,6 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
     resolved, job = replace(resolved, cache_length=length), job.model_copy(update={"cache_length": length})
     model = Model(resolved, "BSHD")
     engine = RecordingEngine(model.components, model.module, "BSHD", float_activations)
-    engine.calls = []
     frames = LARGE_FRAMES if resolved.source.is_large else FRAMES
     with _without_artifacts(resolved, job) as bundle:
         try:
@@ -46,7 +46,7 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
         for seed, sentence in enumerate(sentences):
             if isinstance(task, TextToSpeech):
                 voice = _voice(task, sentence, seed, bundle.folder)
-                speech = SpeechOptions(voice=voice, max_frames=frames, store_prefix=False)
+                speech = SpeechOptions(voice=voice, max_frames=frames)
                 speak_text(task, sentence, seed, speech)
             elif isinstance(task, SpeechToText):
                 samples = sentence.samples(task.sample_rate)
@@ -79,7 +79,7 @@ def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) ->
     if task.voice_checkpoint() and (sentence.recording or not voices):
         built_in = read_sentences(RECORDINGS, CLONED)[number % CLONED]
         recording = sentence.recording or built_in.check_recording()
-        path = folder / f"{recording.stem}.safetensors"
+        path = folder / f"{hashlib.sha256(str(recording).encode()).hexdigest()[:8]}.safetensors"
         if not path.exists():
             path.write_bytes(task.make_voice(recording))
         return str(path)

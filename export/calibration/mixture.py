@@ -75,6 +75,10 @@ class Budget:
         """Bytes for so many weights."""
         return weights * self.bits / 8 if self.bits else 1e6 * (self.frame_mb or 0)
 
+    def as_option(self) -> str:
+        """The option of `voxport export`."""
+        return f"--bits {self.bits:g}" if self.bits else f"--frame-mb {self.frame_mb:g}"
+
     def describe(self, cost: float, weights: int) -> str:
         """Bytes of so many weights, in the unit of the budget."""
         return f"{8 * cost / weights:.3f} bits per weight" if self.bits else f"{cost / 1e6:.3f} MB per frame"
@@ -87,6 +91,8 @@ def mixture(choices: Iterable[Choice], budget: Budget, target: Target) -> list[S
     for choice in choices:
         if choice.recipe in held:
             options.setdefault(choice.path, []).append(choice)
+    if not options:
+        raise RecipeError("no linear is left to choose for; remove rules, or give more data")
     weights = sum(some[0].weights for some in options.values())
     limit = budget.limit(weights)
     found = choose(options, limit, budget.cost)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -16,9 +17,15 @@ Call = Mapping[str, torch.Tensor]  # inputs by name
 
 
 class RecordingEngine(EagerEngine):
-    """Keeps the inputs of all calls, by component in the order of the calls."""
+    """Keeps the inputs of all calls, by component in the order of the calls.
 
-    calls: list[tuple[str, Call]]
+    It has no `identity`, so each sequence begins with the calls that compute the rows of its prefix.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.identity = ""
+        self.calls: list[tuple[str, Call]] = []
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         signature = self._components[name].signature
@@ -42,6 +49,8 @@ class JoinedCall:
 def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS) -> JoinedCall:
     """`components` of one graph, the one with the widest bounds first, and their calls, at least one.
 
+    Raises ValueError if a sequence does not begin at position 0.
+
     Rows of sequences stand behind each other; calls without states are rows of one batch, at most `most`. A
     convolution sees the end of the sequence before.
     """
@@ -51,12 +60,15 @@ def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS
     dims = widest.dims
     axis = {spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in dims}
     first, *_ = axis.items()
-    lengths: list[int] = []
+    lengths, last = list[int](), -1
     for call in own:
-        rows = call[first[0]].shape[first[1]]
-        if not lengths or int(call[POSITION].flatten()[0]) == 0:
+        position = int(call[POSITION].flatten()[0])
+        if position == 0:
             lengths.append(0)
-        lengths[-1] += rows
+        elif position <= last:
+            raise ValueError(f"a sequence begins at position {position}, expected 0")
+        lengths[-1] += call[first[0]].shape[first[1]]
+        last = position
     arguments = [
         torch.cat([call[spec.name] for call in own], dim=axis[spec.name])
         if spec.name in axis

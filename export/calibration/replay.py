@@ -98,6 +98,8 @@ class PartCollector(Collector):
 class QuantizingCollector(Collector):
     """Each linear is quantised when its inputs arrive, in its only call, and computes with that weight.
 
+    If it meets fewer than `LEAST_ROWS`, its weight alone decides, and nothing is stored.
+
     folded: linears that constants are folded from, quantised as soon as their inputs are known. Another
         replay then folds what an export folds.
     """
@@ -110,8 +112,6 @@ class QuantizingCollector(Collector):
         if not self.is_open:
             return self._fold(x, linears)
         self._collect(x, linears)
-        if len(self.rows(linears)) < LEAST_ROWS:
-            return self._in_floats(x, linears)
         return [module(x) for module in self._quantized(linears, scheme)]
 
     def _fold(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
@@ -121,11 +121,13 @@ class QuantizingCollector(Collector):
         return [module(x) if module else plain for module, plain in zip(modules, in_floats, strict=True)]
 
     def _quantized(self, linears: Linears, scheme: Scheme) -> list[nn.Module]:
-        rows, found = InputRows.of(self.rows(linears)), list[nn.Module]()
+        met, found = self.rows(linears), list[nn.Module]()
+        rows = InputRows.of(met) if len(met) >= LEAST_ROWS else None
         for path in linears:
             weight = self.weight_of(path)
-            chosen = quantize(scheme, weight, path, rows)
-            self.stored.add(path, weight, scheme, chosen)
+            chosen = quantize(scheme, weight, path, rows) if rows else scheme.quantize(weight, path, False)
+            if rows:
+                self.stored.add(path, weight, scheme, chosen)
             found.append(chosen.module)
         self.folded |= {
             path: module for path, module in zip(linears, found, strict=True) if path in self.folded

@@ -4,11 +4,10 @@ import hashlib
 import json
 import logging
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -17,8 +16,8 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.bundle.user_cache import private_folder
 from voxport.export.calibration.channels import choose_changes
-from voxport.export.calibration.data import STATISTICS, CalibrationData, data_of
-from voxport.export.calibration.free_run import record_run
+from voxport.export.calibration.data import RECORDINGS, STATISTICS, CalibrationData, data_of, is_listener
+from voxport.export.calibration.free_run import frames_of, record_run
 from voxport.export.calibration.graph import GraphReplay
 from voxport.export.calibration.mixture import Budget, Choice, expected_losses, mixture, rules_of
 from voxport.export.calibration.record import Call
@@ -27,11 +26,15 @@ from voxport.export.calibration.store import (
     GIVEN,
     find_calibration,
     keep,
+    keep_copy,
     made_before,
     read_calibration,
 )
-from voxport.export.job import lowering_key, make_job
+from voxport.export.estimate import calibration_estimate
+from voxport.export.job import ROOT, lowering_key, make_job
+from voxport.export.memory import check_memory
 from voxport.export.resolve import Resolved, resolve
+from voxport.export.staging import locked
 from voxport.export.targets.base import Target
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.layers.channels import ChannelChanges
@@ -44,9 +47,11 @@ from voxport.quantize.calibration import (
     save_rows,
 )
 from voxport.quantize.parallel import one_thread
+from voxport.quantize.recipe import AUTO
 
 EXPIRY = 30 * 24 * 3600  # seconds after which an interrupted calibration is given up
-Chooser = Callable[[Iterable[Choice]], Sequence[Share]]
+RUN = ("runtime", "export/evaluation", "export/verify")
+Auto = tuple[Budget, Target]  # a mixture within the budget, of what the target holds
 log = logging.getLogger(__name__)
 
 
@@ -59,37 +64,46 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
     """
     if not any(recipe.schemes for recipe in resolved.recipes.values()):
         raise UsageError("the recipe quantises nothing; leave it out, or add --quant w4", field="calibrate")
-    sha256 = _given(given, budget) if given.suffix == STATISTICS else _made(resolved, target, given, budget)
+    sha256 = (
+        _given(resolved, given, budget)
+        if given.suffix == STATISTICS
+        else _made(resolved, target, given, budget)
+    )
     return _resolved(resolved, find_calibration(sha256).mixture, sha256)
 
 
-def _given(given: Path, budget: Budget | None) -> str:
-    has_mixture = bool(read_calibration(given).mixture)
-    if budget and not has_mixture:
-        raise UsageError(
-            f"{given}: its statistics have no mixture; give texts or recordings", field="calibrate"
-        )
-    if has_mixture and not budget:
-        raise UsageError(f"{given}: its statistics are for the recipe auto; give it", field="calibrate")
-    with tempfile.TemporaryDirectory() as folder:
-        return keep(shutil.copyfile(given, Path(folder) / given.name), GIVEN)
+def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
+    found, problem = read_calibration(given), ""
+    made_for = Budget(**found.budget) if found.budget else None
+    if foreign := found.schemes.keys() - resolved.source.quantizable:
+        problem = f"its statistics are of another model, which has {min(foreign)}"
+    elif budget and not made_for:
+        problem = "its statistics have no mixture; give texts or recordings"
+    elif made_for and made_for != budget:
+        problem = f"its statistics are for --quant {AUTO} {made_for.as_option()}; give that"
+    if problem:
+        raise UsageError(f"{given}: {problem}", field="calibrate")
+    return keep_copy(given, GIVEN)
 
 
 def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None) -> str:
     data, job = data_of(resolved, given), make_job(resolved, target, "calibration")
     kept, base = private_folder(FOLDER), _key(resolved, job, data)
-    choose = partial(mixture, budget=budget, target=target) if budget else None
     key = _digest([base, asdict(budget), target.name]) if budget else base
     if found := made_before(key):
         log.info("calibration: statistics %s were made before", found[:12])
         return found
-    steps = kept / f"{base}.partial"  # what was recorded serves any budget
+    steps = kept / f"{base}.partial"  # of any budget, if a calibration is interrupted
     for other in kept.glob("*.partial"):
         if other != steps and other.stat().st_mtime < time.time() - EXPIRY:
             shutil.rmtree(other)
+    rows = frames_of(data.sentences, is_listener(resolved), resolved.source.is_large)
+    needed = calibration_estimate(resolved, rows).memory_bytes
+    check_memory(needed, f"the calibration of {job.source.name}", "give statistics of another machine")
     steps.mkdir(exist_ok=True)
-    found = keep(calibrate(resolved, job, data, steps, choose), key)
-    shutil.rmtree(steps)
+    with locked(steps, f"{steps}: another export makes this calibration; wait for that one"):
+        found = keep(calibrate(resolved, job, data, steps, (budget, target) if budget else None), key)
+        shutil.rmtree(steps)
     return found
 
 
@@ -104,8 +118,16 @@ def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
     """What decides the statistics without a budget; no target does."""
     recipes = {name: entry.model_dump(mode="json") for name, entry in job.recipes.items()}
     files = {name: entry.sha256 for name, entry in job.source.files.items()}
-    code = lowering_key(Path(__file__).parent)  # this folder, and all that decides weights
-    return _digest([job.family, files, job.options, job.cache_length, recipes, data.sha256, code])
+    code = [lowering_key(Path(__file__).parent), *_hashes_of_run()]
+    parts = [job.family, files, job.options, job.cache_length, recipes, data.sha256, code]
+    return _digest([*parts, job.tools["torch"]])
+
+
+@cache
+def _hashes_of_run() -> list[str]:
+    """Hashes of what decides how the model speaks and what is compared, beside `lowering_key`."""
+    paths = [path for folder in RUN for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in (*paths, *sorted(RECORDINGS.iterdir()))]
 
 
 def _digest(parts: Sequence[object]) -> str:
@@ -117,25 +139,25 @@ def calibrate(
     job: ExportJob,
     data: CalibrationData,
     folder: Path,
-    choose: Chooser | None = None,
+    auto: Auto | None = None,
 ) -> Path:
     """A file for `quantize.calibration.Calibration`. The model speaks or hears the data.
 
-    `choose` makes a mixture. The steps of an interrupted calibration stay in `folder`, and are not made
+    With `auto`, it has a mixture. The steps of an interrupted calibration stay in `folder`, and are not made
     again.
     """
     log.info("calibration: the model speaks or hears %d sentences", len(data.sentences))
     with one_thread():  # sums of several threads differ in their last bits
         record = lambda path: torch.save(record_run(resolved, job, data.sentences), path)
         calls = torch.load(_step(folder / "calls", record))
-        return write_statistics(resolved, calls, folder, choose, data.sha256)
+        return write_statistics(resolved, calls, folder, auto, data.sha256)
 
 
 def write_statistics(
     resolved: Resolved,
     calls: Sequence[tuple[str, Call]],
     folder: Path,
-    choose: Chooser | None = None,
+    auto: Auto | None = None,
     data: str | None = None,
 ) -> Path:
     """The same, from recorded calls. `data` is the hash of its texts or recordings."""
@@ -143,10 +165,10 @@ def write_statistics(
     in_floats = [_rows(folder / f"{name}.floats", each) for name, each in replays.items()]
     rows_of = lambda path: next(filter(None, (each.rows(path) for each in in_floats)), None)
     chosen: Sequence[Share] = ()
-    if choose:
+    if auto:
         changes = ChannelChanges(resolved.source.root(), *choose_changes(resolved, rows_of))
         losses = lambda: expected_losses(resolved, replays, rows_of, changes)
-        chosen = choose(_losses(folder / "losses", losses))
+        chosen = mixture(_losses(folder / "losses", losses), *auto)
         resolved = _resolved(resolved, chosen)
         replays = _replays(resolved, calls)
     chosen_changes = choose_changes(resolved, rows_of)
@@ -158,7 +180,8 @@ def write_statistics(
         weights.tensors |= found.tensors()
         weights.schemes |= found.schemes
         weights.digests |= found.digests
-    save_calibration(folder / "statistics", weights, *chosen_changes, chosen, data)
+    budget = asdict(auto[0]) if auto else None
+    save_calibration(folder / "statistics", weights, *chosen_changes, chosen, budget, data)
     return folder / "statistics"
 
 

@@ -1,6 +1,8 @@
 """Statistics of calibrations in the user's cache folder, by what they were made from and by their hash."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -8,7 +10,7 @@ from safetensors import SafetensorError
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import file_entry
 from voxport.bundle.user_cache import private_folder
-from voxport.quantize.calibration import Calibration
+from voxport.quantize.calibration import AGAIN, Calibration
 
 FOLDER = "calibrations"
 GIVEN = "given"  # the key of statistics that the user gave
@@ -23,7 +25,12 @@ def find_calibration(sha256: str) -> Calibration:
             "them from that folder of the machine that made the bundle",
             field="calibration",
         )
-    return read_calibration(found)
+    calibration = read_calibration(found)
+    if calibration.sha256 != sha256:
+        raise UsageError(
+            f"{found}: is damaged: its hash differs; remove it, and {AGAIN}", field="calibration"
+        )
+    return calibration
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -44,7 +51,13 @@ def made_before(key: str) -> str | None:
 
 
 def keep(path: Path, key: str) -> str:
-    """Moves new statistics to the cache folder. Returns their hash."""
+    """Moves new statistics, a file in the cache folder, to their name. Returns their hash."""
     sha256 = file_entry(path).sha256
     os.replace(path, private_folder(FOLDER) / f"{key}-{sha256}.safetensors")
     return sha256
+
+
+def keep_copy(path: Path, key: str) -> str:
+    """The same for a file that stays where it is."""
+    with tempfile.TemporaryDirectory(dir=private_folder(FOLDER)) as folder:
+        return keep(Path(shutil.copyfile(path, Path(folder) / path.name)), key)

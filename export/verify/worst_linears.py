@@ -12,9 +12,12 @@ NAMED = 3  # linears in an advice
 LEAST = 0.05  # relative to the output: less is what rounding to 8 bits does without outlier channels
 
 
-def rounding_advice(model: Model, target: Target) -> str:
-    """What to try, for the end of a message; empty if activations are not rounded or lose little."""
-    found = rounding_errors(model, target)
+def rounding_advice(model: Model, target: Target, graph: str = "") -> str:
+    """What to try, for the end of a message; empty if activations are not rounded or lose little.
+
+    `graph`: only this one is looked at.
+    """
+    found = rounding_errors(model, target, graph)
     worst = sorted(found, key=found.__getitem__, reverse=True)[:NAMED]
     if not worst or found[worst[0]] < LEAST:
         return ""
@@ -27,9 +30,9 @@ def rounding_advice(model: Model, target: Target) -> str:
     return text
 
 
-def rounding_errors(model: Model, target: Target) -> dict[str, float]:
+def rounding_errors(model: Model, target: Target, graph: str = "") -> dict[str, float]:
     """How far the rounding of activations moves the output of each linear, by path, in an example call of
-    each component.
+    each component, or of those of one graph.
     """
     errors: dict[str, float] = {}
     kernel = target.linear_kernel
@@ -43,5 +46,7 @@ def rounding_errors(model: Model, target: Target) -> dict[str, float]:
 
     engine = EagerEngine(model.components, model.module, target.layout, measured)
     for component in model.components:
+        if graph not in ("", component.graph):
+            continue
         engine.stream().run(component.name, component.example(0))
     return errors

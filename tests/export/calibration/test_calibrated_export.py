@@ -48,6 +48,7 @@ def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
     stored = next((tmp_path / "cache").rglob(f"*{statistics}.safetensors"))
     given = stored.rename(tmp_path / "given.safetensors")
     again = tmp_path / "again"
-    assert export("--calibrate", given, "--out", again) == 0
+    for _ in range(2):  # it is not another bundle the second time
+        assert export("--calibrate", given, "--out", again) == 0
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     assert files and all((out / name).read_bytes() == (again / name).read_bytes() for name in files)

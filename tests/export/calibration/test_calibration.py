@@ -18,8 +18,10 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import Kind
 from voxport.export.calibration import free_run, run
+from voxport.export.calibration.channels import most_exponents
 from voxport.export.calibration.data import built_in, from_folder
 from voxport.export.calibration.graph import GraphReplay
+from voxport.export.calibration.mixture import Budget
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.replay import Collector, QuantizingCollector
 from voxport.export.evaluation.sentences import HELD_OUT, Sentence, read_sentences
@@ -33,7 +35,8 @@ from voxport.model.synthetic.outliers import Outliers
 from voxport.quantize.calibration import Calibration, quantize
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedModule
-from voxport.quantize.schemes import IntegerScheme
+from voxport.quantize.schemes import IntegerScheme, PaletteScheme
+from voxport.quantize.search import SMALLEST_SCALE
 
 
 @pytest.mark.parametrize("family", (*FAMILIES, ALIGNER))
@@ -107,6 +110,14 @@ def test_all_sequences_together_may_have_more_rows_than_a_cache(family: str, gra
     replays = [GraphReplay(replace(resolved, cache_length=rows), graph, calls) for rows in (2048, 64)]
     found = [replay.run(Collector(replay.weights_of(source)), source)[0] for replay in replays]
     assert found[0].shape[1] > 64 and torch.equal(*found)
+
+
+def test_channels_are_scaled_only_as_far_as_their_writer_tolerates() -> None:
+    """A row of 4 bits has the smallest scale if its largest weight is 8 times that; palettes are shared."""
+    weight = SMALLEST_SCALE * torch.tensor([[8.0, 1.0], [2.0, -16.0], [-100.0, 0.0], [0.0, 0.1]])
+    found = most_exponents(IntegerScheme(4, group=32), weight)
+    assert found is not None and found.tolist() == [0, 1, 3, 0]
+    assert most_exponents(PaletteScheme(4, channels=16), weight) is None
 
 
 def first_sequence(calls: list[tuple[str, Call]], graph: str) -> list[tuple[str, Call]]:
@@ -196,6 +207,14 @@ def test_statistics_do_not_depend_on_threads_or_interruptions_and_are_made_once(
     given = tmp_path / "given.safetensors"
     given.write_bytes(stored.read_bytes())
     assert calibrated(given) == first
+    with pytest.raises(UsageError, match=r"of another model, which has acoustic_transformer"):
+        run.calibrated(of_family("qwen3_tts")[0], TARGET, given)
+    with pytest.raises(UsageError, match="have no mixture"):
+        run.calibrated(resolved, TARGET, given, Budget(bits=5))
+    for path in tmp_path.rglob(f"*{first}.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(UsageError, match="is damaged: its hash differs"):
+        calibrated(texts)
     texts.write_text("Another text.\nAnd one more.\n")
     assert from_folder(texts, listens=False).sha256 != data.sha256
 

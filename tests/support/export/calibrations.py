@@ -17,7 +17,7 @@ from voxport.runtime.families import open_family
 from voxport.runtime.speech_to_text import SpeechToText
 
 FRAMES = 20  # for each sentence
-SENTENCES = [Sentence("en", "Seven geese."), Sentence("en", "No, on Friday!")]
+SENTENCES = [Sentence("en", text) for text in ("Seven geese.", "No, on Friday!", "Thick fog.")]  # two voices
 DATA = CalibrationData(SENTENCES, "0" * 64)
 TARGET = open_target("onnx", "float32")
 ALIGNER = "aligner"  # of the family qwen3_asr
