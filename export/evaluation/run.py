@@ -87,7 +87,8 @@ def evaluate(
             figures, rows = evaluate_recognition(task, full_text, options.sentences)
     folder = folder_name(bundle.folder)
     machine = describe_machine(EngineOptions().thread_count(bundle), ENGINES[job.target].packages[0])
-    quant, size, ran = job.request.quant, bundle.size, engine.identity
+    quant = f"{job.request.quant}, calibrated" if job.calibration else job.request.quant
+    size, ran = bundle.size, engine.identity
     return Evaluation(folder, job.family, job.target, quant, size, name, ran, machine, figures, tuple(rows))
 
 

@@ -295,6 +295,7 @@ def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> No
     for name in "ab":
         soundfile.write(folder / f"{name}.wav", np.zeros(16_000, np.float32), 16_000)
     assert "a.wav: is silent" in refused(folder, listens=True)
+    assert "a.wav: is silent" in refused(folder), "a voice would be made from it"
     resolved, job = of_family("voxtral_tts")
     with pytest.raises(UsageError, match=r"line 1: .*script"):
         free_run.record_run(resolved, job, [Sentence("line 1", "\u4f60\u597d\uff0c\u4e16\u754c")])
