@@ -93,8 +93,8 @@ def _packed(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     return (low & 15) | (high << 4)
 
 
-def _unpacked(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    if tensor.shape == like.shape:
+def _unpacked(tensor: torch.Tensor, columns: int) -> torch.Tensor:
+    if tensor.is_floating_point() or tensor.shape[-1] == columns:
         return tensor
     low = tensor << 4 >> 4 if tensor.dtype == torch.int8 else tensor & 15
     return torch.cat((low, tensor >> 4), dim=-1)
@@ -142,26 +142,22 @@ class Calibration:
             if name.startswith(WEIGHTS)
         }
 
-    def restored(
-        self, path: str, scheme: Scheme, weight: torch.Tensor, plain: QuantizedWeight
-    ) -> QuantizedWeight:
-        """The stored form of a weight; `plain` if there is none. `plain` is what the weight alone gives.
+    def restored(self, path: str, scheme: Scheme, weight: torch.Tensor) -> QuantizedWeight | None:
+        """The stored form of a linear's weight [N, K], if there is one.
 
         Raises UsageError if it belongs to another scheme or to other values.
         """
         if path not in self.schemes:
-            return plain
-        module = plain.module
+            return None
         errors = self._tensor(f"{WEIGHTS}{path}.errors").tolist()
         if self.schemes[path] != scheme.to_entry():
             found = dict(self.schemes[path])
             raise UsageError(f"{path}: was calibrated for {found}, not for {scheme.describe()}; {AGAIN}")
         if self.digests[path] != _digest(weight):
             raise UsageError(f"{path}: was calibrated with other values than the checkpoint's; {AGAIN}")
-        make: Any = type(module)  # each subclass has its own arguments
+        make: Any = scheme.linear_class()  # each class has its own arguments
         stored = (
-            _unpacked(self._tensor(f"{WEIGHTS}{path}.{name}"), getattr(module, name))
-            for name in module.row_tensors
+            _unpacked(self._tensor(f"{WEIGHTS}{path}.{name}"), weight.shape[1]) for name in make.row_tensors
         )
         return QuantizedWeight(make(*stored, scheme), SquaredErrors(*errors))
 

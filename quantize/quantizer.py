@@ -35,9 +35,8 @@ class Quantizer:
         scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
-        found = scheme.quantize(weight, path, is_table)
-        if self.calibration:
-            found = self.calibration.restored(path, scheme, weight, found)
+        stored = self.calibration and self.calibration.restored(path, scheme, weight)
+        found = stored or scheme.quantize(weight, path, is_table)
         if not found.errors.are_plausible:
             raise RecipeError(
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "

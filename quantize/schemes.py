@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from voxport.quantize.inputs import InputRows
     from voxport.quantize.modules import QuantizedModule, QuantizedWeight
 
+    ModuleClass = type[QuantizedModule]
+
 SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
 
 
@@ -61,6 +63,10 @@ class Scheme(ABC):
         None if the scheme cannot do that. `found` is what `quantize` returned for their importance.
         """
         return None
+
+    def linear_class(self) -> ModuleClass:
+        """The class of the module that replaces a linear, if it has `row_tensors`."""
+        raise NotImplementedError(f"{self.type}: its weights are not stored")
 
     @abstractmethod
     def storage(self, shape: Sequence[int]) -> Storage:
@@ -124,6 +130,11 @@ class IntegerScheme(Scheme):
         make = QuantizedEmbedding if is_table else QuantizedLinear
         return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
 
+    def linear_class(self) -> ModuleClass:
+        from voxport.quantize.modules import QuantizedLinear
+
+        return QuantizedLinear
+
     def compensate(
         self, found: QuantizedModule, weight: torch.Tensor, rows: InputRows
     ) -> QuantizedModule | None:
@@ -181,6 +192,11 @@ class PaletteScheme(Scheme):
 
         found = search_palette(weight, self.bits, self.channels, importance)
         return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
+
+    def linear_class(self) -> ModuleClass:
+        from voxport.quantize.modules import PalettizedLinear
+
+        return PalettizedLinear
 
     def compensate(
         self, found: QuantizedModule, weight: torch.Tensor, rows: InputRows

@@ -252,7 +252,8 @@ def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) ->
         assert scheme
         weight = replay.weights_of(changed)(path)
         plain = scheme.quantize(weight, path, False)
-        found = statistics.restored(path, scheme, weight, plain)
+        found = statistics.restored(path, scheme, weight)
+        assert found
         rows = InputRows.of(replay.quantized(changed).rows_by_path()[path])
         expected = quantize(scheme, weight, path, rows)
         assert torch.equal(found.module.weight, expected.module.weight) and found.errors == expected.errors
@@ -260,10 +261,10 @@ def test_stored_weights_are_for_one_checkpoint_and_one_recipe(tmp_path: Path) ->
         tuned = weight.clone()
         tuned[0, 0] += 0.01  # a fine-tune moves norms by less than their rounding
         with pytest.raises(UsageError, match=f"{path}: was calibrated with other values"):
-            statistics.restored(path, scheme, tuned, plain)
+            statistics.restored(path, scheme, tuned)
         other = IntegerScheme(4, group=64)
         with pytest.raises(UsageError, match=f"{path}: was calibrated for .*, not for int4"):
-            statistics.restored(path, other, weight, plain)
+            statistics.restored(path, other, weight)
 
 
 def test_built_in_data_is_for_the_languages_of_the_model() -> None:
