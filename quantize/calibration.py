@@ -21,8 +21,9 @@ from safetensors.torch import save_file
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import SchemeEntry, file_entry
 from voxport.quantize.inputs import InputRows
-from voxport.quantize.modules import QuantizedWeight
+from voxport.quantize.modules import QuantizedLinear, QuantizedWeight
 from voxport.quantize.parallel import one_thread
+from voxport.quantize.rounding import RoundingLoss, rounding_loss
 from voxport.quantize.schemes import Scheme
 from voxport.quantize.search import SquaredErrors
 
@@ -67,10 +68,15 @@ class StoredWeights:
         self.schemes: dict[str, SchemeEntry] = {}
         self.digests: dict[str, str] = {}
         self.methods = Counter[str]()
+        self.losses: dict[str, RoundingLoss] = {}  # of integer activations, by path; not in the file
 
-    def add(self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight) -> None:
-        """Nothing for a module that is not made of tensors with rows."""
+    def add(
+        self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight, rows: InputRows
+    ) -> None:
+        """Nothing for a module that is not made of tensors with rows. `rows` are its inputs."""
         module = found.module
+        if isinstance(module, QuantizedLinear):
+            self.losses[path] = rounding_loss(module, rows.held_out)
         if not module.row_tensors:
             return
         tensors = {name: getattr(module, name) for name in module.row_tensors}

@@ -113,6 +113,14 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[found]
 
 
+def with_float_activations(scheme: object) -> str | None:
+    """The recipe whose linears differ from `scheme` by activations that stay floats, if there is one."""
+    if not isinstance(scheme, IntegerScheme):
+        return None
+    floats = replace(scheme, activations="float")
+    return next((name for name, recipe in RECIPES.items() if recipe.linears == floats), None)
+
+
 def with_min_bits(name: str, bits: int) -> str:
     """The recipe `name`, or `w8` if its linears have fewer than `bits` bits. Raises RecipeError."""
     linears = find_recipe(name).linears

@@ -127,7 +127,7 @@ class QuantizingCollector(Collector):
             weight = self.weight_of(path)
             chosen = quantize(scheme, weight, path, rows) if rows else scheme.quantize(weight, path, False)
             if rows:
-                self.stored.add(path, weight, scheme, chosen)
+                self.stored.add(path, weight, scheme, chosen, rows)
             found.append(chosen.module)
         self.folded |= {
             path: module for path, module in zip(linears, found, strict=True) if path in self.folded

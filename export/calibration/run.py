@@ -36,6 +36,7 @@ from voxport.export.memory import check_memory
 from voxport.export.resolve import Resolved, resolve
 from voxport.export.staging import locked
 from voxport.export.targets.base import Target
+from voxport.export.verify.worst_linears import describe_worst
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.layers.channels import ChannelChanges
 from voxport.quantize.calibration import (
@@ -190,6 +191,8 @@ def _write_weights(path: Path, replay: GraphReplay, checkpoint: Checkpoint) -> N
     if stored.schemes:
         methods = ", ".join(f"{count} with {name}" for name, count in sorted(stored.methods.items()))
         log.info("calibration: %s: %d linears quantised, %s", replay.name, len(stored.schemes), methods)
+    if worst := describe_worst(stored.losses):
+        log.warning("calibration: %s: %s", replay.name, worst)
     save_calibration(path, stored)
 
 

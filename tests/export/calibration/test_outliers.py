@@ -10,6 +10,7 @@ from support.export.calibrations import job_of, recorded
 
 from voxport.bundle.manifest import ExportRequest
 from voxport.export.calibration import run
+from voxport.export.calibration.channels import Changes
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source, resolve
 from voxport.export.targets import open_target
@@ -59,6 +60,17 @@ def test_a_failed_verification_can_name_what_rounds_worst(tmp_path: Path) -> Non
         for name in ("onnx", "executorch", "coreml")
         if (target := open_target(name))
     }
-    assert "--quant-rule '*feed_forward.w2=w8a32'" in advices["onnx"]
+    assert "the rule '*feed_forward.w2=w8a32'" in advices["onnx"]
     assert "feed_forward.w2" in advices["executorch"] and "w8a32" not in advices["executorch"]
-    assert "--calibrate" in advices["executorch"] and not advices["coreml"]
+    assert "a calibration" in advices["executorch"] and not advices["coreml"]
+
+
+def test_a_calibration_names_what_rounds_worst_on_its_own_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Channels are left as they are; otherwise nothing would be lost."""
+    monkeypatch.setattr(run, "choose_changes", lambda *_: Changes({}, {}))
+    resolved = resolve(with_outliers("voxtral_tts", tmp_path / "checkpoint"), ExportRequest(quant="w4"))
+    run.write_statistics(resolved, recorded(resolved, job_of(resolved)), tmp_path)
+    assert "backbone: the rounding of activations moves most the outputs of layers.0.feed_forw" in caplog.text
+    assert "the rule '*feed_forward.w2=w4a32' keeps them as floats" in caplog.text
