@@ -75,9 +75,8 @@ class Budget:
         """Bytes for so many weights."""
         return weights * self.bits / 8 if self.bits else 1e6 * (self.frame_mb or 0)
 
-    def as_option(self) -> str:
-        """The option of `voxport export`."""
-        return f"--bits {self.bits:g}" if self.bits else f"--frame-mb {self.frame_mb:g}"
+    def __str__(self) -> str:
+        return f"{self.bits:g} bits per weight" if self.bits else f"{self.frame_mb:g} MB per frame"
 
     def describe(self, cost: float, weights: int) -> str:
         """Bytes of so many weights, in the unit of the budget."""

@@ -81,7 +81,7 @@ def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
     elif budget and not made_for:
         problem = "its statistics have no mixture; give texts or recordings"
     elif made_for and made_for != budget:
-        problem = f"its statistics are for --quant {AUTO} {made_for.as_option()}; give that"
+        problem = f"its statistics are for the recipe {AUTO} with {made_for}; give that"
     if problem:
         raise UsageError(f"{given}: {problem}", field="calibrate")
     return keep_copy(given, GIVEN)

@@ -11,21 +11,25 @@ from voxport.export.calibration import free_run, run
 from voxport.export.calibration.data import from_folder
 
 
-def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A folder with another bundle is refused before anything is recorded."""
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Data of a short calibration, with a cache folder of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(free_run, "FRAMES", 16)
-    texts, out = tmp_path / "texts.txt", tmp_path / "out"
-    texts.write_text("Seven geese.\nNo, on Friday!\n")
-    checkpoint = str(micro_checkpoint("voxtral_tts"))
-    data = from_folder(texts, listens=False).sha256
+    (found := tmp_path / "texts.txt").write_text("Seven geese.\nNo, on Friday!\n")
+    return found
 
-    def export(*more: object) -> int:
-        command = ["--checkpoint", checkpoint, "--target", "onnx", "--quant", "w4", "--no-verify", "-q"]
-        return voxport(["export", *command, *map(str, more)])
 
+def export(*options: object, quant: str = "w4") -> int:
+    command = ["--checkpoint", micro_checkpoint("voxtral_tts"), "--target", "onnx", "--quant", quant]
+    return voxport(["export", *map(str, command), "--no-verify", "-q", *map(str, options)])
+
+
+def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder with another bundle is refused before anything is recorded."""
+    data, out = from_folder(texts, listens=False).sha256, tmp_path / "out"
     assert export("--calibrate", texts, "--dry-run") == 0
     said = capsys.readouterr().out
     assert f"calibration with 2 sentences, sha256 {data}: up to 32 rows, estimated 0.9 GB" in said
@@ -52,3 +56,19 @@ def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
         assert export("--calibrate", given, "--out", again) == 0
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     assert files and all((out / name).read_bytes() == (again / name).read_bytes() for name in files)
+
+
+def test_a_mixture_is_rules_in_the_manifest_and_a_table_for_people(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, budget = tmp_path / "out", ("--bits", 6)
+    assert export(*budget, "--calibrate", texts, "--out", out, quant="auto") == 0
+    job, readme = json.loads((out / "manifest.json").read_text())["job"], (out / "README.md").read_text()
+    rules = dict(rule.split("=") for rule in job["request"]["rules"])
+    assert set(rules.values()) <= {"w4g128", "w8"} and len(rules) > 2 and "| layers.0 |" in readme
+    for path in (path for path in rules if path.startswith("layers.0.")):
+        assert path.removeprefix("layers.0.") in readme.partition("| layers.0 |")[2].partition("\n")[0]
+    given = next((tmp_path / "cache").rglob(f"*{job['calibration']}.safetensors"))
+    assert export("--bits", 5, "--calibrate", given, "--out", tmp_path / "b", quant="auto") == 2
+    assert "are for the recipe auto with 6 bits per weight" in capsys.readouterr().err
+    assert export(*budget, "--calibrate", given, "--out", out, quant="auto") == 0
