@@ -104,7 +104,7 @@ class GraphReplay:
             if self._specs[0].kind is Kind.HIDDEN:
                 for part in module.modules():  # a head met the last row only; its other inputs are here
                     if isinstance(part, AwaitingInputs) and collector.forget(part.parts):
-                        part(outputs[0])
+                        part.meet(outputs[0])
         collector.is_open = False
         return [output for output in outputs if output.is_floating_point()]
 

@@ -47,6 +47,10 @@ class Collector:
             self._collect(x, linears)
         return self._in_floats(x, linears)
 
+    def meet(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> None:
+        """x [..., K]: all inputs of linears whose outputs are not needed"""
+        self._collect(x, linears)
+
     def rows(self, linears: Linears) -> torch.Tensor:
         """Rows [R, K] of all calls, in bfloat16."""
         return _some(torch.cat(self._parts[linears]))
@@ -113,6 +117,10 @@ class QuantizingCollector(Collector):
             return self._fold(x, linears)
         self._collect(x, linears)
         return [module(x) for module in self._quantized(linears, scheme)]
+
+    def meet(self, x: torch.Tensor, linears: Linears, scheme: Scheme) -> None:
+        super().meet(x, linears, scheme)
+        self._quantized(linears, scheme)
 
     def _fold(self, x: torch.Tensor, linears: Linears) -> list[torch.Tensor]:
         """A constant, from floats in the first replay."""
@@ -191,6 +199,10 @@ class AwaitingInputs(QuantizedModule):
         paths = [path for part in parts for path in part.parts]
         weight = torch.cat([part.weight for part in parts])
         return AwaitingInputs(self.collector, paths, weight, self._scheme)
+
+    def meet(self, x: torch.Tensor) -> None:
+        """Gives the inputs to the collector, and computes no output."""
+        self.collector.meet(x, self.parts, self._scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs = self.collector.multiply(x, self.parts, self._scheme)
