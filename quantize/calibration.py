@@ -23,7 +23,7 @@ from voxport.bundle.manifest import SchemeEntry, file_entry
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedLinear, QuantizedWeight
 from voxport.quantize.parallel import one_thread
-from voxport.quantize.rounding import RoundingLoss, rounding_loss
+from voxport.quantize.rounding import rounding_error
 from voxport.quantize.schemes import Scheme
 from voxport.quantize.search import SquaredErrors
 
@@ -68,15 +68,16 @@ class StoredWeights:
         self.schemes: dict[str, SchemeEntry] = {}
         self.digests: dict[str, str] = {}
         self.methods = Counter[str]()
-        self.losses: dict[str, RoundingLoss] = {}  # of integer activations, by path; not in the file
+        self.rounding_errors: dict[str, float] = {}  # of integer activations, by path
 
     def add(
         self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight, rows: InputRows
     ) -> None:
         """Nothing for a module that is not made of tensors with rows. `rows` are its inputs."""
         module = found.module
-        if isinstance(module, QuantizedLinear):
-            self.losses[path] = rounding_loss(module, rows.held_out)
+        if isinstance(module, QuantizedLinear) and scheme.integer_activations(True):
+            with one_thread():
+                self.rounding_errors[path] = round(rounding_error(module, rows.held_out), 4)
         if not module.row_tensors:
             return
         tensors = {name: getattr(module, name) for name in module.row_tensors}
@@ -109,7 +110,9 @@ def _unpacked(tensor: torch.Tensor, columns: int) -> torch.Tensor:
 class Calibration:
     """What a calibration found, in a file, so that an export reads one weight at a time.
 
-    mixture, budget: of `--quant auto`, and fields of the budget that it was made for.
+    mixture: recipes of `--quant auto`.
+    budget: fields of the budget that they were made for.
+    rounding_errors: of integer activations, relative to the output of each linear, on held-out inputs.
     data: SHA-256 of the texts or recordings that they were made from; None if it is not known.
     exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """
@@ -132,6 +135,7 @@ class Calibration:
         self.schemes = {path: SchemeEntry(**entry) for path, entry in about.get("schemes", {}).items()}
         self.digests: dict[str, str] = about.get("digests", {})
         self.mixture = tuple(Share(*each) for each in about.get("mixture", ()))
+        self.rounding_errors: dict[str, float] = about.get("rounding_errors", {})
         self.budget: dict[str, float | None] | None = about.get("budget")
         self.data: str | None = about.get("data")
 
@@ -198,5 +202,5 @@ def save_calibration(
     tensors |= {ROTATIONS + name: value for name, value in rotations.items()}
     schemes = {name: entry.model_dump(mode="json") for name, entry in weights.schemes.items()}
     about = {"schemes": schemes, "digests": weights.digests, "mixture": mixture, "data": data}
-    about |= {"budget": budget}
+    about |= {"budget": budget, "rounding_errors": weights.rounding_errors}
     save_file(tensors, path, {ABOUT: json.dumps(about)})

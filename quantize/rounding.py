@@ -24,8 +24,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
-def rounding_loss(linear: QuantizedLinear, x: torch.Tensor) -> RoundingLoss:
-    """The larger loss of both integer arithmetics for inputs x [R, K]."""
+def rounding_error(linear: QuantizedLinear, x: torch.Tensor) -> float:
+    """The larger relative error of both integer arithmetics for inputs x [R, K]."""
     expected = float_activations(x, linear)
-    errors = (relative_error(kernel(x, linear), expected) for kernel in (int8_per_block, int8_per_token))
-    return RoundingLoss(max(errors), linear.scheme)
+    return max(relative_error(kernel(x, linear), expected) for kernel in (int8_per_block, int8_per_token))

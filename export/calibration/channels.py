@@ -76,7 +76,7 @@ class _Values:
 
 def choose_changes(resolved: Resolved, rows_of: RowsOf) -> Changes:
     """For channels whose readers are quantised: what is best for them on rows that were held out."""
-    root, found, schemes = resolved.source.root(), Changes({}, {}), _schemes(resolved)
+    root, found, schemes = resolved.source.root(), Changes({}, {}), schemes_of(resolved)
     weight_of = weights_of(resolved.source.checkpoint, root)
     for channels in channels_of(root):
         inputs, before = rows_of(channels.readers[0]), rows_of(channels.writer)
@@ -107,7 +107,7 @@ def choose_changes(resolved: Resolved, rows_of: RowsOf) -> Changes:
 
 def most_exponents(scheme: Scheme, weight: torch.Tensor) -> torch.Tensor | None:
     """The largest exponents [N] of readers. Rows of the writer [N, K] that are divided by these powers of two
-    still have scales of `SMALLEST_SCALE` or more. None if rows share a palette.
+    still have a largest scale of `SMALLEST_SCALE` or more. None if rows share a palette.
     """
     if isinstance(scheme, PaletteScheme):
         return None
@@ -135,7 +135,7 @@ def _rotated(
     )
 
 
-def _schemes(resolved: Resolved) -> Mapping[str, Scheme]:
+def schemes_of(resolved: Resolved) -> Mapping[str, Scheme]:
     """Of all linears that are quantised, by path."""
     return {
         path: scheme

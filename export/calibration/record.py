@@ -65,7 +65,7 @@ def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS
         position = int(call[POSITION].flatten()[0])
         if position == 0:
             lengths.append(0)
-        elif position <= last:
+        elif not lengths or position <= last:
             raise ValueError(f"a sequence begins at position {position}, expected 0")
         lengths[-1] += call[first[0]].shape[first[1]]
         last = position

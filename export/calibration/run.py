@@ -15,7 +15,7 @@ import torch
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.bundle.user_cache import private_folder
-from voxport.export.calibration.channels import choose_changes
+from voxport.export.calibration.channels import choose_changes, schemes_of
 from voxport.export.calibration.data import RECORDINGS, STATISTICS, CalibrationData, data_of, is_listener
 from voxport.export.calibration.free_run import frames_of, record_run
 from voxport.export.calibration.graph import GraphReplay
@@ -40,6 +40,7 @@ from voxport.export.verify.worst_linears import describe_worst
 from voxport.model.checkpoint import Checkpoint
 from voxport.model.layers.channels import ChannelChanges
 from voxport.quantize.calibration import (
+    AGAIN,
     LEAST_ROWS,
     Calibration,
     Share,
@@ -49,9 +50,16 @@ from voxport.quantize.calibration import (
 )
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.recipe import AUTO
+from voxport.quantize.rounding import RoundingLoss
 
 EXPIRY = 30 * 24 * 3600  # seconds after which an interrupted calibration is given up
-RUN = ("runtime", "export/evaluation", "export/verify")
+CODE_OF_RUN = (
+    "runtime/*.py",
+    "runtime/families/**/*.py",
+    "runtime/text/*.py",
+    "export/verify/eager.py",
+    "export/evaluation/s*.py",  # sentences, speech, sweep
+)
 Auto = tuple[Budget, Target]  # a mixture within the budget, of what the target holds
 log = logging.getLogger(__name__)
 
@@ -70,7 +78,17 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
         if given.suffix == STATISTICS
         else _made(resolved, target, given, budget)
     )
-    return _resolved(resolved, find_calibration(sha256).mixture, sha256)
+    found = find_calibration(sha256)
+    resolved = _resolved(resolved, found.mixture, sha256)
+    schemes, errors = schemes_of(resolved), found.rounding_errors
+    losses = {
+        path: RoundingLoss(error, schemes[path])
+        for path, error in errors.items()
+        if path in schemes and schemes[path].integer_activations(target.has_integer_kernels)
+    }
+    if worst := describe_worst(losses, target):
+        log.warning("calibration: %s", worst)
+    return resolved
 
 
 def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
@@ -78,6 +96,8 @@ def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
     made_for = Budget(**found.budget) if found.budget else None
     if foreign := found.schemes.keys() - resolved.source.quantizable:
         problem = f"its statistics are of another model, which has {min(foreign)}"
+    elif found.mixture and not made_for:
+        problem = f"its mixture has no budget; {AGAIN}"
     elif budget and not made_for:
         problem = "its statistics have no mixture; give texts or recordings"
     elif made_for and made_for != budget:
@@ -100,9 +120,11 @@ def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None
             shutil.rmtree(other)
     rows = frames_of(data.sentences, is_listener(resolved), resolved.source.is_large)
     needed = calibration_estimate(resolved, rows).memory_bytes
-    check_memory(needed, f"the calibration of {job.source.name}", "give statistics of another machine")
+    check_memory(needed, f"the calibration of {job.source.name}", "give statistics that another machine made")
     steps.mkdir(exist_ok=True)
     with locked(steps, f"{steps}: another export makes this calibration; wait for that one"):
+        if found := made_before(key):
+            return found
         found = keep(calibrate(resolved, job, data, steps, (budget, target) if budget else None), key)
         shutil.rmtree(steps)
     return found
@@ -127,7 +149,7 @@ def _key(resolved: Resolved, job: ExportJob, data: CalibrationData) -> str:
 @cache
 def _hashes_of_run() -> list[str]:
     """Hashes of what decides how the model speaks and what is compared, beside `lowering_key`."""
-    paths = [path for folder in RUN for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = [path for pattern in CODE_OF_RUN for path in sorted(ROOT.glob(pattern))]
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in (*paths, *sorted(RECORDINGS.iterdir()))]
 
 
@@ -181,6 +203,7 @@ def write_statistics(
         weights.tensors |= found.tensors()
         weights.schemes |= found.schemes
         weights.digests |= found.digests
+        weights.rounding_errors |= found.rounding_errors
     budget = asdict(auto[0]) if auto else None
     save_calibration(folder / "statistics", weights, *chosen_changes, chosen, budget, data)
     return folder / "statistics"
@@ -191,8 +214,6 @@ def _write_weights(path: Path, replay: GraphReplay, checkpoint: Checkpoint) -> N
     if stored.schemes:
         methods = ", ".join(f"{count} with {name}" for name, count in sorted(stored.methods.items()))
         log.info("calibration: %s: %d linears quantised, %s", replay.name, len(stored.schemes), methods)
-    if worst := describe_worst(stored.losses):
-        log.warning("calibration: %s: %s", replay.name, worst)
     save_calibration(path, stored)
 
 

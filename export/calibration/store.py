@@ -37,7 +37,7 @@ def read_calibration(path: Path) -> Calibration:
     """Raises UsageError if the file has no statistics."""
     try:
         found, reason = Calibration(path), "no weights"
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError) as error:
         found, reason = None, str(error)
     if not found or not found.schemes:
         raise UsageError(f"{path}: has no statistics of a calibration ({reason})", field="calibrate")
@@ -59,5 +59,5 @@ def keep(path: Path, key: str) -> str:
 
 def keep_copy(path: Path, key: str) -> str:
     """The same for a file that stays where it is."""
-    with tempfile.TemporaryDirectory(dir=private_folder(FOLDER)) as folder:
+    with tempfile.TemporaryDirectory(suffix=".partial", dir=private_folder(FOLDER)) as folder:
         return keep(Path(shutil.copyfile(path, Path(folder) / path.name)), key)

@@ -18,10 +18,12 @@ LEAST = 0.05  # relative to the output: less is what rounding to 8 bits does wit
 def rounding_advice(model: Model, target: Target, graph: str = "") -> str:
     """What to try, for the end of a message; empty if activations are not rounded or lose little.
 
-    `graph`: only this one is looked at.
+    `graph`: the only one that is measured; empty: all.
     """
     named = describe_worst(rounding_losses(model, target, graph), target)
-    return f"; {named}; a calibration makes them smaller" if named else ""
+    if not named:
+        return ""
+    return f"; {named}" if model.resolved.calibration else f"; {named}; a calibration reduces these errors"
 
 
 def describe_worst(losses: Mapping[str, RoundingLoss], target: Target | None = None) -> str:
@@ -38,7 +40,7 @@ def describe_worst(losses: Mapping[str, RoundingLoss], target: Target | None = N
     if recipe is None or (target and (scheme := RECIPES[recipe].linears) and not target.holds(scheme)):
         return text
     pattern = "*" + ".".join(worst[0].split(".")[-2:])
-    return f"{text}; the rule '{pattern}={recipe}' keeps them as floats"
+    return f"{text}; the rule '{pattern}={recipe}' keeps the activations of the first as floats"
 
 
 def rounding_losses(model: Model, target: Target, graph: str = "") -> dict[str, RoundingLoss]:

@@ -9,7 +9,7 @@ import pytest
 from support.export.calibrations import job_of, recorded
 
 from voxport.bundle.manifest import ExportRequest
-from voxport.export.calibration import run
+from voxport.export.calibration import free_run, run
 from voxport.export.calibration.channels import Changes
 from voxport.export.model import Model
 from voxport.export.resolve import Resolved, Source, resolve
@@ -68,9 +68,14 @@ def test_a_failed_verification_can_name_what_rounds_worst(tmp_path: Path) -> Non
 def test_a_calibration_names_what_rounds_worst_on_its_own_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Channels are left as they are; otherwise nothing would be lost."""
+    """For a target that rounds activations. Channels stay as they are; otherwise nothing would be lost."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(free_run, "FRAMES", 20)
     monkeypatch.setattr(run, "choose_changes", lambda *_: Changes({}, {}))
     resolved = resolve(with_outliers("voxtral_tts", tmp_path / "checkpoint"), ExportRequest(quant="w4"))
-    run.write_statistics(resolved, recorded(resolved, job_of(resolved)), tmp_path)
-    assert "backbone: the rounding of activations moves most the outputs of layers.0.feed_forw" in caplog.text
-    assert "the rule '*feed_forward.w2=w4a32' keeps them as floats" in caplog.text
+    (texts := tmp_path / "texts.txt").write_text("Seven geese.\nNo, on Friday!\n")
+    for name in ("coreml", "onnx"):
+        assert "moves most" not in caplog.text
+        run.calibrated(resolved, open_target(name), texts)
+    assert "the rounding of activations moves most the outputs of audio_tokenizer.decoder_bl" in caplog.text
+    assert "the rule '*feed_forward.w2=w4a32' keeps the activations of the first as floats" in caplog.text
