@@ -68,17 +68,17 @@ class StoredWeights:
         self.schemes: dict[str, SchemeEntry] = {}
         self.digests: dict[str, str] = {}
         self.methods = Counter[str]()
-        self.rounding_errors: dict[str, float] = {}  # of integer activations, by path
+        self.rounding_errors: dict[str, float] = {}  # errors of integer activations, by path
 
     def add(
         self, path: str, weight: torch.Tensor, scheme: Scheme, found: QuantizedWeight, rows: InputRows
     ) -> None:
-        """Nothing for a module that is not made of tensors with rows. `rows` are its inputs."""
+        """Nothing if the scheme cannot be stored. `rows` are the inputs of the linear."""
         module = found.module
         if isinstance(module, QuantizedLinear) and scheme.integer_activations(True):
             with one_thread():
                 self.rounding_errors[path] = round(rounding_error(module, rows.held_out), 4)
-        if not module.row_tensors:
+        if type(module) is not scheme.linear_class():
             return
         tensors = {name: getattr(module, name) for name in module.row_tensors}
         tensors["errors"] = torch.tensor(astuple(found.errors), dtype=torch.float64)
@@ -108,11 +108,11 @@ def _unpacked(tensor: torch.Tensor, columns: int) -> torch.Tensor:
 
 
 class Calibration:
-    """What a calibration found, in a file, so that an export reads one weight at a time.
+    """What a calibration found, in a file. An export reads one weight at a time from it.
 
     mixture: recipes of `--quant auto`.
     budget: fields of the budget that they were made for.
-    rounding_errors: of integer activations, relative to the output of each linear, on held-out inputs.
+    rounding_errors: errors of integer activations, relative to the output of each linear, on held-out inputs.
     data: SHA-256 of the texts or recordings that they were made from; None if it is not known.
     exponents, rotations: of channels, by the path of what writes them (`model.layers.channels`).
     """

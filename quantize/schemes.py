@@ -64,9 +64,9 @@ class Scheme(ABC):
         """
         return None
 
-    def linear_class(self) -> ModuleClass:
-        """The class of the module that replaces a linear, if it has `row_tensors`."""
-        raise NotImplementedError(f"{self.type}: its weights are not stored")
+    def linear_class(self) -> ModuleClass | None:
+        """The class of the module that replaces a linear. None: a calibration cannot store such weights."""
+        return None
 
     @abstractmethod
     def storage(self, shape: Sequence[int]) -> Storage:
