@@ -12,6 +12,7 @@ from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportJob, Manifest
 from voxport.export.build import with_tokenizer_and_voices
 from voxport.export.calibration.data import RATE, RECORDINGS
+from voxport.export.calibration.languages import language_of, warn_of_other_language
 from voxport.export.calibration.record import Call, RecordingEngine
 from voxport.export.evaluation.sentences import Sentence, read_sentences
 from voxport.export.evaluation.speech import speak_text
@@ -43,6 +44,8 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
         except UsageError as error:
             reason = str(error).removeprefix(f"{bundle.folder}: ")
             raise UsageError(f"no run of this model to look at: {reason}", field="calibrate") from None
+        if isinstance(task, TextToSpeech) and (voices := task.bundle_voices()):
+            warn_of_other_language([each.text for each in sentences], {task.language(v) for v in voices})
         for seed, sentence in enumerate(sentences):
             if isinstance(task, TextToSpeech):
                 voice = _voice(task, sentence, seed, bundle.folder)
@@ -72,8 +75,8 @@ def frames_of(sentences: Sequence[Sentence], listens: bool, is_large: bool) -> i
 
 
 def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) -> str | None:
-    """The voice of the sentence's recording, or one of the model that reads its script, in turn. A model
-    without voices gets them from built-in recordings. Raises UsageError if no voice fits.
+    """The voice of the sentence's recording, or one of the model that speaks its language, in turn. A model
+    without voices gets them from built-in recordings. Raises UsageError if no voice reads its script.
     """
     voices = task.bundle_voices()
     if task.voice_checkpoint() and (sentence.recording or not voices):
@@ -83,11 +86,14 @@ def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) ->
         if not path.exists():
             path.write_bytes(task.make_voice(recording))
         return str(path)
-    fitting = [voice for voice in voices if _reads(task, voice, sentence.text)]
-    if voices and not fitting:
+    if not voices:
+        return None
+    languages = {voice: task.language(voice) for voice in voices if _reads(task, voice, sentence.text)}
+    if not languages:
         raise UsageError(f"{sentence.name}: no voice of the model reads the script of its text")
-    own = [voice for voice in fitting if task.language(voice) == sentence.name] or fitting
-    return own[number % len(own)] if own else None
+    language = language_of(sentence.text, languages.values())
+    own = [voice for voice, spoken in languages.items() if spoken == language]
+    return own[number % len(own)]
 
 
 def _reads(task: TextToSpeech, voice: str, text: str) -> bool:

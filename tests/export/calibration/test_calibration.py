@@ -281,7 +281,18 @@ def test_built_in_data_is_for_the_languages_of_the_model() -> None:
     assert not {each.text for each in heard} & {each.text for each in evaluated}
 
 
-def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_text_is_spoken_by_voices_of_its_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = list[str | None]()
+    monkeypatch.setattr(free_run, "speak_text", lambda task, text, seed, speech: used.append(speech["voice"]))
+    resolved, job = of_family("voxtral_tts")
+    texts = ("Où est la gare ?", "Il fait très beau aujourd'hui.", "Where is the station?")
+    free_run.record_run(resolved, job, [Sentence(f"line {at}", text) for at, text in enumerate(texts)])
+    assert [bool(name and name.startswith("fr_")) for name in used] == [True, True, False]
+
+
+def test_data_that_cannot_calibrate_is_refused_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def refused(path: Path, listens: bool = False) -> str:
         with pytest.raises(UsageError) as found:
             from_folder(path, listens)
@@ -306,6 +317,9 @@ def test_data_that_cannot_calibrate_is_refused_in_one_line(tmp_path: Path) -> No
     resolved, job = of_family("voxtral_tts")
     with pytest.raises(UsageError, match=r"line 1: .*script"):
         free_run.record_run(resolved, job, [Sentence("line 1", "\u4f60\u597d\uff0c\u4e16\u754c")])
+    with caplog.at_level(logging.WARNING):
+        free_run.record_run(resolved, job, [Sentence("line 1", "Gdzie jest najbliższy dworzec kolejowy?")])
+    assert "seem to be in 'pl'; the voices speak en, fr" in caplog.text
     (tmp_path / "not.safetensors").write_text("nothing")
     save_file({"embedding": torch.zeros(2)}, tmp_path / "voice.safetensors")
     for name in ("not", "voice"):

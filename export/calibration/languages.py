@@ -1,0 +1,31 @@
+"""Which language a text has, by the library py3langid."""
+
+import logging
+from collections.abc import Collection, Iterable
+from functools import cache
+
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+SURE = 0.9  # probability
+log = logging.getLogger(__name__)
+
+
+def language_of(text: str, languages: Collection[str]) -> str:
+    """The likeliest of `languages`, which are ISO 639 codes."""
+    return str(_identifier(frozenset(languages)).classify(text)[0])
+
+
+def warn_of_other_language(texts: Iterable[str], languages: Collection[str]) -> None:
+    """Logs a warning if the texts together are surely in none of `languages`."""
+    language, probability = _identifier().classify("\n".join(texts))
+    if probability > SURE and language not in languages:
+        text = "calibration: the texts seem to be in %r; the voices speak %s: give texts in their languages"
+        log.warning(text, language, ", ".join(sorted(languages)))
+
+
+@cache
+def _identifier(languages: Collection[str] = ()) -> LanguageIdentifier:
+    found = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    if languages:
+        found.set_languages(sorted(languages))
+    return found
