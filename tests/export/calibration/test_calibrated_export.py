@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from support.model.micro import micro_checkpoint
 
 from voxport.__main__ import main as voxport
+from voxport.export import memory
 from voxport.export.calibration import free_run, run
 from voxport.export.calibration.data import from_folder
+from voxport.quantize.calibration import ABOUT
 
 
 @pytest.fixture
@@ -58,6 +63,29 @@ def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
     assert files and all((out / name).read_bytes() == (again / name).read_bytes() for name in files)
 
 
+def test_two_exports_do_not_make_one_calibration_and_memory_is_asked_for_before(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, codes = run.record_run, list[int]()
+
+    def record_during_another_export(*parts: Any) -> Any:
+        codes.append(export("--calibrate", texts, "--out", tmp_path / "other"))
+        return record(*parts)
+
+    monkeypatch.setattr(run, "record_run", record_during_another_export)
+    assert export("--calibrate", texts, "--out", tmp_path / "out") == 0 and codes == [2]
+    assert "another export makes this calibration; wait for that one" in capsys.readouterr().err
+    (free := tmp_path / "container").mkdir()
+    (free / "memory.max").write_text("1000000")
+    (free / "memory.current").write_text("0")
+    (free / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
+    monkeypatch.setattr(memory, "CGROUP", free)
+    texts.write_text("Another text.\nAnd one more.\n")
+    assert export("--calibrate", texts, "--out", tmp_path / "other") == 3
+    assert "the calibration of " in (said := capsys.readouterr().err) and "another machine made" in said
+    assert len(codes) == 1 and not (tmp_path / "other").exists()
+
+
 def test_a_mixture_is_rules_in_the_manifest_and_a_table_for_people(
     texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,3 +102,8 @@ def test_a_mixture_is_rules_in_the_manifest_and_a_table_for_people(
     assert export("--bits", 5, "--calibrate", given, "--out", tmp_path / "b", quant="auto") == 2
     assert "are for the recipe auto with 6 bits per weight" in capsys.readouterr().err
     assert export(*budget, "--calibrate", given, "--out", out, quant="auto") == 0
+    with safe_open(given, "pt") as file:
+        about = json.loads(file.metadata()[ABOUT]) | {"budget": None}
+    save_file(load_file(given), damaged := tmp_path / "damaged.safetensors", {ABOUT: json.dumps(about)})
+    assert export(*budget, "--calibrate", damaged, "--out", tmp_path / "b", quant="auto") == 2
+    assert "its mixture has no budget" in capsys.readouterr().err
