@@ -90,13 +90,14 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         "--bits",
         type=float,
         metavar="B",
-        help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS})",
+        help=f"with --quant {AUTO}: bits per weight of linears, with their scales (default: {AUTO_BITS}); "
+        "linears that have another recipe by a rule or by the family do not count",
     )
     budget.add_argument(
         "--frame-mb",
         type=float,
         metavar="MB",
-        help=f"with --quant {AUTO}, in place of --bits: MB of linears that are read for a frame, which is "
+        help=f"with --quant {AUTO}, in place of --bits: MB of weights that are read for a frame, which is "
         "their time times the bandwidth of the memory",
     )
 

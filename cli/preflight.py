@@ -99,11 +99,15 @@ def check_export(
         if arguments.out and len(requests) > 1:
             folder /= target.name
         check_output(folder)
-        if not arguments.dry_run:
-            resolved = _calibrated(arguments, resolved, target, folder)
         outputs.append((resolved, target, folder))
     _warn_of_missing_parts(source)
-    return outputs
+    if arguments.dry_run:
+        return outputs
+    for resolved, target, folder in outputs:
+        _check_before_calibration(arguments, resolved, target, folder)
+    return [
+        (_calibrated(arguments, resolved, target), target, folder) for resolved, target, folder in outputs
+    ]
 
 
 def _bundle_name(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> str:
@@ -123,23 +127,30 @@ def _bundle_name(arguments: argparse.Namespace, resolved: Resolved, target: Targ
     return bundle_name(resolved, model_name(arguments, resolved), target, "-".join(parts))
 
 
-def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target, folder: Path) -> Resolved:
-    """With the statistics of `--calibrate`, and the rules of `--quant auto`, if they are asked for."""
-    is_auto, given = arguments.quant == AUTO, calibration_data(arguments)
-    if given is None:
-        return resolved
+def _check_before_calibration(
+    arguments: argparse.Namespace, resolved: Resolved, target: Target, folder: Path
+) -> None:
+    """Refuses a folder with another bundle before a calibration, which may take hours. Raises UsageError."""
+    if (given := calibration_data(arguments)) is None or arguments.force:
+        return
     from voxport.export.build import check_calibration_there
     from voxport.export.calibration.data import data_of
-    from voxport.export.calibration.mixture import Budget
-    from voxport.export.calibration.run import calibrated
     from voxport.export.job import make_job
 
-    if not arguments.force:
-        job = make_job(resolved, target, model_name(arguments, resolved))
-        data = {"calibration_data": data_of(resolved, given).sha256}
-        check_calibration_there(folder, job.model_copy(update=data), is_auto)
+    job = make_job(resolved, target, model_name(arguments, resolved))
+    data = {"calibration_data": data_of(resolved, given).sha256}
+    check_calibration_there(folder, job.model_copy(update=data), arguments.quant == AUTO)
+
+
+def _calibrated(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Resolved:
+    """With the statistics of `--calibrate`, and the rules of `--quant auto`, if they are asked for."""
+    if (given := calibration_data(arguments)) is None:
+        return resolved
+    from voxport.export.calibration.mixture import Budget
+    from voxport.export.calibration.run import calibrated
+
     bits = None if arguments.frame_mb else arguments.bits or AUTO_BITS
-    budget = Budget(bits, arguments.frame_mb) if is_auto else None
+    budget = Budget(bits, arguments.frame_mb) if arguments.quant == AUTO else None
     return calibrated(resolved, target, given, budget)
 
 

@@ -153,7 +153,7 @@ class Resolved:
         return with_min_bits(self.request.quant, self.graphs[graph].min_bits)
 
     def in_full_precision(self) -> "Resolved":
-        """The same without quantisation."""
+        """The same without quantisation. Its calibration still changes channels, so states are comparable."""
         return replace(self, recipes=dict.fromkeys(self.recipes, find_recipe("none")))
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,13 +21,14 @@ from safetensors.torch import save_file
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import SchemeEntry, file_entry
 from voxport.quantize.inputs import InputRows
-from voxport.quantize.modules import QuantizedLinear, QuantizedWeight
+from voxport.quantize.modules import PalettizedLinear, QuantizedLinear, QuantizedWeight
 from voxport.quantize.parallel import one_thread
 from voxport.quantize.rounding import rounding_error
 from voxport.quantize.schemes import Scheme
 from voxport.quantize.search import SquaredErrors
 
 LEAST_ROWS = 32  # rows of a weight, below which its inputs say too little
+ROWS_AT_ONCE = 512  # of a weight; a multiple of the rows of every palette
 AGAIN = "calibrate again"
 KEPT_ROWS, KEPT_VALUES = 2048, 2**22  # rows of a weight that are kept, and values of them
 ROWS, EXPONENTS, ROTATIONS, WEIGHTS = (
@@ -57,7 +58,17 @@ def quantize(scheme: Scheme, weight: torch.Tensor, path: str, rows: InputRows) -
     with one_thread(), torch.no_grad():  # the order of sums decides between ways that are nearly equal
         expected = rows.held_out @ weight.float().mT
         errors = [float((way.module(rows.held_out) - expected).norm()) for way in ways]
-    return ways[min(range(len(ways)), key=errors.__getitem__)]
+        best = ways[min(range(len(ways)), key=errors.__getitem__)]
+        if isinstance(best.module, QuantizedLinear | PalettizedLinear):
+            errors_of_weight = replace(plain.errors, searched=_squared_error(best.module, weight))
+            best = best._replace(errors=errors_of_weight)
+        return best
+
+
+def _squared_error(module: QuantizedLinear | PalettizedLinear, weight: torch.Tensor) -> float:
+    parts = (slice(first, first + ROWS_AT_ONCE) for first in range(0, len(weight), ROWS_AT_ONCE))
+    differences = (module.values(part) - weight[part].float() for part in parts)
+    return sum(float(each.double().square().sum()) for each in differences)
 
 
 class StoredWeights:

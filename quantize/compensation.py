@@ -86,7 +86,7 @@ class PaletteRounder:
 
 
 def inverse_factor(rows: torch.Tensor) -> torch.Tensor:
-    """Inputs [R, K] -> U float64 [K, K], upper triangular, with H^-1 = R U^T U for the shrunk H."""
+    """Inputs [R, K] -> U float64 [K, K], upper triangular, with H^-1 = U^T U for the shrunk H = X^T X / R."""
     x = rows.double()
     gram = x.mT @ x / len(x)
     mean = float(gram.diagonal().mean())
@@ -142,7 +142,7 @@ def compensate(
 
 
 def _round_columns(weight: torch.Tensor, factor: torch.Tensor, offset: int, rounder: Rounder) -> torch.Tensor:
-    """weight float64 [n, K] is changed to the rounded values -> what is stored [n, K]."""
+    """weight float64 [n, K], whose columns change as compensation goes on -> what is stored [n, K]."""
     stored = torch.empty(weight.shape, dtype=torch.int16)
     for start in range(0, weight.shape[1], LAZY):
         stop = min(start + LAZY, weight.shape[1])

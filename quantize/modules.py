@@ -184,10 +184,13 @@ class QuantizedLinear(QuantizedModule):
                 self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
             )
             return F.linear(x, weight, self.bias)
-        return _multiply_by_rows(x, self.out_features, self._dequantized, self.bias)
+        return _multiply_by_rows(x, self.out_features, self.values, self.bias)
 
-    def _dequantized(self, rows: slice, held: torch.Tensor) -> torch.Tensor:
-        weight = self.integers(rows, held)
+    def values(self, rows: slice = slice(None), out: torch.Tensor | None = None) -> torch.Tensor:
+        """float32 [rows, K], packed or not. Written to `out` if it is given."""
+        held = len(range(*rows.indices(len(self.weight))))
+        out = self.scale.new_empty(held, self.in_features) if out is None else out
+        weight = self.integers(rows, out)
         weight.unflatten(1, (-1, self.block)).mul_(self.scale[rows, :, None])
         return weight
 

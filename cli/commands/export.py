@@ -139,7 +139,7 @@ def _estimate_text(result: Json) -> str:
     data = [f"    {name}: {text}" for name, text in calibration["sentences"]]
     if data:
         costs = (
-            f"up to {calibration['rows']} rows, estimated {calibration['memory_bytes'] / 1e9:.1f} GB of "
+            f"up to {calibration['rows']} frames, estimated {calibration['memory_bytes'] / 1e9:.1f} GB of "
             f"memory and {calibration['seconds']:.0f} s, unless it was made before"
         )
         head = f"  calibration with {len(data)} sentences, sha256 {calibration['sha256']}: {costs}"

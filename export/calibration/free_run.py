@@ -1,6 +1,7 @@
 """The model's own run over the sentences of a calibration."""
 
 import hashlib
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,11 @@ from voxport.runtime.families import open_family, read_constants
 from voxport.runtime.forced_alignment import ForcedAlignment
 from voxport.runtime.speech_request import SpeechOptions
 from voxport.runtime.speech_to_text import SpeechToText
-from voxport.runtime.text.languages import ScriptCheck
 from voxport.runtime.text_to_speech import TextToSpeech
 
 FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
 CLONED = 4  # built-in recordings that voices are made from
+log = logging.getLogger(__name__)
 CACHE_ROWS, ROWS_PER_SECOND = 1024, 32  # a recording with its text takes so many rows a second at most
 
 
@@ -44,13 +45,15 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
         except UsageError as error:
             reason = str(error).removeprefix(f"{bundle.folder}: ")
             raise UsageError(f"no run of this model to look at: {reason}", field="calibrate") from None
-        if isinstance(task, TextToSpeech) and (voices := task.bundle_voices()):
-            warn_of_other_language([each.text for each in sentences], {task.language(v) for v in voices})
+        if isinstance(task, TextToSpeech):
+            _warn(task, sentences)
         for seed, sentence in enumerate(sentences):
             if isinstance(task, TextToSpeech):
                 voice = _voice(task, sentence, seed, bundle.folder)
-                speech = SpeechOptions(voice=voice, max_frames=frames)
-                speak_text(task, sentence, seed, speech)
+                try:
+                    speak_text(task, sentence, seed, SpeechOptions(voice=voice, max_frames=frames))
+                except UsageError as error:
+                    raise UsageError(f"{sentence.name}: {error}", field="calibrate") from None
             elif isinstance(task, SpeechToText):
                 samples = sentence.samples(task.sample_rate)
                 for _ in task.transcribe([samples], delay_ms=max(task.delays_ms)):
@@ -58,6 +61,13 @@ def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]
             elif isinstance(task, ForcedAlignment):
                 task.align(sentence.samples(task.sample_rate), sentence.text)
     return engine.calls
+
+
+def _warn(task: TextToSpeech, sentences: Sequence[Sentence]) -> None:
+    if voices := task.bundle_voices():
+        warn_of_other_language([each.text for each in sentences], {task.language(each) for each in voices})
+    if not task.voice_checkpoint() and any(each.recording for each in sentences):
+        log.warning("calibration: this model makes no voices from recordings: their texts alone are spoken")
 
 
 def _cache_length(resolved: Resolved, sentences: Sequence[Sentence]) -> int:
@@ -76,7 +86,7 @@ def frames_of(sentences: Sequence[Sentence], listens: bool, is_large: bool) -> i
 
 def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) -> str | None:
     """The voice of the sentence's recording, or one of the model that speaks its language, in turn. A model
-    without voices gets them from built-in recordings. Raises UsageError if no voice reads its script.
+    without voices gets them from built-in recordings.
     """
     voices = task.bundle_voices()
     if task.voice_checkpoint() and (sentence.recording or not voices):
@@ -88,20 +98,10 @@ def _voice(task: TextToSpeech, sentence: Sentence, number: int, folder: Path) ->
         return str(path)
     if not voices:
         return None
-    languages = {voice: task.language(voice) for voice in voices if _reads(task, voice, sentence.text)}
-    if not languages:
-        raise UsageError(f"{sentence.name}: no voice of the model reads the script of its text")
+    languages = {voice: task.language(voice) for voice in voices}
     language = language_of(sentence.text, languages.values())
     own = [voice for voice, spoken in languages.items() if spoken == language]
     return own[number % len(own)]
-
-
-def _reads(task: TextToSpeech, voice: str, text: str) -> bool:
-    try:
-        ScriptCheck([task.language(voice)]).checked(text)
-    except UsageError:
-        return False
-    return True
 
 
 class _WithoutArtifacts(Bundle):

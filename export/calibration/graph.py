@@ -17,7 +17,7 @@ from voxport.export.calibration.replay import (
     SegmentAttention,
 )
 from voxport.export.resolve import Resolved
-from voxport.model.checkpoint import Checkpoint, materialize
+from voxport.model.checkpoint import Checkpoint, is_below, materialize
 from voxport.model.layers.attention import attention_kernel
 
 Rows = dict[str, torch.Tensor]
@@ -37,7 +37,7 @@ class GraphReplay:
         own = [call for called, call in calls if called in names]
         frames = sum(called == STEP for called, _ in calls)
         self.calls_per_frame = sum(called in names - {PREFILL} for called, _ in calls) / max(1, frames)
-        is_quantised = own and resolved.recipes[name].schemes and resolved.graphs[name].joinable
+        is_quantised = own and has_quantised_linears(resolved, name)
         most = CALLS // max(self.reads.values(), default=1)
         self._all = join(components, own, most) if is_quantised else None
         self._some = join(components, _first(own, LOSS_ROWS), most) if is_quantised else None
@@ -102,9 +102,11 @@ class GraphReplay:
             results = module(*joined.arguments)
             outputs = [results] if isinstance(results, torch.Tensor) else results[: len(self._specs)]
             if self._specs[0].kind is Kind.HIDDEN:
-                for part in module.modules():  # a head met the last row only; its other inputs are here
+                # a head met the last row of all; in an export it meets the last one of each call
+                last = outputs[0] if joined.last is None else outputs[0][:, joined.last]
+                for part in module.modules():
                     if isinstance(part, AwaitingInputs) and collector.forget(part.parts):
-                        part.meet(outputs[0])
+                        part.meet(last)
         collector.is_open = False
         return [output for output in outputs if output.is_floating_point()]
 
@@ -122,6 +124,15 @@ class GraphReplay:
 
         materialize(root, checkpoint, spec.weights, convert)
         return spec.build(root, self._model)
+
+
+def has_quantised_linears(resolved: Resolved, name: str) -> bool:
+    """Whether a replay of the graph can say something about its linears."""
+    spec, recipe = resolved.graphs[name], resolved.recipes[name]
+    return spec.joinable and any(
+        isinstance(module, nn.Linear) and is_below(path, spec.weights) and recipe.scheme_for(path, False)
+        for path, module in resolved.source.quantizable.items()
+    )
 
 
 def _first(calls: Sequence[Call], rows: int) -> list[Call]:

@@ -11,8 +11,9 @@ log = logging.getLogger(__name__)
 
 
 def language_of(text: str, languages: Collection[str]) -> str:
-    """The likeliest of `languages`, which are ISO 639 codes."""
-    return str(_identifier(frozenset(languages)).classify(text)[0])
+    """The likeliest of `languages`, which are ISO 639 codes; of those that the library knows, if any."""
+    known = frozenset(languages).intersection(_identifier().labels)
+    return str(_identifier(known).classify(text)[0]) if known else min(languages)
 
 
 def warn_of_other_language(texts: Iterable[str], languages: Collection[str]) -> None:

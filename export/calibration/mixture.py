@@ -19,6 +19,7 @@ from torch import nn
 
 from voxport.bundle.errors import RecipeError
 from voxport.export.calibration.graph import GraphReplay, weights_of
+from voxport.export.estimate import graph_weights
 from voxport.export.evaluation.sweep import quantised_paths
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
@@ -31,6 +32,7 @@ from voxport.quantize.recipe import AUTO_BASE, find_recipe
 from voxport.quantize.schemes import Scheme
 
 RECIPES = ("w4g128", AUTO_BASE, "w8")
+FLOAT_BYTES = 4  # of a value that is not quantised
 ROUNDS = 20  # of fitting to losses
 LEAST = 1e-12  # errors and outputs of a linear whose weights are zero
 Group = tuple[Sequence[str], float]  # paths of linears, and their loss together
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """A linear in one recipe.
+    """A linear in one recipe. Without a path: all linears of a graph that have no other choice.
 
     weights: their number.
     size: bytes in an artifact.
@@ -58,7 +60,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Budget:
-    """The most `bits` per weight of linears, or the most MB of linears that are read for a frame.
+    """The most `bits` per weight of the linears that have choices, or the most MB of all weights that are
+    read for a frame.
 
     One row of a product takes about the time in which its weight is read. So the bytes of a frame over the
     bandwidth of the memory are its time, on every machine; `voxport bench` prints both.
@@ -69,7 +72,7 @@ class Budget:
 
     def cost(self, choice: Choice) -> float:
         """Bytes of the budget."""
-        return choice.size if self.bits else choice.size * choice.reads
+        return choice.size * bool(choice.path) if self.bits else choice.size * choice.reads
 
     def limit(self, weights: int) -> float:
         """Bytes for so many weights."""
@@ -85,26 +88,52 @@ class Budget:
 
 def mixture(choices: Iterable[Choice], budget: Budget, target: Target) -> list[Share]:
     """A recipe for each linear, within the budget. Raises RecipeError."""
-    held = {name for name in RECIPES if (scheme := _scheme(name)) and target.holds(scheme)}
+    held, fixed = held_recipes(target), list[Choice]()
     options: dict[str, list[Choice]] = {}
     for choice in choices:
-        if choice.recipe in held:
+        if not choice.path:
+            fixed.append(choice)
+        elif choice.recipe in held:
             options.setdefault(choice.path, []).append(choice)
     if not options:
         raise RecipeError("no linear is left to choose for; remove rules, or give more data")
     weights = sum(some[0].weights for some in options.values())
-    limit = budget.limit(weights)
-    found = choose(options, limit, budget.cost)
-    loss, cost = sum(each.loss for each in found), sum(map(budget.cost, found))
+    limit, least = budget.limit(weights), sum(map(budget.cost, fixed))
+    found = choose(options, limit - least, budget.cost)
+    loss, cost = sum(each.loss for each in found), least + sum(map(budget.cost, found))
     if cost > limit:
         raise RecipeError(
-            f"the smallest recipes take {budget.describe(cost, weights)}; the budget is "
-            f"{budget.describe(limit, weights)}"
+            f"the smallest recipes take {budget.describe(cost, weights)}"
+            + (f", of which {budget.describe(least, weights)} have no other choice" if least else "")
+            + f"; the budget is {budget.describe(limit, weights)}"
         )
     plain = sum(each.loss for some in options.values() for each in some if each.recipe == AUTO_BASE)
     text = "auto: %s, with %.0f %% of the expected squared error of %s everywhere"
     log.info(text, budget.describe(cost, weights), 100 * loss / plain, AUTO_BASE)
     return [Share(each.path, each.recipe, each.weights, each.loss / loss) for each in found]
+
+
+def check_budget(resolved: Resolved, budget: Budget, target: Target) -> None:
+    """Raises RecipeError if no recipe of the target takes so few bits."""
+    shapes = [
+        resolved.source.quantizable[path].get_parameter("weight").shape for path in _all_linears(resolved)
+    ]
+    schemes = [scheme for name in held_recipes(target) if (scheme := _scheme(name))]
+    least = sum(
+        min(each.storage(shape).artifact for each in schemes if not each.reason_not_storable(shape, False))
+        for shape in shapes
+    )
+    weights = sum(map(prod, shapes))
+    if budget.bits and weights and least > budget.limit(weights):
+        raise RecipeError(
+            f"the smallest recipes take {budget.describe(least, weights)}; the budget is {budget}",
+            field="bits",
+        )
+
+
+def held_recipes(target: Target) -> list[str]:
+    """The recipes that a target holds."""
+    return [name for name in RECIPES if (scheme := _scheme(name)) and target.holds(scheme)]
 
 
 def choose(
@@ -140,11 +169,12 @@ def expected_losses(
     resolved: Resolved, replays: Mapping[str, GraphReplay], rows_of: RowsOf, changes: ChannelChanges
 ) -> Iterator[Choice]:
     """All choices for the linears of a checkpoint that `AUTO_BASE` quantises, with their channels changed.
+    Then one for the rest of each graph.
 
     `rows_of(path)` are the inputs of a linear in floats, if they are known.
     """
     checkpoint = resolved.source.checkpoint.changed(changes)
-    weight_of = weights_of(checkpoint, resolved.source.root())
+    weight_of, sizes = weights_of(checkpoint, resolved.source.root()), graph_weights(resolved, FLOAT_BYTES)
     for graph, replay in replays.items():
         found = {
             path: _choices(path, weight_of(path).float(), _changed(rows, changes, path), replay)
@@ -168,6 +198,9 @@ def expected_losses(
         losses = fitted(errors, *groups)
         for path, (plain, some) in found.items():
             yield from (replace(each, loss=each.loss * losses[path] / plain) for each in some)
+        chosen = (each for _, some in found.values() for each in some if each.recipe == AUTO_BASE)
+        fixed = sizes[graph].read * replay.calls_per_frame - sum(each.size * each.reads for each in chosen)
+        yield Choice("", "", 0, fixed, 1.0, 0.0)
 
 
 def fitted(errors: Mapping[str, float], kinds: Sequence[Group], layers: Sequence[Group]) -> dict[str, float]:
@@ -188,6 +221,10 @@ def _linears(resolved: Resolved, graph: str) -> list[str]:
     """Linears of a graph that no rule gives another scheme."""
     recipe, base = resolved.recipes[graph], _scheme(AUTO_BASE)
     return [path for path in quantised_paths(resolved, graph) if recipe.scheme_for(path, False) == base]
+
+
+def _all_linears(resolved: Resolved) -> list[str]:
+    return [path for graph in resolved.graphs for path in _linears(resolved, graph)]
 
 
 def _changed(rows: InputRows, changes: ChannelChanges, path: str) -> InputRows:

@@ -1,7 +1,9 @@
 """Records what the graphs of a model get while it speaks or listens, as one call for each graph."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from voxport.runtime.engines.states import empty_states
 
 POSITION, CODES = "position", "codes"
 CALLS = 1024
+ROWS, LONGEST = 8192, 1024  # of all sequences, and of one
 Call = Mapping[str, torch.Tensor]  # inputs by name
 
 
@@ -40,10 +43,15 @@ class RecordingEngine(EagerEngine):
 
 @dataclass
 class JoinedCall:
-    """Arguments of a graph's module for all recorded rows. `lengths`: rows of each sequence."""
+    """Arguments of a graph's module for all recorded rows.
+
+    lengths: rows of each sequence.
+    last: the last row of each call; None if the rows are a batch.
+    """
 
     arguments: list[torch.Tensor]
     lengths: list[int] = field(default_factory=list)
+    last: list[int] | None = None
 
 
 def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS) -> JoinedCall:
@@ -51,24 +59,23 @@ def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS
 
     Raises ValueError if a sequence does not begin at position 0.
 
-    Rows of sequences stand behind each other; calls without states are rows of one batch, at most `most`. A
-    convolution sees the end of the sequence before.
+    Rows of sequences stand behind each other, at most about `ROWS`: the first `LONGEST` of each. Calls
+    without states are rows of one batch, at most `most`. A convolution sees the end of the sequence before.
     """
     widest = components[0].signature
     if not widest.states:
         return JoinedCall(_batched(widest, own, most))
     dims = widest.dims
     axis = {spec.name: spec.shape.index(dim) for spec in widest.inputs for dim in spec.shape if dim in dims}
-    first, *_ = axis.items()
-    lengths, last = list[int](), -1
-    for call in own:
-        position = int(call[POSITION].flatten()[0])
-        if position == 0:
-            lengths.append(0)
-        elif not lengths or position <= last:
-            raise ValueError(f"a sequence begins at position {position}, expected 0")
-        lengths[-1] += call[first[0]].shape[first[1]]
-        last = position
+    name, dim = next(iter(axis.items()))
+    sequences = _sequences(own)
+    counts = [[call[name].shape[dim] for call in calls] for calls in sequences]
+    step = -(-sum(min(sum(each), LONGEST) for each in counts) // ROWS)
+    sequences, counts = sequences[::step], counts[::step]
+    kept = [max(1, bisect_right(list(accumulate(each)), LONGEST)) for each in counts]
+    own = [call for calls, count in zip(sequences, kept, strict=True) for call in calls[:count]]
+    rows = [each[:count] for each, count in zip(counts, kept, strict=True)]
+    last = [row - 1 for row in accumulate(chain.from_iterable(rows))]
     arguments = [
         torch.cat([call[spec.name] for call in own], dim=axis[spec.name])
         if spec.name in axis
@@ -79,8 +86,23 @@ def join(components: Sequence[Component], own: Sequence[Call], most: int = CALLS
     ]
     states = empty_states([widest])
     return JoinedCall(
-        [*arguments, *(torch.from_numpy(states[state.name]) for state in widest.states)], lengths
+        [*arguments, *(torch.from_numpy(states[state.name]) for state in widest.states)],
+        list(map(sum, rows)),
+        last,
     )
+
+
+def _sequences(calls: Sequence[Call]) -> list[list[Call]]:
+    found, last = list[list[Call]](), -1
+    for call in calls:
+        position = int(call[POSITION].flatten()[0])
+        if position == 0:
+            found.append([])
+        elif not found or position <= last:
+            raise ValueError(f"a sequence begins at position {position}, expected 0")
+        found[-1].append(call)
+        last = position
+    return found
 
 
 def _batched(signature: Signature, calls: Sequence[Call], most: int) -> list[torch.Tensor]:

@@ -2,8 +2,8 @@
 
 All rows of all calls go through the graph in one call. A linear loads its weight when it is called, keeps
 some rows of its input, is quantised with them, and computes its output with the quantised weight, which is
-then released. So every linear meets what the quantised linears before it give, and memory holds one weight
-at a time.
+then released. So every linear meets what the quantised linears before it give. Memory holds the floats of one
+weight at a time, some rows of all inputs in bfloat16, and the integers of the graph.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,15 +11,24 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
-from voxport.bundle.errors import UsageError
+from voxport.bundle.errors import ExportError, UsageError
 from voxport.bundle.manifest import ExportJob
 from voxport.bundle.user_cache import private_folder
 from voxport.export.calibration.channels import choose_changes, schemes_of
 from voxport.export.calibration.data import RECORDINGS, STATISTICS, CalibrationData, data_of, is_listener
 from voxport.export.calibration.free_run import frames_of, record_run
-from voxport.export.calibration.graph import GraphReplay
-from voxport.export.calibration.mixture import Budget, Choice, expected_losses, mixture, rules_of
+from voxport.export.calibration.graph import GraphReplay, has_quantised_linears
+from voxport.export.calibration.mixture import (
+    Budget,
+    Choice,
+    check_budget,
+    expected_losses,
+    held_recipes,
+    mixture,
+    rules_of,
+)
 from voxport.export.calibration.record import Call
 from voxport.export.calibration.store import (
     FOLDER,
@@ -31,6 +40,7 @@ from voxport.export.calibration.store import (
     read_calibration,
 )
 from voxport.export.estimate import calibration_estimate
+from voxport.export.evaluation.sentences import Sentence
 from voxport.export.job import ROOT, lowering_key, make_job
 from voxport.export.memory import check_memory
 from voxport.export.resolve import Resolved, resolve
@@ -38,7 +48,7 @@ from voxport.export.staging import locked
 from voxport.export.targets.base import Target
 from voxport.export.verify.worst_linears import describe_worst
 from voxport.model.checkpoint import Checkpoint
-from voxport.model.layers.channels import ChannelChanges
+from voxport.model.layers.channels import ChannelChanges, channels_of
 from voxport.quantize.calibration import (
     AGAIN,
     LEAST_ROWS,
@@ -57,6 +67,7 @@ CODE_OF_RUN = (
     "runtime/*.py",
     "runtime/families/**/*.py",
     "runtime/text/*.py",
+    "runtime/audio/*.py",
     "export/verify/eager.py",
     "export/evaluation/s*.py",  # sentences, speech, sweep
 )
@@ -72,7 +83,11 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
     RecipeError.
     """
     if not any(recipe.schemes for recipe in resolved.recipes.values()):
-        raise UsageError("the recipe quantises nothing; leave it out, or add --quant w4", field="calibrate")
+        raise UsageError("the recipe quantises nothing; leave it out, or choose another", field="calibrate")
+    if not any(has_quantised_linears(resolved, graph) for graph in resolved.graphs):
+        raise UsageError("the recipe quantises no linear that a calibration can look at", field="calibrate")
+    if budget:
+        check_budget(resolved, budget, target)
     sha256 = (
         _given(resolved, given, budget)
         if given.suffix == STATISTICS
@@ -94,8 +109,13 @@ def calibrated(resolved: Resolved, target: Target, given: Path, budget: Budget |
 def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
     found, problem = read_calibration(given), ""
     made_for = Budget(**found.budget) if found.budget else None
+    widths = {channels.writer: channels.width for channels in channels_of(resolved.source.root())}
+    changed = {path: len(each) for path, each in found.exponents.items()}
+    changed |= {path: each.shape[0] * each.shape[1] for path, each in found.rotations.items()}
     if foreign := found.schemes.keys() - resolved.source.quantizable:
         problem = f"its statistics are of another model, which has {min(foreign)}"
+    elif other := [path for path, width in changed.items() if widths.get(path) != width]:
+        problem = f"its statistics are of another model, whose {other[0]} has {changed[other[0]]} channels"
     elif found.mixture and not made_for:
         problem = f"its mixture has no budget; {AGAIN}"
     elif budget and not made_for:
@@ -110,7 +130,7 @@ def _given(resolved: Resolved, given: Path, budget: Budget | None) -> str:
 def _made(resolved: Resolved, target: Target, given: Path, budget: Budget | None) -> str:
     data, job = data_of(resolved, given), make_job(resolved, target, "calibration")
     kept, base = private_folder(FOLDER), _key(resolved, job, data)
-    key = _digest([base, asdict(budget), target.name]) if budget else base
+    key = _digest([base, asdict(budget), held_recipes(target)]) if budget else base
     if found := made_before(key):
         log.info("calibration: statistics %s were made before", found[:12])
         return found
@@ -171,9 +191,15 @@ def calibrate(
     """
     log.info("calibration: the model speaks or hears %d sentences", len(data.sentences))
     with one_thread():  # sums of several threads differ in their last bits
-        record = lambda path: torch.save(record_run(resolved, job, data.sentences), path)
+        record = partial(_record, resolved=resolved, job=job, sentences=data.sentences)
         calls = torch.load(_step(folder / "calls", record))
         return write_statistics(resolved, calls, folder, auto, data.sha256)
+
+
+def _record(path: Path, resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]) -> None:
+    calls = record_run(resolved, job, sentences)
+    with path.open("wb") as file:  # its error on a full disk says so
+        torch.save(calls, file)
 
 
 def write_statistics(
@@ -247,9 +273,13 @@ def _rows(path: Path, replay: GraphReplay) -> Calibration:
 
 
 def _step(path: Path, write: Callable[[Path], None]) -> Path:
-    """The file of a step, which is written unless it is there."""
+    """The file of a step, which is written unless it is there. Raises ExportError."""
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
-        write(unfinished)
+        try:
+            write(unfinished)
+        except SafetensorError as error:
+            unfinished.unlink(missing_ok=True)
+            raise ExportError(f"{path}: cannot be written; is the disk full? ({error})") from None
         unfinished.replace(path)
     return path

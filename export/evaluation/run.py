@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -76,7 +76,8 @@ def evaluate(
     if resolved and resolved.source.is_large:
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
     elif resolved:
-        reference = open_eager(bundle, resolved.in_full_precision(), target)
+        unchanged = replace(resolved.in_full_precision(), calibration=None)
+        reference = open_eager(bundle, unchanged, target)
     with progress(len(options.sentences), "sentences"):
         if isinstance(task, TextToSpeech):
             assert options.recogniser

@@ -92,6 +92,7 @@ def sweep(
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
     variants = [(part, quantised_only(resolved, part)) for part in swept]
+    variants[0] = (swept[0], replace(resolved.in_full_precision(), calibration=None))
     if resolved.calibration:
         variants.append((replace(swept[-1], name=UNCALIBRATED), replace(resolved, calibration=None)))
     opened = ((part, open_eager(bundle, each, target)) for part, each in variants)

@@ -40,7 +40,7 @@ def describe_worst(losses: Mapping[str, RoundingLoss], target: Target | None = N
     if recipe is None or (target and (scheme := RECIPES[recipe].linears) and not target.holds(scheme)):
         return text
     pattern = "*" + ".".join(worst[0].split(".")[-2:])
-    return f"{text}; the rule '{pattern}={recipe}' keeps the activations of the first as floats"
+    return f"{text}; the rule '{pattern}={recipe}' keeps the activations of such linears as floats"
 
 
 def rounding_losses(model: Model, target: Target, graph: str = "") -> dict[str, RoundingLoss]:

@@ -37,7 +37,7 @@ def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
     data, out = from_folder(texts, listens=False).sha256, tmp_path / "out"
     assert export("--calibrate", texts, "--dry-run") == 0
     said = capsys.readouterr().out
-    assert f"calibration with 2 sentences, sha256 {data}: up to 32 rows, estimated 0.9 GB" in said
+    assert f"calibration with 2 sentences, sha256 {data}: up to 32 frames, estimated 0.9 GB" in said
     assert "after the calibration" in said and not out.exists()
     assert export("--calibrate", texts, "--out", out) == 0
     capsys.readouterr()
@@ -66,7 +66,7 @@ def test_a_calibrated_bundle_says_so_and_statistics_make_it_again(
 def test_two_exports_do_not_make_one_calibration_and_memory_is_asked_for_before(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record, codes = run.record_run, list[int]()
+    record, codes = free_run.record_run, list[int]()
 
     def record_during_another_export(*parts: Any) -> Any:
         codes.append(export("--calibrate", texts, "--out", tmp_path / "other"))

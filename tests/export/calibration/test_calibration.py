@@ -17,7 +17,7 @@ from torch import nn
 from voxport.bundle.errors import UsageError
 from voxport.bundle.manifest import ExportRequest
 from voxport.bundle.spec import Kind
-from voxport.export.calibration import free_run, run
+from voxport.export.calibration import free_run, languages, run
 from voxport.export.calibration.channels import most_exponents
 from voxport.export.calibration.data import built_in, from_folder
 from voxport.export.calibration.graph import GraphReplay
@@ -33,7 +33,7 @@ from voxport.model.layers.channels import ChannelChanges
 from voxport.model.synthetic.checkpoint import write_checkpoint
 from voxport.model.synthetic.outliers import Outliers
 from voxport.model.voxtral_tts.sizes import SIZES
-from voxport.quantize.calibration import Calibration, quantize
+from voxport.quantize.calibration import Calibration, StoredWeights, quantize, save_calibration
 from voxport.quantize.inputs import InputRows
 from voxport.quantize.modules import QuantizedModule
 from voxport.quantize.schemes import IntegerScheme, PaletteScheme
@@ -107,15 +107,6 @@ def test_the_rows_of_a_linear_are_what_it_meets_in_the_exported_model(
         expected = torch.cat(met[path])
         assert distance(rows[path].float(), expected) < 2**-8, path
         assert path == first or distance(in_floats[path].float(), expected) > 2**-6, path
-
-
-@pytest.mark.parametrize(("family", "graph"), [("qwen3_asr", "decoder"), ("voxtral_tts", "backbone")])
-def test_all_sequences_together_may_have_more_rows_than_a_cache(family: str, graph: str) -> None:
-    resolved, job = of_family(family)
-    calls, source = recorded(resolved, job), resolved.source.checkpoint
-    replays = [GraphReplay(replace(resolved, cache_length=rows), graph, calls) for rows in (2048, 64)]
-    found = [replay.run(Collector(replay.weights_of(source)), source)[0] for replay in replays]
-    assert found[0].shape[1] > 64 and torch.equal(*found)
 
 
 def test_channels_are_scaled_only_as_far_as_their_writer_tolerates() -> None:
@@ -320,8 +311,18 @@ def test_data_that_cannot_calibrate_is_refused_in_one_line(
     with caplog.at_level(logging.WARNING):
         free_run.record_run(resolved, job, [Sentence("line 1", "Gdzie jest najbliższy dworzec kolejowy?")])
     assert "seem to be in 'pl'; the voices speak en, fr" in caplog.text
+    assert languages.language_of("God morgen.", ["nb"]) == "nb", "the library has another code"
     (tmp_path / "not.safetensors").write_text("nothing")
     save_file({"embedding": torch.zeros(2)}, tmp_path / "voice.safetensors")
     for name in ("not", "voice"):
         with pytest.raises(UsageError, match="has no statistics"):
             run.calibrated(resolved, TARGET, tmp_path / f"{name}.safetensors")
+    other = StoredWeights()
+    other.schemes["layers.0.feed_forward.w1"] = IntegerScheme(4, 32).to_entry()
+    path = tmp_path / "other.safetensors"
+    save_calibration(path, other, exponents={"layers.0.ffn_norm": torch.zeros(3)})
+    with pytest.raises(UsageError, match=r"another model, whose layers\.0\.ffn_norm has 3 channels"):
+        run.calibrated(resolved, TARGET, path)
+    resolved, _ = of_family("qwen3_tts", talker="none", code_predictor="none")
+    with pytest.raises(UsageError, match="quantises no linear that a calibration can look at"):
+        run.calibrated(resolved, TARGET, two)

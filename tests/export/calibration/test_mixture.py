@@ -109,8 +109,8 @@ def test_a_mixture_is_within_its_budget_and_spares_what_loses_most() -> None:
     found = mixture(choices, Budget(bits=5.0), TARGET)
     assert sum(each.loss for each in found) == pytest.approx(1)
     recipes = {each.path: each.recipe for each in found}
-    assert recipes.keys() == {each.path for each in choices}
-    size = sum(each.size for each in choices if each.recipe == recipes[each.path])
+    assert recipes.keys() == {each.path for each in choices} - {""}
+    size = sum(each.size for each in choices if each.recipe == recipes.get(each.path))
     assert 8 * size / sum(each.weights for each in found) <= 5.0
     losses = {each.path: each.loss for each in choices if each.recipe == "w4"}
     spared = [losses[path] for path, recipe in recipes.items() if recipe == "w8"]
@@ -121,6 +121,10 @@ def test_a_mixture_is_within_its_budget_and_spares_what_loses_most() -> None:
         mixture(choices, Budget(bits=3.0), TARGET)
     for prefix, count in (("acoustic_transformer.layers.", 7), ("layers.", 1)):  # Euler steps, and one row
         assert {round(each.reads) for each in choices if each.path.startswith(prefix)} == {count}
-    whole = sum(each.size * each.reads for each in choices if each.recipe == "w8") / 1e6
+    fixed = sum(each.size for each in choices if not each.path) / 1e6
+    assert fixed > 0.1, "small linears in floats"
+    with pytest.raises(RecipeError, match=r"of which .* MB per frame have no other choice"):
+        mixture(choices, Budget(frame_mb=fixed), TARGET)
+    whole = fixed + sum(each.size * each.reads for each in choices if each.recipe == "w8") / 1e6
     assert {each.recipe for each in mixture(choices, Budget(frame_mb=1.001 * whole), TARGET)} == {"w8"}
     assert any(each.recipe != "w8" for each in mixture(choices, Budget(frame_mb=0.9 * whole), TARGET))

@@ -77,5 +77,5 @@ def test_a_calibration_names_what_rounds_worst_on_its_own_inputs(
     for name in ("coreml", "onnx"):
         assert "moves most" not in caplog.text
         run.calibrated(resolved, open_target(name), texts)
-    assert "the rounding of activations moves most the outputs of audio_tokenizer.decoder_bl" in caplog.text
-    assert "the rule '*feed_forward.w2=w4a32' keeps the activations of the first as floats" in caplog.text
+    assert "the rounding of activations moves most the outputs of " in caplog.text
+    assert "the rule '*feed_forward.w2=w4a32' keeps the activations of such linears as floats" in caplog.text
