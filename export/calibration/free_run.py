@@ -28,8 +28,8 @@ from voxport.runtime.text_to_speech import TextToSpeech
 
 FRAMES, LARGE_FRAMES = 40, 12  # for each sentence; a frame of a large model takes seconds
 CLONED = 4  # built-in recordings that voices are made from
-log = logging.getLogger(__name__)
 CACHE_ROWS, ROWS_PER_SECOND = 1024, 32  # a recording with its text takes so many rows a second at most
+log = logging.getLogger(__name__)
 
 
 def record_run(resolved: Resolved, job: ExportJob, sentences: Sequence[Sentence]) -> list[tuple[str, Call]]:

@@ -76,8 +76,7 @@ def evaluate(
     if resolved and resolved.source.is_large:
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
     elif resolved:
-        unchanged = replace(resolved.in_full_precision(), calibration=None)
-        reference = open_eager(bundle, unchanged, target)
+        reference = open_eager(bundle, unchanged(resolved), target)
     with progress(len(options.sentences), "sentences"):
         if isinstance(task, TextToSpeech):
             assert options.recogniser
@@ -91,6 +90,11 @@ def evaluate(
     quant = f"{job.request.quant}, calibrated" if job.calibration else job.request.quant
     size, ran = bundle.size, engine.identity
     return Evaluation(folder, job.family, job.target, quant, size, name, ran, machine, figures, tuple(rows))
+
+
+def unchanged(resolved: Resolved) -> Resolved:
+    """Full precision with the weights of the checkpoint: no channel is scaled or rotated."""
+    return replace(resolved.in_full_precision(), calibration=None)
 
 
 def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:

@@ -11,7 +11,7 @@ from voxport.bundle.manifest import Bundle
 from voxport.bundle.progress import advance, progress
 from voxport.export.evaluation.figures import Figures, Row, mean, word_error_rate
 from voxport.export.evaluation.recognition import evaluate_recognition
-from voxport.export.evaluation.run import EvaluationOptions, open_eager
+from voxport.export.evaluation.run import EvaluationOptions, open_eager, unchanged
 from voxport.export.evaluation.speech import ForcedComparison, SpokenText, speak_text
 from voxport.export.resolve import Resolved
 from voxport.export.targets.base import Target
@@ -92,7 +92,7 @@ def sweep(
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
     variants = [(part, quantised_only(resolved, part)) for part in swept]
-    variants[0] = (swept[0], replace(resolved.in_full_precision(), calibration=None))
+    variants[0] = (swept[0], unchanged(resolved))
     if resolved.calibration:
         variants.append((replace(swept[-1], name=UNCALIBRATED), replace(resolved, calibration=None)))
     opened = ((part, open_eager(bundle, each, target)) for part, each in variants)
