@@ -62,7 +62,7 @@ class VoxtralTTS(Family[VoxtralTTSWeights, VoxtralTTSConfig, Options]):
         return 131072  # beyond what the model was trained on
 
     def default_cache(self, config: VoxtralTTSConfig, options: Options) -> int:
-        return 2048  # 150 s of speech after a prompt of 170 rows
+        return min(2048, config.max_seq_len)  # 150 s of speech after a prompt of 170 rows
 
     def constants(self, config: VoxtralTTSConfig, options: Options) -> VoxtralConstants:
         return VoxtralConstants(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from voxport.bundle.errors import CheckpointNotFound, ConfigError
-from voxport.model.voxtral_tts.config import VoxtralTTSConfig
+from voxport.model.voxtral_tts.config import Options, VoxtralTTSConfig
+from voxport.model.voxtral_tts.family import FAMILY
 from voxport.model.voxtral_tts.layouts import MISTRAL
 from voxport.model.voxtral_tts.sizes import SIZES
 
@@ -50,6 +51,12 @@ def test_published_numbers_give_the_published_table_sizes() -> None:
     assert config.codec.windows == (2, 4, 8, 16)
     assert (config.codec.positions_per_frame, config.codec.samples_per_frame) == (8, 1920)
     assert config.acoustic.n_decoding_steps == 7
+
+
+@pytest.mark.parametrize(("longest", "cache"), [(208, 208), (65536, 2048)])
+def test_the_default_cache_is_no_longer_than_the_sequences_of_the_model(longest: int, cache: int) -> None:
+    config = parsed(changed("max_seq_len", longest))
+    assert FAMILY.default_cache(config, Options()) == cache
 
 
 def test_code_books_follow_each_other_without_padding() -> None:

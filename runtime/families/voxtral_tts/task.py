@@ -33,6 +33,7 @@ from voxport.runtime.utterance import UtteranceSlots
 DEFAULT_VOICE = "neutral_female"
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 FRAMES_PER_CHARACTER = 0.68  # English speech, published for Voxtral-TTS
+SLOWEST = 1.3  # speech of this many times its usual length must fit the cache
 SMALL_VOCABULARY = 10_000  # the published one has 131,072
 BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "semantic_logits", "condition"}))
 
@@ -172,7 +173,7 @@ class PromptBuilder:
         self._capacity = bundle.component("decode_step").signature.capacity or 0
 
     def fits_prompt(self, voice: str | None) -> Callable[[str], bool]:
-        """A function that returns whether the prompt of a text and its usual speech fit the cache.
+        """A function that returns whether the prompt of a text and its speech, also slow, fit the cache.
 
         Raises UsageError on an unknown voice.
         """
@@ -180,7 +181,7 @@ class PromptBuilder:
         fixed = len(self._tokenizer.voice_prefix(rows)) + len(self._constants.extra_ids)
 
         def fits(text: str) -> bool:
-            frames = math.ceil(estimated_frames(text))
+            frames = math.ceil(SLOWEST * estimated_frames(text))
             return fixed + len(self._tokenizer.encode(text)) + frames <= self._capacity
 
         return fits
