@@ -178,6 +178,9 @@ def _run(folder: Path, steps: int) -> Trainer:
 
     trainer = Trainer(model, folder, "model", Schedule(steps, warmup=1))
     trainer.run(losses, save_every=1, log_every=1)
+    assert [json.loads(line)["step"] for line in trainer.log_path.read_text().splitlines()] == [
+        *range(1, steps + 1)
+    ]
     return trainer
 
 
@@ -210,6 +213,8 @@ def test_a_run_that_was_interrupted_ends_in_the_same_state(
         patched.setattr(torch, "save", fail)
         interrupted.save()
     assert interrupted.path.read_bytes() == before
+    with interrupted.log_path.open("a") as file:
+        file.write('{"step": 2, "loss": 1.0}\n{"step": 3, "lo')  # after the checkpoint, and cut short
     parts = _run(tmp_path / "parts", 2)
     saved = [torch.load(trainer.path, weights_only=True) for trainer in (whole, parts)]
     for key in ("model", "average"):

@@ -101,8 +101,9 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 class Trainer:
     """A model with its optimisers and its averaged weights, in `folder`/`name`.pt.
 
-    `basis` has the steps of the models that it is trained with. If they train on, it begins anew: their codes
-    are others. Matrices inside of the blocks are trained with Muon, all other parameters with AdamW.
+    `settings` are those that a training must keep, such as the seed, and the steps of the models that it is
+    trained with: if these train on, their codes are others. Matrices inside of the blocks are trained with
+    Muon, all other parameters with AdamW.
     """
 
     def __init__(
@@ -111,10 +112,10 @@ class Trainer:
         folder: Path,
         name: str,
         schedule: Schedule,
-        basis: Mapping[str, int] | None = None,
+        settings: Mapping[str, int] | None = None,
     ):
-        """Raises FileExistsError if the checkpoint has another basis."""
-        self.basis = dict(basis or {})
+        """Raises FileExistsError if the checkpoint has other settings."""
+        self.settings = dict(settings or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.model, self.schedule = model.to(device()), schedule
         self.path, self.log_path = folder / f"{name}.pt", folder / f"{name}.jsonl"
@@ -156,7 +157,7 @@ class Trainer:
         state = {
             "step": self.step,
             "seconds": self.seconds,
-            "basis": self.basis,
+            "settings": self.settings,
             "model": self.model.state_dict(),
             "average": self.average,
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
@@ -196,16 +197,23 @@ class Trainer:
 
     def _resume(self) -> None:
         state = torch.load(self.path, map_location=device(), weights_only=True)
-        if state.get("basis", {}) != self.basis:
+        if state["settings"] != self.settings:
             raise FileExistsError(
-                f"{self.path}: follows the steps {state.get('basis')}, expected {self.basis}; remove it to "
+                f"{self.path}: was trained with {state['settings']}, expected {self.settings}; remove it to "
                 "train anew"
             )
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         self.average, self.step, self.seconds = state["average"], state["step"], state["seconds"]
+        self._shorten_log()
         log.info("%s: continues at step %d", self.path, self.step)
+
+    def _shorten_log(self) -> None:
+        """Removes the lines behind the checkpoint, and one that an interruption cut short."""
+        lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= self.step]
+        self.log_path.write_text("".join(f"{line}\n" for line in kept))
 
 
 def _by_optimiser(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

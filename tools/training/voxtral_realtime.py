@@ -9,23 +9,23 @@ evaluate`.
 """
 
 import argparse
-import logging
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from tools.training.data.clips import ALL_VOICES, Clip, Mixture, Shards, shard_files
+from tools.training.command import WRITE, run_command, schedule_of, settings_of
+from tools.training.data.clips import ALL_VOICES, SPEECH_VOICES, Clip, Mixture, Shards, shard_files
 from tools.training.data.sound import log_mel
 from tools.training.data.tokens import Encoder, load_tokens
-from tools.training.loop import Losses, Schedule, Trainer, device, hash_of
+from tools.training.loop import Losses, Trainer, device, hash_of
 from tools.training.recognition.model import VOCAB_SIZE, RecognitionModel, trained_params
 from tools.training.recognition.streams import IGNORED, SCHEDULE, make_batch, with_wrong_tokens
 from tools.training.writing import write_recognition
 from voxport.model.voxtral_realtime.config import VoxtralRealtimeConfig
 
 NAME, TOKENS = "voxtral_realtime", "recognition-tokens.json"  # files in STATE
-STEPS = (4_800, 1_000)  # the second number has a falling learning rate
+STEPS = (8_000, 2_000)  # the second number has a falling learning rate
+RARELY = 4  # a shard of the two speech voices is heard so many times less often than one of all voices
 MIXTURE = Mixture(steps=12, natural_shards=4, robot_clips=128)
 PHONEME_WEIGHT, LISTENING_WEIGHT = 1.0, 0.5
 PAD_WEIGHT = 0.3  # weight of [STREAMING_PAD], which is most of the targets
@@ -62,7 +62,8 @@ def train(arguments: argparse.Namespace) -> None:
     """Trains to the end of the schedule."""
     model, trainer = _trainer(arguments)
     encoder = Encoder(load_tokens(arguments.folder / TOKENS, VOCAB_SIZE))
-    shards = Shards(MIXTURE, shard_files(arguments.folder, ALL_VOICES), arguments.seed)
+    files = [shard_files(arguments.folder, sources) for sources in (ALL_VOICES, SPEECH_VOICES)]
+    shards = Shards(MIXTURE, [*(files[0] * RARELY), *files[1]], arguments.seed)
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:{step}"
@@ -88,54 +89,13 @@ def _check_trained(trainer: Trainer) -> None:
 
 
 def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
-    schedule = schedule_of(arguments, *STEPS)
     model = RecognitionModel(VoxtralRealtimeConfig.model_validate(trained_params()), arguments.seed)
-    return model, Trainer(model, arguments.folder, NAME, schedule)
-
-
-def schedule_of(arguments: argparse.Namespace, steps: int, cooldown: int) -> Schedule:
-    """The schedule that the arguments ask for. `steps` and `cooldown` are the defaults."""
-    if arguments.steps is not None:
-        steps, cooldown = arguments.steps, 0
-    if arguments.cooldown is not None:
-        cooldown = arguments.cooldown
-    return Schedule(steps, arguments.rate, cooldown=cooldown)
-
-
-def add_training_arguments(parser: argparse.ArgumentParser, steps: str, rate: float, batch: int) -> None:
-    """The arguments that every training has. `steps` says how long it is by default."""
-    state = "checkpoints and logs; outside of the repository"
-    parser.add_argument("--folder", type=Path, required=True, help=state)
-    parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
-    group = parser.add_argument_group("stages that train")
-    group.add_argument("--steps", type=int, help=f"where training ends (default: {steps})")
-    group.add_argument(
-        "--cooldown",
-        type=int,
-        help="last steps, over which the rate falls to zero "
-        "(default: 0 with --steps, else as in the embedded model)",
-    )
-    group.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
-    group.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")
-    group.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
-    group.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default: 100)")
-    parser.add_argument("--out", type=Path, help="a new folder for the checkpoint, for the stage `write`")
+    schedule = schedule_of(arguments, *STEPS)
+    return model, Trainer(model, arguments.folder, NAME, schedule, settings_of(arguments))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    stages = {"train": train, "write": write}
-    parser.add_argument("stage", choices=stages)
-    add_training_arguments(parser, str(STEPS[0]), rate=2e-3, batch=8)
-    arguments = parser.parse_args()
-    if arguments.stage == "write" and arguments.out is None:
-        parser.error("write needs --out")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(arguments.threads)
-    try:
-        stages[arguments.stage](arguments)
-    except FileNotFoundError as error:
-        parser.error(str(error))
+    run_command(__doc__, {"train": train, WRITE: write}, str(STEPS[0]), rate=2e-3, batch=4)
 
 
 if __name__ == "__main__":

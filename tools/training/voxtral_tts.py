@@ -15,18 +15,19 @@ rate. To measure word error rates, export the written checkpoint and run `voxpor
 """
 
 import argparse
-import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from tools.training.command import WRITE, Stages, run_command, schedule_of, settings_of
 from tools.training.data.clips import (
     ALL_VOICES,
     SPEECH_FOLDER,
+    SPEECH_VOICES,
     Clip,
     Mixture,
     Shards,
@@ -40,18 +41,17 @@ from tools.training.speech.batches import Spoken, encode_clips, make_sequences, 
 from tools.training.speech.codec_model import CodecModel
 from tools.training.speech.losses import FRAMES, codec_losses, decoder_losses, language_losses
 from tools.training.speech.model import REFERENCE_FRAMES, VOICES, SpeechModel, TrainedSpeech, trained_config
-from tools.training.voxtral_realtime import add_training_arguments, schedule_of
 from tools.training.writing import write_speech
 
 CODEC, LANGUAGE, DECODER = "voxtral_tts_codec", "voxtral_tts_language", "voxtral_tts_decoder"  # in STATE
 CODEC_STEPS = (9_000, 1_800)  # the second number has a falling learning rate
 LANGUAGE_STEPS, DECODER_STEPS = (10_000, 2_000), (1_000, 400)
 CODEC_SOURCES = (*ALL_VOICES, ("speech-own", 36, 40))
-SOURCES = (*ALL_VOICES, ("speech-own", 0, 91), ("speech-examples", 0, 24))
+SOURCES = (*ALL_VOICES, *SPEECH_VOICES)
 CODEC_MIXTURE = Mixture(steps=16, natural_shards=5)
 
 
-class Recipe:
+class TrainedStages:
     """The models of the stages, as far as the folder of the state has them."""
 
     def __init__(self, arguments: argparse.Namespace):
@@ -60,7 +60,8 @@ class Recipe:
     @cached_property
     def codec(self) -> Trainer:
         model = CodecModel(trained_config().codec, self._arguments.seed)
-        return Trainer(model, self._folder, CODEC, schedule_of(self._arguments, *CODEC_STEPS))
+        schedule = schedule_of(self._arguments, *CODEC_STEPS)
+        return Trainer(model, self._folder, CODEC, schedule, settings_of(self._arguments))
 
     @cached_property
     def trained_codec(self) -> CodecModel:
@@ -72,8 +73,9 @@ class Recipe:
     @cached_property
     def language(self) -> Trainer:
         model = SpeechModel(trained_config(), self._arguments.seed)
-        basis, schedule = {CODEC: self.codec.step}, schedule_of(self._arguments, *LANGUAGE_STEPS)
-        return Trainer(model, self._folder, LANGUAGE, schedule, basis)
+        settings = settings_of(self._arguments) | {CODEC: self.codec.step}
+        schedule = schedule_of(self._arguments, *LANGUAGE_STEPS)
+        return Trainer(model, self._folder, LANGUAGE, schedule, settings)
 
     @cached_property
     def trained_language(self) -> SpeechModel:
@@ -88,9 +90,9 @@ class Recipe:
         decoder = self.trained_codec.weights
         for name, parameter in decoder.named_parameters():
             parameter.requires_grad_(not name.startswith("quantizer"))
-        basis = {CODEC: self.codec.step, LANGUAGE: self.language.step}
+        steps = {CODEC: self.codec.step, LANGUAGE: self.language.step}
         schedule = schedule_of(self._arguments, *DECODER_STEPS)
-        return Trainer(decoder, self._folder, DECODER, schedule, basis)
+        return Trainer(decoder, self._folder, DECODER, schedule, settings_of(self._arguments) | steps)
 
     def files(self, sources: Sequence[Source]) -> list[Path]:
         """The shards of Kokoro, and those of recordings of the voices."""
@@ -119,23 +121,23 @@ class Recipe:
 
 
 def train_codec(arguments: argparse.Namespace) -> None:
-    recipe = Recipe(arguments)
-    model, shards = recipe.codec.model, Shards(CODEC_MIXTURE, recipe.files(CODEC_SOURCES), arguments.seed)
+    stages = TrainedStages(arguments)
+    model, shards = stages.codec.model, Shards(CODEC_MIXTURE, stages.files(CODEC_SOURCES), arguments.seed)
     assert isinstance(model, CodecModel)
 
     def losses(step: int) -> Losses:
         return codec_losses(model, _of_voices(shards.at(step)), f"{arguments.seed}:{step}", arguments.batch)
 
-    recipe.codec.run(losses, arguments.save_every)
+    stages.codec.run(losses, arguments.save_every)
 
 
 def train_language(arguments: argparse.Namespace) -> None:
     """In batches of about one length: with random sentences, two of five positions were padding."""
-    recipe, encoder, size = Recipe(arguments), Encoder(BYTES), arguments.batch
-    codec, model = recipe.trained_codec, recipe.language.model
+    stages, encoder, size = TrainedStages(arguments), Encoder(BYTES), arguments.batch
+    codec, model = stages.trained_codec, stages.language.model
     assert isinstance(model, SpeechModel)
-    voices, likeness = recipe.prompts(), codec.likeness(model.semantic_rows)
-    ordered = sorted((one for _, one in recipe.spoken()), key=lambda one: len(one.codes) + len(one.text))
+    voices, likeness = stages.prompts(), codec.likeness(model.semantic_rows)
+    ordered = sorted((one for _, one in stages.spoken()), key=lambda one: len(one.codes) + len(one.text))
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:{step}"
@@ -143,13 +145,13 @@ def train_language(arguments: argparse.Namespace) -> None:
         batch = make_sequences(ordered[first : first + size], voices, encoder)
         return language_losses(model, batch, likeness, seed)
 
-    recipe.language.run(losses, arguments.save_every)
+    stages.language.run(losses, arguments.save_every)
 
 
 def train_decoder(arguments: argparse.Namespace) -> None:
-    recipe, encoder = Recipe(arguments), Encoder(BYTES)
-    codec, model, voices = recipe.trained_codec, recipe.trained_language, recipe.prompts()
-    long = [pair for pair in recipe.spoken() if len(pair[1].codes) >= FRAMES]
+    stages, encoder = TrainedStages(arguments), Encoder(BYTES)
+    codec, model, voices = stages.trained_codec, stages.trained_language, stages.prompts()
+    long = [pair for pair in stages.spoken() if len(pair[1].codes) >= FRAMES]
 
     def losses(step: int) -> Losses:
         seed = f"{arguments.seed}:decoder:{step}"
@@ -157,17 +159,17 @@ def train_decoder(arguments: argparse.Namespace) -> None:
         sequences = make_sequences([one for _, one in chosen], voices, encoder)
         return decoder_losses(codec, model, chosen, sequences, seed)
 
-    recipe.decoder.run(losses, arguments.save_every)
+    stages.decoder.run(losses, arguments.save_every)
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Writes codec, backbone and acoustic transformer with averaged weights in the published format."""
-    recipe = Recipe(arguments)
-    codec, model = recipe.trained_codec, recipe.trained_language
-    _trained(recipe.decoder)
-    voices = recipe.prompts()
+    stages = TrainedStages(arguments)
+    codec, model = stages.trained_codec, stages.trained_language
+    _trained(stages.decoder)
+    voices = stages.prompts()
     trained = TrainedSpeech(model, codec, [voices[name] for name in VOICES.values()])
-    write_speech(arguments.out, trained, [recipe.codec, recipe.language, recipe.decoder])
+    write_speech(arguments.out, trained, [stages.codec, stages.language, stages.decoder])
 
 
 def _of_voices(clips: list[Clip]) -> list[Clip]:
@@ -182,32 +184,17 @@ def _trained(trainer: Trainer) -> nn.Module:
     return trainer.averaged()
 
 
-STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
+STAGES: Stages = {
     "codec": train_codec,
     "language": train_language,
     "decoder": train_decoder,
-    "write": write,
+    WRITE: write,
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("stage", choices=STAGES)
-    add_training_arguments(
-        parser,
-        f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}, decoder {DECODER_STEPS[0]}",
-        1.5e-3,
-        batch=16,
-    )
-    arguments = parser.parse_args()
-    if arguments.stage == "write" and arguments.out is None:
-        parser.error("write needs --out")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(arguments.threads)
-    try:
-        STAGES[arguments.stage](arguments)
-    except (FileNotFoundError, FileExistsError) as error:
-        parser.error(str(error))
+    steps = f"codec {CODEC_STEPS[0]}, language {LANGUAGE_STEPS[0]}, decoder {DECODER_STEPS[0]}"
+    run_command(__doc__, STAGES, steps, rate=1.5e-3, batch=16)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from voxport.model.voxtral_tts.synthetic import audio_document as speech_audio
 from voxport.runtime.machine import describe_machine
 
 CARD = "README.md"
-NOT_SHOWN = ("wall_s", "cpu_s", "step", "norm")  # keys of the log that the card leaves out
+WIDTH = 100  # of the card's lines
 SENTENCES = "sentences of `tools/training/data`, a part of them from WordNet 3.0"
 KOKORO = "spoken by Kokoro-82M (Apache-2.0), with the phonemes of espeak-ng"
 LICENCE = (
@@ -87,16 +88,15 @@ def _write(
 
 
 def _card(name: str, purpose: str, data: str, trainers: Sequence[Trainer]) -> str:
-    """The model card: data, steps, time, machine, last measurements with their steps, licence."""
+    """The model card: data, steps, time, machine, licence."""
     lines = ["---", "language: [en]", "license: apache-2.0", "---", "", f"# {name}", ""]
     lines += [f"{purpose} Trained by `tools/training` of voxport.", ""]
-    lines += [f"- Data: {data}."]
-    for trainer in trainers:
-        last: dict[str, tuple[object, int]] = {}
-        for line in map(json.loads, trainer.log_path.read_text().splitlines()):
-            last |= {key: (value, line["step"]) for key, value in line.items() if key not in NOT_SHOWN}
-        hours = trainer.seconds / 3600
-        lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours. Last measurements:"]
-        lines += [f"  - `{key}`: {value}, after {step} steps" for key, (value, step) in last.items()]
+    entries = [f"Data: {data}."]
+    entries += [
+        f"{each.path.stem}: {each.step} steps, {each.seconds / 3600:.2f} core-hours." for each in trainers
+    ]
     processor = f"{describe_machine(None, 'torch')['processor']}, {torch.backends.cpu.get_cpu_capability()}"
-    return "\n".join([*lines, f"- Written on: {processor}", f"- Licence: {LICENCE}", ""])
+    entries += [f"Written on: {processor}", f"Licence: {LICENCE}"]
+    for entry in entries:
+        lines += textwrap.wrap(entry, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return "\n".join([*lines, ""])

@@ -27,6 +27,7 @@ CLIPS = 64  # a shard, three minutes of sound
 SPEECH_FOLDER = "speech"  # of the natural shards, in the folder of the state
 Source = tuple[str, int, int]  # name, first and end of the numbers of shards
 ALL_VOICES: tuple[Source, ...] = (("examples", 0, 24), ("own", 0, 36))  # Kokoro with all of its voices
+SPEECH_VOICES: tuple[Source, ...] = (("speech-own", 0, 91), ("speech-examples", 0, 24))
 ACCENTS = ("en-us", "en-us", "en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-us-nyc")
 VARIANTS = (
     *(f"f{number}" for number in range(1, 6)),

@@ -24,8 +24,8 @@ from voxport.model.voxtral_realtime.modules import (
 from voxport.model.voxtral_realtime.sizes import Size
 
 VOCAB_SIZE = 4096  # with the specials; a token takes 80 ms of the stream, so a word must have few
-TRAINED_SIZE = Size(  # 14 MB in bfloat16
-    decoder={"dim": 256, "n_layers": 3, "head_dim": 64, "hidden_dim": 768, "n_heads": 4, "n_kv_heads": 2}
+TRAINED_SIZE = Size(  # 16 MB in bfloat16
+    decoder={"dim": 256, "n_layers": 4, "head_dim": 64, "hidden_dim": 768, "n_heads": 4, "n_kv_heads": 2}
     | {"vocab_size": VOCAB_SIZE, "sliding_window": 128, "ada_rms_norm_t_cond_dim": 16},
     encoder={"dim": 256, "n_layers": 4, "head_dim": 32, "hidden_dim": 640, "n_heads": 8, "n_kv_heads": 8}
     | {"sliding_window": 64},

@@ -13,7 +13,8 @@ from tools.training.data.sound import RECOGNITION_RATE, at_speed, augment, sampl
 from tools.training.data.tokens import Encoder
 from voxport.model.voxtral_realtime.config import Schedule
 
-TOKENS = 160  # 12.8 s, the length of a stream
+TOKENS = 320  # 25.6 s, the length of a stream
+DRAWS = 4  # sentences that are tried for the end of a stream
 TOKEN_SAMPLES = 1280
 FRAMES_PER_TOKEN = 4  # encoder frames
 DELAYS = (6, 6, 12, 30, 30)  # in tokens, the two defaults more often
@@ -140,8 +141,10 @@ def make_stream(
     spelled = [
         clip for clip in clips if clip.utterance.words and not any(map(str.isdigit, clip.utterance.text))
     ]
-    while stream.add(at_speed(rng.choice(spelled), rng.uniform(*SPEEDS)), rng.uniform(0.0, 0.6), encoder):
-        pass
+    misses = 0
+    while misses < DRAWS:
+        clip = at_speed(rng.choice(spelled), rng.uniform(*SPEEDS))
+        misses += not stream.add(clip, rng.uniform(0.0, 0.6), encoder)
     first = stream.left_pads * TOKEN_SAMPLES
     last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * RECOGNITION_RATE))
     stream.samples[first:last] = augment(stream.samples[first:last], noise)
