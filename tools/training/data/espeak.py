@@ -78,7 +78,7 @@ class Espeak:
 
     def __init__(self) -> None:
         """Raises OSError if the library is not installed."""
-        self._library = ctypes.CDLL(LIBRARY)
+        self._library, self._libc = ctypes.CDLL(LIBRARY), ctypes.CDLL(None)
         self._blocks: list[np.ndarray] = []
         self._events: list[Event] = []
         self._callback = _Callback(self._receive)  # the library keeps no reference
@@ -92,6 +92,7 @@ class Espeak:
         self._library.espeak_SetParameter(RATE, voice.rate, 0)
         self._library.espeak_SetParameter(PITCH, voice.pitch, 0)
         self._blocks, self._events = [], []
+        self._libc.srand(1)  # breath is noise of `rand`, which other libraries of the process may have called
         content = text.encode()
         self._library.espeak_Synth(content, len(content) + 1, 0, CHARACTER_POSITIONS, 0, UTF8, None, None)
         samples = np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.int16)
