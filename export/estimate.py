@@ -25,7 +25,7 @@ HASHED_PER_SECOND = 0.3e9  # bytes of the source that are hashed per second
 QUANTISED, READ = 60e6, 400e6  # weights that are quantised, and weights that are only read, per second
 # Calibration: seconds of a frame beside its weights, weights per second of its frames in eager PyTorch and of
 # the choice of integers, and bytes of the largest products of inputs.
-FRAME, EAGER, CALIBRATED, SOLVING_BYTES = 0.08, 2e9, 2e6, 0.4e9
+FRAME, EAGER, CALIBRATED, SOLVING_BYTES = 0.08, 2e9, 4e6, 0.4e9
 PROBE_WEIGHTS = 2**20  # weights that `speed` quantises at a time
 REFERENCE_SPEED = 100e6  # weights that the reference machine quantises per second
 MIN_SPEED = 0.2  # least result of `speed`

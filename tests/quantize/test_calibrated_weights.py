@@ -12,6 +12,7 @@ from voxport.export.verify.eager import EagerEngine
 from voxport.model.families import FAMILIES
 from voxport.model.layers.channels import ChannelScales, ValueRotations, channels_of
 from voxport.model.synthetic.outliers import Outliers
+from voxport.quantize import compensation
 from voxport.quantize.calibration import quantize
 from voxport.quantize.compensation import compensate, inverse_factor, inverse_factors, shrinkage
 from voxport.quantize.inputs import InputRows
@@ -119,6 +120,19 @@ def test_later_columns_make_up_for_earlier_ones() -> None:
     two = torch.tensor([[0.20, 0.20], [0.70, -0.10]])
     assert compensate(two, inverse_factors(same), lambda part: Halves()).tolist() == [[0, 1], [1, 0]]
     assert compensate(two, inverse_factors(apart), lambda part: Halves()).tolist() == [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.describe())
+def test_parts_of_a_weight_give_the_integers_of_the_whole(
+    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, whole = inputs(), weight(304)
+    found = scheme.quantize(whole, "", False, rows.importance).module
+    expected = scheme.compensate(found, whole, rows)
+    monkeypatch.setattr(compensation, "ROWS", 256)  # parts of 256 and 48 rows
+    parts = scheme.compensate(found, whole, rows)
+    assert expected and parts
+    assert all(torch.equal(value, parts.state_dict()[name]) for name, value in expected.state_dict().items())
 
 
 @pytest.mark.parametrize("group", [None, 32])
