@@ -32,7 +32,7 @@ WIDEST = 1024
 WIDEST_GROUP = 128  # columns
 LAZY = 32  # columns after which the changes of all later columns are added; they divide every group
 # Rows of the weight that are rounded together, at most. With 512, threads wait for each other's Python, which
-# takes three times as long (weight [4096, 3072], two threads).
+# takes two to three times as long (weight [4096, 3072], two threads).
 ROWS = 2048
 PALETTE_ROWS = 128  # a multiple of the rows of every palette
 Factor = tuple[int, torch.Tensor]  # first column of an H, and its `inverse_factor`
